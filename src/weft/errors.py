@@ -1,0 +1,47 @@
+"""What can go wrong, and the exit code it ends with.
+
+    WeftError                     exit code 1
+    ├── UsageError                2   the command line or an argument cannot be right
+    │   └── InputError            2   a file or value given by the user cannot be used
+    ├── OverlapError              1   ``weft.overlap`` was used in a way that would give wrong numbers
+    └── MissingToolError          3   the machine lacks something (root, iproute2, an optional package)
+
+Every message says what happened, what was expected and what to do next.  This module imports nothing, so
+that the command line can name an error without loading what raised it.
+"""
+
+
+class WeftError(Exception):
+    """Base of everything weft raises on purpose."""
+
+    exit_code = 1
+
+
+class UsageError(WeftError):
+    """The caller asked for something that cannot be right."""
+
+    exit_code = 2
+
+
+class InputError(UsageError):
+    """A file or a value given by the user cannot be used.
+
+    >>> str(InputError("expected a positive number", file="jobs.csv", line=3))
+    'jobs.csv:3: expected a positive number'
+    """
+
+    def __init__(self, message: str, *, file: str | None = None, line: int | None = None) -> None:
+        self.file = file
+        self.line = line
+        where = "" if file is None else f"{file}: " if line is None else f"{file}:{line}: "
+        super().__init__(where + message)
+
+
+class OverlapError(WeftError):
+    """``weft.overlap`` refuses: going on would give wrong numbers, or different ones on each worker."""
+
+
+class MissingToolError(WeftError):
+    """The machine lacks something this command needs."""
+
+    exit_code = 3
