@@ -53,7 +53,7 @@ class Course:
 class Buckets:
     """A plan's buckets against one profile: sizes and costs, and the parameters that bound them in time."""
 
-    num_bytes: list[int]
+    num_elements: list[int]
     last: list[int]  # flat index of the last parameter in the bucket: its hook launches the bucket
     read_s: list[float]  # earliest read of anything inside
     collective_s: list[float]  # one reduce-scatter or one all-gather
@@ -80,11 +80,9 @@ class StepModel:
             self.ready_s.append(ready_s)
         self.num_elements = total
         self.hooks = [i for i in range(len(self.ends)) if self.ready_s[i + 1 : i + 2] != [self.ready_s[i]]]
-        reads = [min(p.read_s, profile.forward_s) for p in profile.parameters]
-        self._min_reads = [reads]  # row k: minimum over 2**k neighbours
-        while 2 ** len(self._min_reads) <= len(reads):
-            row, reach = self._min_reads[-1], 2 ** (len(self._min_reads) - 1)
-            self._min_reads.append([min(a, b) for a, b in zip(row, row[reach:], strict=False)])
+        self._reads = [min(p.read_s, profile.forward_s) for p in profile.parameters]
+        # Forward mostly reads in the reverse of flat order; then a bucket's last parameter is read first.
+        self._in_order = all(a >= b for a, b in pairwise(self._reads))
 
     def buckets(self, cuts: Sequence[int]) -> Buckets:
         edges = [0, *cuts, self.num_elements]
@@ -93,23 +91,23 @@ class StepModel:
                 f"the cuts {tuple(cuts)} do not split {self.num_elements} elements: "
                 "expected rising offsets inside the buffer"
             )
-        found = Buckets([], [], [], [], [])
-        element_bytes, link = self.profile.element_bytes, self.link
-        beta = link.beta_s_per_byte * self.wire_share
-        update = self.profile.update_s_per_element / self.num_workers
-        for start, end in pairwise(edges):
-            first, last = bisect_right(self.ends, start), bisect_right(self.ends, end - 1)
-            found.num_bytes.append((end - start) * element_bytes)
-            found.last.append(last)
-            found.read_s.append(self._earliest_read_s(first, last))
-            found.collective_s.append(link.alpha_s + beta * (end - start) * element_bytes)
-            found.update_s.append(update * (end - start))
-        return found
-
-    def _earliest_read_s(self, first: int, last: int) -> float:
-        level = (last - first + 1).bit_length() - 1
-        row = self._min_reads[level]
-        return min(row[first], row[last + 1 - (1 << level)])
+        sizes = [end - start for start, end in pairwise(edges)]
+        last = [bisect_right(self.ends, end - 1) for end in edges[1:]]
+        if self._in_order:
+            reads = [self._reads[i] for i in last]
+        else:
+            first = [bisect_right(self.ends, start) for start in edges[:-1]]
+            reads = [min(self._reads[i : j + 1]) for i, j in zip(first, last, strict=True)]
+        alpha_s = self.link.alpha_s
+        beta_s = self.link.beta_s_per_byte * self.wire_share * self.profile.element_bytes
+        update_s = self.profile.update_s_per_element / self.num_workers
+        return Buckets(
+            sizes,
+            last,
+            reads,
+            [alpha_s + beta_s * size for size in sizes],
+            [update_s * size for size in sizes],
+        )
 
     def course(self, cuts: Sequence[int], mode: Mode) -> Course:
         """Run the recurrence for one plan."""

@@ -99,7 +99,14 @@ def _drawn(
     reduce = "reduce-scatter" if mode in (Mode.BARRIER, Mode.EAGER) else "all-reduce"
     for kind, intervals in ((reduce, course.reduces), ("all-gather", course.gathers)):
         for k, (start_s, end_s) in enumerate(intervals):
-            span("communication", f"{kind} {k}", start_s, end_s, 0, bytes=buckets.num_bytes[k])
+            span(
+                "communication",
+                f"{kind} {k}",
+                start_s,
+                end_s,
+                0,
+                bytes=buckets.num_elements[k] * profile.element_bytes,
+            )
     return tuple(spans)
 
 
