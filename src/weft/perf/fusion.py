@@ -37,7 +37,7 @@ MIN_LAUNCH_S = 2e-5
 WORTH_A_BUCKET = 1e-3
 NUM_STARTS = 4
 # The local search may look at this many parameters and buckets in all, whatever the size of the model.
-SEARCH_BUDGET = 16_000
+SEARCH_BUDGET = 10_000
 
 
 def plan_cuts(profile: StepProfile, link: Link, num_workers: int, mode: Mode, granularity: int) -> Cuts:

@@ -201,20 +201,21 @@ class StepModel:
 
     def _gathered(self, buckets: Buckets, course: Course) -> Course:
         """``step()`` and the next forward: update and gather what is left, soonest read first."""
-        gathered_early = {gather.bucket for gather in course.early}
+        gathered = {gather.bucket for gather in course.early}
         link_free_s = max(end for _, end in course.reduces)
-        link_free_s = max([link_free_s, *(course.gathers[k][1] for k in gathered_early)])
-        now_s = course.backward_end_s
-        for k in reversed(range(len(course.reduces))):
-            if k in gathered_early:
+        link_free_s = max([link_free_s, *(course.gathers[k][1] for k in gathered)])
+        now_s, num_updated, num_buckets = course.backward_end_s, 0, len(course.reduces)
+        for k in reversed(range(num_buckets)):
+            if k in gathered:
                 continue
-            reduced_s = course.reduces[k][1]
-            if reduced_s > now_s:
-                course.pauses.append(("wait", now_s, reduced_s))
-                course.exposed_s += reduced_s - now_s
-                now_s = reduced_s
-            course.pauses.append(("update", now_s, now_s + buckets.update_s[k]))
-            now_s += buckets.update_s[k] + self.link.launch_s
+            # Until the first layers' reduction is here there is time for the updates of the others.
+            while num_updated < k and now_s < course.reduces[k][1]:
+                if num_updated not in gathered:
+                    now_s = self._updated(num_updated, buckets, course, now_s)
+                num_updated += 1
+            if k >= num_updated:
+                now_s = self._updated(k, buckets, course, now_s)
+            now_s += self.link.launch_s
             start_s = max(now_s, link_free_s)
             link_free_s = start_s + buckets.collective_s[k]
             course.gathers[k] = (start_s, link_free_s)
@@ -225,3 +226,13 @@ class StepModel:
         course.exposed_s += lag_s
         course.step_s = now_s + self.profile.forward_s + lag_s
         return course
+
+    def _updated(self, k: int, buckets: Buckets, course: Course, now_s: float) -> float:
+        """In ``step()``: wait until bucket ``k`` is reduced, then update the own shard of it."""
+        reduced_s = course.reduces[k][1]
+        if reduced_s > now_s:
+            course.pauses.append(("wait", now_s, reduced_s))
+            course.exposed_s += reduced_s - now_s
+            now_s = reduced_s
+        course.pauses.append(("update", now_s, now_s + buckets.update_s[k]))
+        return now_s + buckets.update_s[k]

@@ -127,8 +127,9 @@ def ddp_bound_s(
 def barrier_bound_s(
     forward_s: float, backward_s: float, reduce_s: float, gather_s: float, update_s: float = 0.0
 ) -> float:
-    """Ideal DeAR: one half under backward, the other under the update and the next forward."""
-    return max(backward_s, reduce_s) + max(forward_s + update_s, gather_s)
+    """Ideal DeAR: one half under backward, the other under the next forward; updates fill the waits."""
+    ideal_s = max(backward_s, reduce_s) + max(forward_s, gather_s)
+    return max(ideal_s, forward_s + backward_s + update_s)
 
 
 def eager_bound_s(
