@@ -41,7 +41,8 @@ class Course:
 
     reduces: list[Interval]
     gathers: list[Interval] = field(default_factory=list)
-    pauses: list[tuple[str, float, float]] = field(default_factory=list)  # "update" and "wait", in order
+    # "update" (with the launch of its gather) and "wait", in order
+    pauses: list[tuple[str, float, float]] = field(default_factory=list)
     backward_end_s: float = 0.0
     forward_start_s: float = 0.0
     exposed_s: float = 0.0
@@ -181,11 +182,11 @@ class StepModel:
                 if gather_end_s + to_reduce_s[launched] > undisturbed_end_s + 1e-12:
                     break
                 reduced.pop()
-                update_end_s = now_s + buckets.update_s[k]
-                course.pauses.append(("update", now_s, update_end_s))
+                work_s = buckets.update_s[k] + launch_s
+                course.pauses.append(("update", now_s, now_s + work_s))
                 course.early.append(EarlyGather(k, hook))
-                early_s += buckets.update_s[k] + launch_s
-                now_s = update_end_s + launch_s
+                early_s += work_s
+                now_s += work_s
                 start_s = max(now_s, link_free_s)
                 link_free_s = start_s + costs[k]
                 course.gathers[k] = (start_s, link_free_s)
@@ -215,6 +216,7 @@ class StepModel:
                 num_updated += 1
             if k >= num_updated:
                 now_s = self._updated(k, buckets, course, now_s)
+            course.pauses.append(("update", now_s, now_s + self.link.launch_s))
             now_s += self.link.launch_s
             start_s = max(now_s, link_free_s)
             link_free_s = start_s + buckets.collective_s[k]

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from itertools import pairwise
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
@@ -231,3 +233,16 @@ def test_measured_times_that_overshoot_the_phase_are_taken_as_its_end():
     on_time = StepProfile((ParameterTiming(1000, 1.0, 0.0),), 0.5, 1.0, 0.0, 4)
     link = Link(0.1, 1e-5)
     assert simulate(late, (), link, 2, Mode.DDP).step_s == simulate(on_time, (), link, 2, Mode.DDP).step_s
+
+
+def test_the_documented_table_is_what_the_bounds_give():
+    page = (Path(__file__).parents[3] / "docs" / "overlap.md").read_text()
+    rows = [line.strip("| ").split(" | ") for line in page.splitlines() if re.match(r"\| \d\.\d \|", line)]
+    assert len(rows) == 5
+    for row in rows:
+        ratio, *shown = map(float, row)
+        half_s = ratio * 3 / 2
+        ddp, barrier, eager = (
+            bound(1.0, 2.0, half_s, half_s) for bound in (ddp_bound_s, barrier_bound_s, eager_bound_s)
+        )
+        assert shown == pytest.approx([ddp, barrier, eager, ddp / barrier, ddp / eager], abs=0.00501)
