@@ -13,6 +13,7 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Iterator, Sequence
+from functools import partial
 from statistics import fmean
 from typing import Any, Protocol
 
@@ -147,10 +148,13 @@ class BayesianProposals:
         self._bounds = tuple(bounds)
         self._first_s: float | None = None
         self._seen: set[Point] = set()
+        improvement: Any = acquisition.ExpectedImprovement(xi=0.002)
+        # Training waits for the proposal, and two knobs need no finer look than this.
+        improvement.suggest = partial(improvement.suggest, n_random=1000, n_smart=2)
         self._optimizer: Any = BayesianOptimization(
             f=None,
             pbounds={f"x{axis}": (0.0, 1.0) for axis in range(len(self._bounds))},
-            acquisition_function=acquisition.ExpectedImprovement(xi=0.002),
+            acquisition_function=improvement,
             random_state=seed,
             verbose=0,
             allow_duplicate_points=True,

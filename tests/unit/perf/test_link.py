@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from weft.errors import UsageError
@@ -63,6 +63,7 @@ def test_thousands_of_distinct_sizes_are_pooled():
 
 
 @given(st.lists(st.tuples(st.floats(0, 1e9), st.floats(0, 100)), min_size=1, max_size=30))
+@settings(deadline=None)
 def test_any_samples_give_a_usable_link(samples):
     fit = fit_link(samples)
     assert fit.alpha_s >= 0

@@ -93,6 +93,7 @@ modes = st.sampled_from(list(Mode))
 
 
 @given(plans(), links, st.integers(1, 8), modes)
+@settings(deadline=None)
 def test_no_plan_is_promised_to_beat_its_bound(plan, link, num_workers, mode):
     profile, cuts = plan
     step_s = simulate(profile, cuts, link, num_workers, mode).step_s
@@ -100,6 +101,7 @@ def test_no_plan_is_promised_to_beat_its_bound(plan, link, num_workers, mode):
 
 
 @given(plans(), links, st.integers(1, 8), modes)
+@settings(deadline=None)
 def test_every_second_of_a_step_is_work_launch_or_exposed(plan, link, num_workers, mode):
     profile, cuts = plan
     timeline = simulate(profile, cuts, link, num_workers, mode)
@@ -111,6 +113,7 @@ def test_every_second_of_a_step_is_work_launch_or_exposed(plan, link, num_worker
 
 
 @given(plans(max_update_s=0.0), st.floats(0.0, 1e-5), st.integers(2, 8))
+@settings(deadline=None)
 def test_gathering_early_never_costs_when_updates_and_launches_are_free(plan, beta, num_workers):
     profile, cuts = plan
     model = StepModel(profile, Link(0.0, beta), num_workers)
@@ -121,6 +124,7 @@ def test_gathering_early_never_costs_when_updates_and_launches_are_free(plan, be
 
 
 @given(plans(), links, st.integers(1, 8))
+@settings(deadline=None)
 def test_eager_is_never_planned_slower_than_barrier(plan, link, num_workers):
     profile, cuts = plan
     model = StepModel(profile, link, num_workers)
@@ -128,7 +132,7 @@ def test_eager_is_never_planned_slower_than_barrier(plan, link, num_workers):
 
 
 @given(plans(), links, st.integers(2, 8), modes)
-@settings(max_examples=60)
+@settings(max_examples=60, deadline=None)
 def test_picture_shows_one_thing_at_a_time_and_all_bytes(plan, link, num_workers, mode):
     profile, cuts = plan
     timeline = simulate(profile, cuts, link, num_workers, mode)
