@@ -41,13 +41,13 @@ def fit_link(samples: Iterable[tuple[float, float]], *, launch_s: float = 0.0) -
     >>> round(fit.alpha_s, 6), round(fit.beta_s_per_byte * 1e6, 6)
     (0.001, 0.01)
     """
-    by_size: dict[float, list[float]] = {}
+    by_size: dict[int, list[float]] = {}
     for num_bytes, seconds in samples:
         if not (math.isfinite(num_bytes) and math.isfinite(seconds) and num_bytes >= 0 and seconds >= 0):
             raise UsageError(
                 f"a link sample of {num_bytes} bytes in {seconds} s: expected finite values, 0 or more"
             )
-        by_size.setdefault(num_bytes, []).append(seconds)
+        by_size.setdefault(round(num_bytes), []).append(seconds)
     if not by_size:
         raise UsageError("no link samples: time at least one collective before fitting its cost")
     points = _pooled(sorted((size, median(times)) for size, times in by_size.items()))
