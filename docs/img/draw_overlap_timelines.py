@@ -132,9 +132,7 @@ def main() -> None:
         draw_mode(axes, mode, timeline, slowest_ms)
     rows[-1].set_xlim(0, SHOWN_MS)
     rows[-1].set_xlabel("milliseconds; dashed lines: step() is done, the next forward may begin")
-    figure.legend(
-        handles=legend(list(COLOURS)), loc="outside lower center", ncols=len(COLOURS), frameon=False
-    )
+    figure.legend(handles=legend(list(COLOURS)), loc="outside lower center", ncols=len(COLOURS), frameon=False)
     figure.savefig(Path(__file__).with_name("overlap-timelines.png"), dpi=150)
 
 

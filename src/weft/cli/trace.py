@@ -28,9 +28,7 @@ LEGEND = "F forward  B backward  U update  . waiting  |  R reduce-scatter  G all
 def trace(
     files: Annotated[list[Path], typer.Argument(metavar="FILE", help="Chrome traces, one per worker.")],
     as_json: Annotated[bool, typer.Option("--json", help="Print the numbers as JSON.")] = False,
-    out: Annotated[
-        Path | None, typer.Option("--out", help="Join all files into this one, for Perfetto.")
-    ] = None,
+    out: Annotated[Path | None, typer.Option("--out", help="Join all files into this one, for Perfetto.")] = None,
 ) -> None:
     """Where the time of a training step went, worker by worker.
 

@@ -63,9 +63,7 @@ def plan_cuts(profile: StepProfile, link: Link, num_workers: int, mode: Mode, gr
     budget = SEARCH_BUDGET // len(starts)
     plans.update(_refined(model, mode, places, cuts, plans[cuts], budget) for cuts in starts)
     enough_s = min(plans.values()) * (1 + WORTH_A_BUCKET)
-    return min(
-        (cuts for cuts in plans if plans[cuts] <= enough_s), key=lambda cuts: (len(cuts), plans[cuts], cuts)
-    )
+    return min((cuts for cuts in plans if plans[cuts] <= enough_s), key=lambda cuts: (len(cuts), plans[cuts], cuts))
 
 
 def uniform_cuts(profile: StepProfile, bucket_bytes: float, granularity: int) -> Cuts:
@@ -102,9 +100,7 @@ def scaled_cuts(
     return stretched(base, profile.num_elements, places, log2_scale, log2_tilt)
 
 
-def stretched(
-    base: Cuts, num_elements: int, places: Iterable[int], log2_scale: float, log2_tilt: float
-) -> Cuts:
+def stretched(base: Cuts, num_elements: int, places: Iterable[int], log2_scale: float, log2_tilt: float) -> Cuts:
     """``base`` read as a curve from bucket number to offset, sampled anew; offsets snap to ``places``."""
     if log2_scale == 0 and log2_tilt == 0:
         return base

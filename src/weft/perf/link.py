@@ -44,16 +44,12 @@ def fit_link(samples: Iterable[tuple[float, float]], *, launch_s: float = 0.0) -
     by_size: dict[int, list[float]] = {}
     for num_bytes, seconds in samples:
         if not (math.isfinite(num_bytes) and math.isfinite(seconds) and num_bytes >= 0 and seconds >= 0):
-            raise UsageError(
-                f"a link sample of {num_bytes} bytes in {seconds} s: expected finite values, 0 or more"
-            )
+            raise UsageError(f"a link sample of {num_bytes} bytes in {seconds} s: expected finite values, 0 or more")
         by_size.setdefault(round(num_bytes), []).append(seconds)
     if not by_size:
         raise UsageError("no link samples: time at least one collective before fitting its cost")
     points = _pooled(sorted((size, median(times)) for size, times in by_size.items()))
-    slopes = [
-        (t2 - t1) / (n2 - n1) for i, (n1, t1) in enumerate(points) for n2, t2 in points[i + 1 :] if n2 > n1
-    ]
+    slopes = [(t2 - t1) / (n2 - n1) for i, (n1, t1) in enumerate(points) for n2, t2 in points[i + 1 :] if n2 > n1]
     if not slopes:
         num_bytes, seconds = points[0]
         return Link(0.0, seconds / num_bytes, launch_s) if num_bytes > 0 else Link(seconds, 0.0, launch_s)

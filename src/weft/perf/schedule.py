@@ -73,9 +73,7 @@ def simulate(
     return Timeline(course.step_s, course.exposed_s, spans, tuple(course.early))
 
 
-def _drawn(
-    course: Course, buckets: Buckets, profile: StepProfile, process: str, mode: Mode
-) -> tuple[Span, ...]:
+def _drawn(course: Course, buckets: Buckets, profile: StepProfile, process: str, mode: Mode) -> tuple[Span, ...]:
     def span(track: str, name: str, start_s: float, end_s: float, step: int, **more: int) -> None:
         if end_s > start_s:
             spans.append(Span(process, track, name, start_s, end_s - start_s, {"step": step, **more}))
@@ -117,9 +115,7 @@ def no_overlap_bound_s(
     return forward_s + backward_s + reduce_s + gather_s + update_s
 
 
-def ddp_bound_s(
-    forward_s: float, backward_s: float, reduce_s: float, gather_s: float, update_s: float = 0.0
-) -> float:
+def ddp_bound_s(forward_s: float, backward_s: float, reduce_s: float, gather_s: float, update_s: float = 0.0) -> float:
     """Ideal DDP: both halves of the all-reduce hide under backward only."""
     return forward_s + max(backward_s, reduce_s + gather_s) + update_s
 

@@ -65,9 +65,7 @@ class Search:
         self._opening = [self.origin]
         for axis, ends in enumerate(bounds):
             halfway = [end / 2 for end in ends if end != 0]
-            self._opening += [
-                tuple(value if i == axis else 0.0 for i in range(len(bounds))) for value in halfway
-            ]
+            self._opening += [tuple(value if i == axis else 0.0 for i in range(len(bounds))) for value in halfway]
         self._asked: Point | None = None
         self._since_gain = 0
         self._confirming: list[Point] | None = None
@@ -167,9 +165,7 @@ class BayesianProposals:
             # A length scale at its limit is no trouble: the curve is then flat, and the next trial bends it.
             warnings.simplefilter("ignore")
             unit = self._optimizer.suggest()
-        return tuple(
-            low + float(unit[f"x{axis}"]) * (high - low) for axis, (low, high) in enumerate(self._bounds)
-        )
+        return tuple(low + float(unit[f"x{axis}"]) * (high - low) for axis, (low, high) in enumerate(self._bounds))
 
     def observe(self, x: Point, seconds: float) -> None:
         if self._first_s is None:

@@ -45,9 +45,7 @@ class StepProfile:
         if not all(math.isfinite(time) and time >= 0 for time in times):
             raise UsageError("a step profile holds a negative or infinite time: expected seconds, 0 or more")
         if self.element_bytes < 1 or min(p.num_elements for p in self.parameters) < 1:
-            raise UsageError(
-                "a step profile needs at least one element per parameter and one byte per element"
-            )
+            raise UsageError("a step profile needs at least one element per parameter and one byte per element")
 
     @property
     def num_elements(self) -> int:

@@ -31,9 +31,7 @@ def steps(worker: int, num_steps: int = 3) -> list[Span]:
             ("communication", "all-gather 0", 0.0, 0.08),
             ("communication", "reduce-scatter 0", 0.22, 0.38),
         ):
-            spans.append(
-                Span(process, track, name, t + start_s, end_s - start_s, {"step": step, "bytes": 1000})
-            )
+            spans.append(Span(process, track, name, t + start_s, end_s - start_s, {"step": step, "bytes": 1000}))
     return spans
 
 

@@ -52,9 +52,7 @@ def test_small_plans_are_as_good_as_trying_them_all(seed, mode):
     profile, link, num_workers = random_case(seed, num_parameters=8)
     model = StepModel(profile, link, num_workers)
     borders = model.ends[:-1]
-    best_s = min(
-        model.step_s(cuts, mode) for count in range(len(borders) + 1) for cuts in combinations(borders, count)
-    )
+    best_s = min(model.step_s(cuts, mode) for count in range(len(borders) + 1) for cuts in combinations(borders, count))
     assert model.step_s(plan_cuts(profile, link, num_workers, mode, 1), mode) <= best_s * 1.02
 
 

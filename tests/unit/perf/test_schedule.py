@@ -31,9 +31,7 @@ def even_profile(
 ) -> StepProfile:
     """Equal layers: gradients appear, and values are read, at an even pace."""
     layers = tuple(
-        ParameterTiming(
-            1000, backward_s * (i + 1) / num_layers, forward_s * (num_layers - 1 - i) / num_layers
-        )
+        ParameterTiming(1000, backward_s * (i + 1) / num_layers, forward_s * (num_layers - 1 - i) / num_layers)
         for i in range(num_layers)
     )
     return StepProfile(layers, forward_s, backward_s, update_s_per_element, 4)
@@ -161,8 +159,7 @@ def test_eager_gains_a_third_on_ddp_where_barrier_gains_a_seventh():
     profile = even_profile(400, forward_s=1.0, backward_s=2.0)
     link = link_for(profile, half_s=1.5)
     ddp, barrier, eager = (
-        simulate(profile, borders(profile), link, 2, mode).step_s
-        for mode in (Mode.DDP, Mode.BARRIER, Mode.EAGER)
+        simulate(profile, borders(profile), link, 2, mode).step_s for mode in (Mode.DDP, Mode.BARRIER, Mode.EAGER)
     )
     assert ddp / barrier == pytest.approx(8 / 7, rel=0.01)
     assert ddp / eager == pytest.approx(4 / 3, rel=0.02)
@@ -193,8 +190,7 @@ def test_a_bucket_waits_for_the_last_gradient_inside_it():
     aligned = simulate(profile, (1000,), link, 2, Mode.BARRIER)
     straddling = simulate(profile, (1001,), link, 2, Mode.BARRIER)
     starts = [
-        next(s.start_s for s in timeline.spans if s.name == "reduce-scatter 0")
-        for timeline in (aligned, straddling)
+        next(s.start_s for s in timeline.spans if s.name == "reduce-scatter 0") for timeline in (aligned, straddling)
     ]
     assert starts == [1.0, 2.0]
 

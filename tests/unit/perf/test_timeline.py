@@ -11,9 +11,7 @@ from weft.perf.schedule import Link, Mode, ParameterTiming, StepProfile, simulat
 from weft.perf.timeline import bars, summarize, typical_step, workers
 
 
-def span(
-    name: str, start_s: float, end_s: float, track: str = "compute", worker: int = 0, **args: int
-) -> Span:
+def span(name: str, start_s: float, end_s: float, track: str = "compute", worker: int = 0, **args: int) -> Span:
     return Span(f"worker {worker}", track, name, start_s, end_s - start_s, args)
 
 
