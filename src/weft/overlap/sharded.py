@@ -193,8 +193,10 @@ class ShardedSchedule(Rounds):
         return args, kwargs
 
     def _check_memory(self) -> None:
-        for number, parameter in enumerate(self.parameters):
-            if parameter.data_ptr() != self._addresses[number]:
+        with torch._C.DisableTorchFunctionSubclass():  # where the memory is, not what is in it: nothing to wait for
+            addresses = [parameter.data_ptr() for parameter in self.parameters]
+        for number, address in enumerate(addresses):
+            if address != self._addresses[number]:
                 raise OverlapError(
                     f"the memory of {self.names[number]} was replaced after weft.overlap was called (model.to()? "
                     "p.data = ...?): call detach() on every worker before such a change and weft.overlap after it"
