@@ -67,6 +67,9 @@ class ShardedSchedule(Rounds):
         self._link_busy_until_s = 0.0
         self._next_update = 0
         self._eager_options: Options | None = None
+        # From the first bucket that leaves in an eager round until step(): values are neither old nor new.
+        self._half_updated = False
+        self._draining = False
 
     def lay_out(self, memory: FlatMemory, cuts: Sequence[Sequence[int]]) -> None:
         super().lay_out(memory, cuts)
@@ -77,7 +80,8 @@ class ShardedSchedule(Rounds):
     def eager_now(self) -> bool:
         """Whether this round updates during backward."""
         # Filling idle time is each worker's own decision, which a carrier that needs one order cannot follow.
-        return self.eager and self.overlapped and self.link is not None and not self.transport.ordered
+        able = self.link is not None and not self.transport.ordered
+        return self.eager and self.overlapped and able and not self._draining
 
     # ---- backward
 
@@ -96,6 +100,15 @@ class ShardedSchedule(Rounds):
             self._begin()
         parameter.grad = self._gradients[number]
         return gradient
+
+    def _left_over_gradient(self, number: int) -> torch.Tensor | None:
+        gradient = self.parameters[number].grad
+        return gradient.take_added() if isinstance(gradient, ShardedGradient) else gradient
+
+    def _round_closed(self) -> None:
+        # Also for those used on other workers only: our shard of them is scaled and clipped like the rest.
+        for parameter, gradient in zip(self.parameters, self._gradients, strict=True):
+            parameter.grad = gradient
 
     def _prepare_buckets(self) -> None:
         carried = {n for n, p in enumerate(self.parameters) if isinstance(p.grad, ShardedGradient)}
@@ -123,7 +136,10 @@ class ShardedSchedule(Rounds):
     def _after_launch(self, bucket: Bucket) -> None:
         self._occupy_link(bucket)
         if self.eager_now and not self._left_to_step(bucket):
+            self._half_updated = True
             self._readers.guard(bucket.plan.parameters)
+            # A node of the graph that still wants the old values (through a detached alias) fails loudly.
+            torch.autograd.graph.increment_version([self.parameters[n] for n in bucket.plan.parameters])
             self.transport.open_gather(bucket.exchange, self.num_steps)
 
     def _left_to_step(self, bucket: Bucket) -> bool:
@@ -157,12 +173,17 @@ class ShardedSchedule(Rounds):
             self._link_busy_until_s = max(self._link_busy_until_s, self.clock.now()) + takes
 
     def _drop_round(self) -> None:
+        if self._half_updated:
+            # Which buckets were updated differs between workers: end the step on all of them, alike, then say so.
+            self._apply(options_of(self.optimizer), {})
+            self.flush()
+            for parameter in self.parameters:
+                parameter.grad = None
+            raise OverlapError(
+                "an exception left backward() after eager=True had updated some parameters: this step cannot be "
+                "taken back; load the last checkpoint, or use eager=False where exceptions are expected"
+            )
         for bucket in self.buckets:
-            if bucket.phase in (Phase.UPDATED, Phase.GATHERING):
-                raise OverlapError(
-                    "an exception left backward() after eager=True had updated some parameters: this step cannot be "
-                    "taken back; load the last checkpoint, or use eager=False where exceptions are expected"
-                )
             if bucket.phase is Phase.REDUCING:
                 self._reduce(bucket)
             bucket.carry = None
@@ -209,6 +230,7 @@ class ShardedSchedule(Rounds):
     def _apply(self, options: Options, amp: dict[str, Any]) -> None:
         clock = self.clock
         clock.step_began()
+        self._half_updated = False
         self._readers.guard(range(len(self.parameters)))
         forward_order = self.buckets[::-1]
         for bucket in forward_order:
@@ -261,6 +283,7 @@ class ShardedSchedule(Rounds):
     # ---- forward
 
     def _before_read(self, number: int) -> None:
+        self._refuse_half_updated(self.names[number])
         for bucket in self._buckets_of[number]:
             if bucket.phase is Phase.GATHERING:
                 self._settle(bucket)
@@ -273,15 +296,29 @@ class ShardedSchedule(Rounds):
         bucket.phase = Phase.IDLE
 
     def drain(self) -> None:
+        if self._open:
+            self.abandon()
         self.flush()
-        super().drain()
+        self._draining = True
+        try:
+            super().drain()
+        finally:
+            self._draining = False
 
     def flush(self) -> None:
+        self._refuse_half_updated("a parameter")
         for bucket in self.buckets:
             if bucket.phase is Phase.GATHERING:
                 self._settle(bucket)
         for number in range(len(self.parameters)):
             self._readers.release(number)
+
+    def _refuse_half_updated(self, what: str) -> None:
+        if self._half_updated:
+            raise OverlapError(
+                f"{what} is read between backward() and step(), while eager=True replaces its values: "
+                "read it after step(), or use eager=False"
+            )
 
 
 def group_numbers(optimizer: torch.optim.Optimizer, parameters: Sequence[torch.nn.Parameter]) -> list[int]:
