@@ -96,6 +96,7 @@ class ShardedSchedule(Rounds):
                 "sets .grad; let hooks return a new gradient instead"
             )
         if not self._open:
+            self._check_memory()
             # Before p.grad of this parameter changes: what still stands for the last round is to be carried.
             self._begin()
         parameter.grad = self._gradients[number]
@@ -126,7 +127,9 @@ class ShardedSchedule(Rounds):
                 bucket.keep_as_carry(carried)
         self.arithmetic.forget()
         self._next_update = 0
-        self._eager_options = None
+        # Noted before anything is updated: which buckets are updated early differs between workers, and a change
+        # that one of them refuses must be refused by all.
+        self._eager_options = frozen(options_of(self.optimizer)) if self.eager_now else None
 
     def forward_begins(self) -> None:
         # Gradients that were not zeroed lie in memory that the others would overwrite: let backward sort it out.
@@ -153,9 +156,7 @@ class ShardedSchedule(Rounds):
             if not self.transport.reduce_arrived(bucket.exchange):
                 break
             if not self._left_to_step(bucket):
-                options = options_of(self.optimizer)
-                self._eager_options = frozen(options)
-                self._update(bucket, options, {})
+                self._update(bucket, options_of(self.optimizer), {})
             self._next_update += 1
         self._fill_idle_link()
 
@@ -206,7 +207,7 @@ class ShardedSchedule(Rounds):
         if self._eager_options is not None and self._eager_options != frozen(options):
             raise OverlapError(
                 "an option of the optimizer (the learning rate?) changed between backward() and step(), but eager=True "
-                "has used the old one already: change it before backward(), or use eager=False"
+                "may have used the old one already: change it before backward(), or use eager=False"
             )
         for parameter in self.parameters:
             parameter.grad = None
