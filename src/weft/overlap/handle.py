@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import atexit
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,7 @@ from weft.overlap.flat import FlatMemory
 from weft.overlap.report import Report, make_report
 from weft.overlap.rounds import Rounds
 from weft.overlap.sharded import ShardedSchedule
-from weft.overlap.state import export_runs, full_state, import_runs, overlapping, runs_of_full_state
+from weft.overlap.state import StateRun, export_runs, full_state, import_runs, overlapping, runs_of_full_state
 from weft.overlap.state_service import StateService
 from weft.overlap.tuning import Tuner
 
@@ -52,7 +52,7 @@ class Overlap:
         if isinstance(schedule, ShardedSchedule):
             if schedule.transport.num_workers > 1:
                 ranks = dist.get_process_group_ranks(group)
-                self._service = StateService(StateService.group(ranks), lambda: export_runs(schedule.updates))
+                self._service = StateService(StateService.group(ranks), _exporter(schedule))
             self._take_over_state(schedule)
         tuner.relayout = self._move_to
         atexit.register(_at_exit, weakref.ref(self))
@@ -111,6 +111,9 @@ class Overlap:
             hook.remove()
         self.hooks.clear()
         checks.give_back(schedule.parameters)
+        if self._service:
+            self._service.stop()
+            self._service = None
 
     # ---- for the curious
 
@@ -122,6 +125,8 @@ class Overlap:
     def trace(self, path: str | Path) -> Iterator[None]:
         """Record the steps inside as a Chrome trace (``weft trace`` and Perfetto read it)."""
         clock = self.schedule.clock
+        for step in (*clock.steps, clock.current):
+            step.spans.clear()  # of an earlier trace
         clock.tracing = True
         try:
             yield
@@ -169,7 +174,8 @@ class Overlap:
 
     def state_was_loaded(self) -> None:
         if isinstance(self.schedule, ShardedSchedule):
-            with self._changing():
+            # Counted like a step: who asks for the loaded state waits until everybody has loaded it.
+            with self._changing(step_done=True):
                 self._take_over_state(self.schedule)
 
     # ---- state that moves
@@ -208,6 +214,17 @@ class Overlap:
 
     def _changing(self, step_done: bool = False) -> Any:
         return self._service.changing(step_done) if self._service else nullcontext()
+
+
+def _exporter(schedule: ShardedSchedule) -> Callable[[], list[StateRun]]:
+    """For the thread of the state service, which must not keep a model alive that nobody trains any more."""
+    reference = weakref.ref(schedule)
+
+    def export() -> list[StateRun]:
+        alive = reference()
+        return export_runs(alive.updates) if alive else []
+
+    return export
 
 
 def _at_exit(reference: weakref.ref[Overlap]) -> None:
