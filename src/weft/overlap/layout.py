@@ -13,11 +13,14 @@ the parameter.  A vectorised kernel treats the elements of a full vector and tho
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
 ALIGN = 16
+# Buckets are numbered in message tags, which have room for this many per lane and to spare.
+_MAX_BUCKETS = 1 << 12
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,9 +93,10 @@ def make_lane(sizes: Sequence[tuple[int, int]], num_workers: int, element_bytes:
 
 
 def uniform_cuts(lane: Lane, bucket_bytes: int, num_workers: int) -> tuple[int, ...]:
-    """Inner cut positions that make buckets of about ``bucket_bytes``."""
+    """Inner cut positions that make buckets of about ``bucket_bytes``, or larger ones if there were too many."""
     step = granularity(num_workers)
-    size = max(step, round(bucket_bytes / lane.element_bytes / step) * step)
+    wanted = max(bucket_bytes / lane.element_bytes, lane.num_elements / _MAX_BUCKETS)
+    size = max(step, math.ceil(wanted / step) * step)
     return tuple(range(size, lane.num_elements, size))
 
 
