@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -27,7 +28,7 @@ BUCKET_BYTES = 1024
 class Tangle(nn.Module):
     """Everything that makes reading parameters and ordering gradients hard, in one small model.
 
-    ``unused_on`` gives, for each step, the ranks on which ``rare`` takes part.
+    ``rare_ranks`` gives, for each step, the ranks on which ``rare`` takes part.
     """
 
     def __init__(self, rare_ranks: Callable[[int], list[int]] = lambda step: [0, 1] if step % 3 else []) -> None:
@@ -72,7 +73,7 @@ class Tower(nn.Module):
         super().__init__()
         widths = [7, 33, 20, 12, 3]
         layers: list[nn.Module] = []
-        for inputs, outputs in zip(widths, widths[1:], strict=False):
+        for inputs, outputs in pairwise(widths):
             layers += [nn.Linear(inputs, outputs, dtype=dtype), nn.Tanh()]
         self.layers = nn.Sequential(*layers)
         self.dtype = dtype
@@ -200,11 +201,29 @@ def assert_same(found: Parameters, expected: Parameters) -> None:
     )
 
 
+def assert_equal_states(found: dict[str, Any], expected: dict[str, Any]) -> None:
+    """Two optimizer state dicts, bit for bit."""
+    assert found["param_groups"] == expected["param_groups"]
+    assert found["state"].keys() == expected["state"].keys()
+    for number, state in expected["state"].items():
+        assert found["state"][number].keys() == state.keys()
+        for key, value in state.items():
+            mine = found["state"][number][key]
+            assert type(mine) is type(value), (number, key)
+            if isinstance(value, torch.Tensor):
+                assert (mine.dtype, mine.shape, mine.stride()) == (value.dtype, value.shape, value.stride()), key
+                assert torch.equal(mine, value), (number, key)
+            else:
+                assert mine == value, (number, key)
+
+
 def assert_close(found: Parameters, expected: Parameters, tolerance: float = 1e-5) -> None:
     """To rounding."""
     assert found.keys() == expected.keys()
     for name in expected:
-        torch.testing.assert_close(found[name], expected[name], rtol=tolerance, atol=tolerance, msg=lambda m, n=name: f"{n}: {m}")
+        torch.testing.assert_close(
+            found[name], expected[name], rtol=tolerance, atol=tolerance, msg=lambda m, n=name: f"{n}: {m}"
+        )
 
 
 def assert_differ(one: Parameters, other: Parameters) -> None:
@@ -218,7 +237,15 @@ def left_as_it_was(model: nn.Module, optimizer: torch.optim.Optimizer) -> Iterat
 
     def shape_of_things() -> list[Any]:
         found: list[Any] = [
-            (name, id(p), p.data_ptr(), type(p), p.requires_grad, p.grad is None, len(p._post_accumulate_grad_hooks or ()))
+            (
+                name,
+                id(p),
+                p.data_ptr(),
+                type(p),
+                p.requires_grad,
+                p.grad is None,
+                len(p._post_accumulate_grad_hooks or ()),
+            )
             for name, p in model.named_parameters()
         ]
         hooks = [len(m._forward_pre_hooks) + len(m._forward_hooks) for m in model.modules()]

@@ -8,6 +8,7 @@ from unittest.mock import patch
 
 import pytest
 import torch
+
 from training import (
     Tangle,
     adamw,
@@ -20,9 +21,8 @@ from training import (
     with_ddp,
     with_weft,
 )
-from workers import gathered, on_workers
-
 from weft.errors import OverlapError
+from workers import gathered, on_workers
 
 OPTIMIZERS = {"sgd": sgd, "adamw": adamw, "groups": grouped}
 WAYS: dict[str, dict[str, Any]] = {"barrier": {}, "eager": {"eager": True}}
@@ -119,10 +119,14 @@ def test_reentrant_checkpointing_is_right_or_refused(way: str) -> None:
 
     # DDP cannot do it together with unused parameters; what is recomputed is the same either way.
     expected = with_ddp(made(lambda: make(use_reentrant=False)), sgd).train(6)
+    refusal = ""
+    found = with_weft(made(lambda: make(use_reentrant=True)), sgd, **WAYS[way])
     try:
-        found = with_weft(made(lambda: make(use_reentrant=True)), sgd, **WAYS[way]).train(6)
+        found.train(6)
     except OverlapError as error:
-        assert "use_reentrant=False" in str(error)
+        refusal = str(error)
+    if refusal:
+        assert "use_reentrant=False" in refusal or "eager=False" in refusal
     else:
         assert_close(found.state(), expected.state())
 

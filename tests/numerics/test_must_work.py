@@ -13,6 +13,8 @@ import torch
 import torch.distributed as dist
 import torch.nn.functional as F
 from torch import nn
+
+import weft
 from training import (
     Parameters,
     Run,
@@ -20,6 +22,7 @@ from training import (
     Tower,
     adamw,
     assert_close,
+    assert_equal_states,
     assert_same,
     batch_generator,
     made,
@@ -28,8 +31,6 @@ from training import (
     with_weft,
 )
 from workers import gathered, on_workers
-
-import weft
 
 Loop = Callable[[Run], Any]
 
@@ -80,22 +81,6 @@ def test_every_element_wise_optimizer_gets_ddp_numbers_and_state(name: str) -> N
     assert_equal_states(found.optimizer.state_dict(), expected.optimizer.state_dict())
 
 
-def assert_equal_states(found: dict[str, Any], expected: dict[str, Any]) -> None:
-    """Two optimizer state dicts, bit for bit."""
-    assert found["param_groups"] == expected["param_groups"]
-    assert found["state"].keys() == expected["state"].keys()
-    for number, state in expected["state"].items():
-        assert found["state"][number].keys() == state.keys()
-        for key, value in state.items():
-            mine = found["state"][number][key]
-            assert type(mine) is type(value), (number, key)
-            if isinstance(value, torch.Tensor):
-                assert (mine.dtype, mine.shape, mine.stride()) == (value.dtype, value.shape, value.stride()), key
-                assert torch.equal(mine, value), (number, key)
-            else:
-                assert mine == value, (number, key)
-
-
 class Lamb(torch.optim.Optimizer):
     """Like LAMB: each parameter's step is scaled by norms over the whole of it."""
 
@@ -117,7 +102,7 @@ class Adam2(torch.optim.Adam):
 
 REPLICATED: dict[str, Callable[..., torch.optim.Optimizer]] = {
     "adafactor": lambda m: torch.optim.Adafactor(m.parameters()),
-    "muon": lambda m: torch.optim.Muon([p for p in m.parameters()], lr=0.01),
+    "muon": lambda m: torch.optim.Muon(list(m.parameters()), lr=0.01),
     "lamb-like": lambda m: Lamb(m.parameters()),
     "subclass": lambda m: Adam2(m.parameters()),
 }
@@ -372,9 +357,7 @@ def test_a_scripted_submodule_sees_new_values() -> None:
         return model
 
     with_script = with_weft(_quietly(make), adamw).train(6)
-    assert_same(
-        {k: v for k, v in with_script.state().items()}, with_ddp(made(Tower), adamw).train(6).state()
-    )
+    assert_same(with_script.state(), with_ddp(made(Tower), adamw).train(6).state())
 
 
 def _quietly(make: Callable[[], nn.Module]) -> nn.Module:
@@ -422,7 +405,9 @@ READERS: dict[str, Callable[[nn.Module, list[nn.Parameter]], list[torch.Tensor]]
     "numpy": lambda model, kept: [torch.from_numpy(p.detach().numpy().copy()) for p in kept],
     "to": lambda model, kept: [v.clone() for v in model.to("cpu").state_dict().values()],
     "vector": lambda model, kept: [nn.utils.parameters_to_vector(kept)],
-    "functional_call": lambda model, kept: [torch.func.functional_call(model, dict(model.named_parameters()), torch.ones(1, 7))],
+    "functional_call": lambda model, kept: [
+        torch.func.functional_call(model, dict(model.named_parameters()), torch.ones(1, 7))
+    ],
     "tolist": lambda model, kept: [torch.tensor(p.tolist()) for p in kept],
     "indexing": lambda model, kept: [p[0].clone() for p in kept],
     "swapped operands": lambda model, kept: [torch.zeros(()) + p for p in kept],

@@ -1,4 +1,4 @@
-"""Optimizer state lies in shards, and nobody has to know: ordinary state dicts, at any moment, for any number of workers."""
+"""Optimizer state lies in shards, and nobody has to know: ordinary state dicts, for any number of workers."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
-from test_must_work import assert_equal_states
 from torch import nn
-from training import Tangle, Tower, adamw, assert_same, grouped, made, sgd, with_ddp, with_weft
+
+from training import Tangle, Tower, adamw, assert_equal_states, assert_same, grouped, made, sgd, with_ddp, with_weft
 from workers import call_on_workers, on_workers
 
 
@@ -136,7 +136,7 @@ def test_each_worker_keeps_half_of_the_state() -> None:
     assert not run.optimizer.state
 
 
-LAST_WORD = '''
+LAST_WORD = """
 import os, sys, time
 import torch, torch.distributed as dist
 torch.set_num_threads(1)
@@ -160,7 +160,7 @@ if rank == 0 and how != "error":
 if how == "destroy":
     dist.destroy_process_group()
 print("done", rank)
-'''
+"""
 
 
 @pytest.mark.parametrize("how", ["plain", "destroy", "error"])

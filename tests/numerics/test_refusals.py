@@ -9,11 +9,11 @@ import pytest
 import torch
 import torch.distributed as dist
 from torch import nn
-from training import Run, Tangle, Tower, adamw, left_as_it_was, made, sgd, with_weft
-from workers import on_workers
 
 import weft
+from training import Run, Tangle, Tower, adamw, left_as_it_was, made, sgd, with_weft
 from weft.errors import OverlapError
+from workers import on_workers
 
 
 def refused(model: nn.Module, optimizer: torch.optim.Optimizer, message: str, **options: Any) -> None:
@@ -89,18 +89,16 @@ def test_grad_scaler_while_eager(fused: bool, unscale: bool) -> None:
     run = with_weft(model, lambda m: torch.optim.AdamW(m.parameters(), fused=fused), eager=True)
     scaler = torch.amp.GradScaler("cpu", init_scale=8.0)
     run.backward(0, scaler.scale)
+    use = scaler.unscale_ if unscale else scaler.step
     with pytest.raises(OverlapError, match="eager=False"):
-        if unscale:
-            scaler.unscale_(run.optimizer)
-        else:
-            scaler.step(run.optimizer)
+        use(run.optimizer)
 
 
 @on_workers(2)
 def test_different_models_on_two_workers() -> None:
     width = 3 + dist.get_rank()
     model: nn.Module = nn.Linear(4, width)
-    refused(model, sgd(model), rf"worker 0 has `weight \(3, 4\).*worker 1 has `weight \(4, 4\)")
+    refused(model, sgd(model), r"worker 0 has `weight \(3, 4\).*worker 1 has `weight \(4, 4\)")
     deeper = nn.Sequential(*[nn.Linear(2, 2) for _ in range(width)])
     refused(deeper, sgd(deeper), "different models")
     same = nn.Linear(2, 2)
@@ -239,7 +237,7 @@ def test_models_that_cannot_be_overlapped(case: str) -> None:
 @on_workers(2)
 def test_things_that_are_no_model_and_no_optimizer() -> None:
     model: Any = Tower()
-    with pytest.raises(OverlapError, match="expected a torch.nn.Module"):
+    with pytest.raises(OverlapError, match=r"expected a torch\.nn\.Module"):
         weft.overlap([model], sgd(model))  # type: ignore[arg-type]
     refused_optimizer: Any = model.parameters
     with pytest.raises(OverlapError, match=r"expected a torch.optim.Optimizer"):

@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
-from training import Run, adamw, batch_generator, made, with_ddp, with_weft
-from workers import call_on_workers, on_workers
 
+from training import Run, adamw, batch_generator, made, with_ddp, with_weft
 from weft.overlap.gradient import ShardedGradient
+from workers import call_on_workers, on_workers
 
 
 class Wide(nn.Module):
@@ -46,7 +46,7 @@ def test_the_report_adds_up(eager: bool) -> None:
     assert report.exposed_s >= 0
     parts_s = report.forward_s + report.backward_s + report.update_s
     assert parts_s <= report.step_s * 1.5  # medians of parts and of the whole
-    assert 0 < report.bound_s
+    assert report.bound_s > 0
     assert report.fraction_of_bound == pytest.approx(report.bound_s / report.step_s)
     assert not report.tuned or report.plan
     assert f"{report.step_s * 1e3:.1f} ms" in str(report)
@@ -74,7 +74,10 @@ def test_a_trace_shows_its_own_steps_on_separate_tracks_and_weft_trace_reads_it(
     assert any(span["name"].startswith("all-gather") for span in spans)
     assert all(span["dur"] > 0 for span in spans)
     told = subprocess.run(
-        [sys.executable, "-m", "weft", "trace", str(tmp_path / "second-1.json")], capture_output=True, text=True, check=True
+        [sys.executable, "-m", "weft", "trace", str(tmp_path / "second-1.json")],
+        capture_output=True,
+        text=True,
+        check=True,
     )
     assert "worker 1" in told.stdout
 

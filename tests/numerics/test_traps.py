@@ -6,11 +6,11 @@ import pytest
 import torch
 import torch.distributed as dist
 from torch import nn
-from training import Run, Tangle, Tower, adamw, assert_same, made, sgd, with_ddp, with_weft
-from workers import gathered, on_workers
 
 import weft
+from training import Run, Tangle, Tower, adamw, assert_same, made, sgd, with_ddp, with_weft
 from weft.errors import OverlapError
+from workers import gathered, on_workers
 
 
 @on_workers(2)

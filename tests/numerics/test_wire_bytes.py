@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 NUM_STEPS = 20
-SCRIPT = f'''
+SCRIPT = f"""
 import os, sys, pathlib
 import torch, torch.distributed as dist
 torch.set_num_threads(1)
@@ -47,7 +47,7 @@ if rank == 0:
     print(sent_bytes() - before)
 dist.barrier()
 dist.destroy_process_group()
-'''
+"""
 
 
 def test_no_more_bytes_on_the_wire_than_ddp() -> None:
