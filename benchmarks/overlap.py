@@ -1,0 +1,115 @@
+"""``weft bench overlap``: run every scenario on the testbed and keep what came out.
+
+The way of the data: scenario -> (calibrate: how long is the compute?) -> link rate -> workers -> row -> files.
+This side never imports torch; the workers do, each in its own network namespace.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Callable, Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from benchmarks.overlap_bounds import StepShape, rate_for_ratio
+from benchmarks.overlap_results import Results
+from benchmarks.overlap_rows import make_row
+from benchmarks.overlap_scenarios import Effort, Scenario
+from benchmarks.testbed import HostFailed, Testbed
+
+ROOT = Path(__file__).resolve().parents[1]
+RESULTS = ROOT / "benchmarks" / "results"
+START_RATE_BITS_PER_S = 1e9
+SCENARIO_TIMEOUT_S = 1500.0
+MEMORY_CONTENDERS = ("ddp", "weft")
+
+# (steps made since the last call, what is going on)
+OnProgress = Callable[[int, str], None]
+
+
+def num_steps(scenario: Scenario) -> int:
+    """Steps a scenario reports as progress, for a bar that ends where it should."""
+    effort = scenario.effort
+    return len(scenario.contenders) * (effort.num_warmup_steps + effort.num_timed_steps)
+
+
+def run_scenarios(
+    scenarios: Sequence[Scenario],
+    *,
+    command: str,
+    on_progress: OnProgress,
+    folder: Path = RESULTS,
+    started: datetime | None = None,
+) -> Results:
+    """Measure everything; a scenario that fails is noted and the rest goes on."""
+    results = Results(folder, started or datetime.now(), command)
+    shapes: dict[tuple[str, int], StepShape] = {}
+    peaks: dict[str, dict[str, int]] = {}
+    for num_hosts in sorted({scenario.num_hosts for scenario in scenarios}):
+        with Testbed(num_hosts, START_RATE_BITS_PER_S) as bed:
+            for scenario in (s for s in scenarios if s.num_hosts == num_hosts):
+                try:
+                    _measure(bed, scenario, results, shapes, peaks, on_progress)
+                except HostFailed as failure:
+                    results.failures.append(f"{scenario.label}: {failure}")
+                    on_progress(0, f"{scenario.label} failed, going on")
+                results.save()
+    return results
+
+
+def _measure(
+    bed: Testbed,
+    scenario: Scenario,
+    results: Results,
+    shapes: dict[tuple[str, int], StepShape],
+    peaks: dict[str, dict[str, int]],
+    on_progress: OnProgress,
+) -> None:
+    key = (scenario.model, scenario.num_hosts)
+    if key not in shapes:
+        on_progress(0, f"{scenario.model}, {scenario.num_hosts} hosts: how long is the compute?")
+        shapes[key] = StepShape(**_work(bed, "overlap_worker", scenario.calibration(), None)["shape"])
+    if scenario.model not in peaks and scenario.timed is None:
+        peaks[scenario.model] = {}
+        for contender in MEMORY_CONTENDERS:
+            if contender in scenario.contenders:
+                on_progress(0, f"{scenario.model}: memory of {contender}")
+                memory = _work(bed, "overlap_memory", scenario.memory(contender), None)
+                peaks[scenario.model][contender] = memory["peak_bytes"]
+    bed.set_rate(rate_for_ratio(shapes[key], scenario.num_hosts, scenario.ratio))
+    result = _work(bed, "overlap_worker", scenario, on_progress)
+    results.rows.append(make_row(scenario, bed.rate_bits_per_s, result, peaks.get(scenario.model, {})))
+
+
+def _work(bed: Testbed, module: str, scenario: Scenario, on_progress: OnProgress | None) -> dict[str, Any]:
+    """Run one kind of worker on every host; what rank 0 reports at the end."""
+    answers: list[dict[str, Any]] = []
+
+    def listen(rank: int, line: str) -> None:
+        if rank != 0 or not line.startswith("{"):
+            return
+        message = json.loads(line)
+        if "result" in message:
+            answers.append(message["result"])
+        elif on_progress is not None:
+            on_progress(message["steps"], f"{scenario.label}: {message['progress']}")
+
+    bed.run(
+        (sys.executable, "-m", f"benchmarks.{module}", json.dumps(scenario.as_json())),
+        cwd=ROOT,
+        env={"PYTHONPATH": os.pathsep.join((str(ROOT), str(ROOT / "src")))},
+        timeout_s=SCENARIO_TIMEOUT_S,
+        on_line=listen,
+    )
+    if not answers:
+        raise HostFailed(f"{scenario.label}: host 0 ended well but reported no result")
+    return answers[-1]
+
+
+def tiny_run(contenders: Sequence[str]) -> list[Scenario]:
+    """The whole way with almost no work in it, to see that it holds together."""
+    effort = Effort(num_warmup_steps=1, num_tuning_steps=0, num_rounds=1, num_steps_per_round=1, num_sweep_steps=1)
+    return [Scenario("tiny", 2, 1.0, tuple(contenders), effort)]
