@@ -6,7 +6,7 @@ To add one: write a function that takes the workload and returns a ``Trainer``, 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -144,17 +144,13 @@ def _make_fsdp2(workload: Workload, *, is_async: bool) -> Trainer:
     for block in blocks:
         fully_shard(block, mesh=mesh, reshard_after_forward=False)
     fully_shard(model, mesh=mesh, reshard_after_forward=False)
-    if is_async:
-        for module in _fsdp_modules(model):
-            module.set_unshard_async_op(True)
-        for before, after in zip(blocks[:-1], blocks[1:], strict=True):
-            if isinstance(before, FSDPModule) and isinstance(after, FSDPModule):
-                before.set_modules_to_forward_prefetch([after])
+    if is_async and isinstance(model, FSDPModule):
+        # Asynchronous gathers need explicit prefetching to overlap with anything; two ahead, as its tutorial has it.
+        model._set_unshard_async_op(True)
+        units = [unit for unit in (model, *blocks) if isinstance(unit, FSDPModule)]
+        for index, unit in enumerate(units):
+            unit.set_modules_to_forward_prefetch(units[index + 1 : index + 3])
     return Fsdp2Trainer(workload, model, workload.make_optimizer(model.parameters()))
-
-
-def _fsdp_modules(model: nn.Module) -> Iterator[FSDPModule]:
-    return (module for module in model.modules() if isinstance(module, FSDPModule))
 
 
 @contender("fsdp2")

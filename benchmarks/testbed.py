@@ -23,6 +23,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from textwrap import shorten
 from types import FrameType, TracebackType
 
 from benchmarks.testbed_plan import Command, NetworkPlan, Owner, owner_of, worker_command, worker_environment
@@ -256,7 +257,7 @@ def _failure(
 ) -> HostFailed:
     time.sleep(0.1 if worker.poll() is not None else 0.0)  # let the reader take the last words out of the pipe
     words = "\n    ".join(list(kept)[-15:]) or "(it printed nothing)"
-    return HostFailed(f"host {rank}: `{' '.join(command)}` {what}; the last it said:\n    {words}")
+    return HostFailed(f"host {rank}: `{shorten(' '.join(command), 100)}` {what}; the last it said:\n    {words}")
 
 
 def _this_process() -> Owner:
