@@ -25,16 +25,16 @@ def piece_elements(element_bytes: int, num_workers: int) -> int:
 
 
 class ReduceScatter:
-    """Running reduce-scatter of ``full``: piece by piece, every worker gets the sum of its part of each piece."""
+    """Running reduce-scatter of ``full``: of every piece, each worker gets the sum of its part."""
 
     def __init__(self, full: Tensor, group: dist.ProcessGroup) -> None:
         self._num_workers = group.size()
         self._received = torch.empty_like(full)
         step = min(piece_elements(full.element_size(), self._num_workers), full.numel())
-        self._pieces = list(self._received.split(step))
+        self._pieces = torch.split(self._received, step)
         self._works = [
             dist.all_to_all_single(received, sent, group=group, async_op=True)
-            for received, sent in zip(self._pieces, full.split(step), strict=True)
+            for received, sent in zip(self._pieces, torch.split(full, step), strict=True)
         ]
 
     def wait(self, shard: Tensor) -> None:
@@ -57,7 +57,9 @@ class AllGather:
         step = min(piece_elements(full.element_size(), num_workers), full.numel())
         self._works = [
             dist.all_gather_into_tensor(piece, part, group=group, async_op=True)
-            for piece, part in zip(full.split(step), shard.split(step // num_workers), strict=True)
+            for piece, part in zip(
+                torch.split(full, step), torch.split(shard, step // num_workers), strict=True
+            )
         ]
 
     def wait(self) -> None:

@@ -34,7 +34,7 @@ class StepTimes:
 
 
 class Trainer:
-    """The ordinary training loop, one step at a time.  As it stands: a worker alone, without communication."""
+    """The ordinary training loop, one step at a time.  As it stands: a worker alone, no communication."""
 
     def __init__(self, workload: Workload, module: nn.Module, optimizer: torch.optim.Optimizer) -> None:
         self.workload = workload
@@ -72,7 +72,10 @@ class Trainer:
     def state_tensors(self) -> list[Tensor]:
         """Optimizer state that this worker holds."""
         return [
-            value for state in self.optimizer.state.values() for value in state.values() if isinstance(value, Tensor)
+            value
+            for state in self.optimizer.state.values()
+            for value in state.values()
+            if isinstance(value, Tensor)
         ]
 
     def close(self) -> None:
@@ -107,7 +110,7 @@ def _alone(workload: Workload) -> Trainer:
 
 
 def make_ddp(workload: Workload, bucket_mb: float | None = None) -> Trainer:
-    """DDP as it comes, or with a bucket size and gradients as views of the buckets (its documented fast way)."""
+    """DDP as it comes; or, best tuned, with a bucket size and gradients as views of the buckets."""
     model = workload.model()
     if bucket_mb is None:
         module = DistributedDataParallel(model)
@@ -145,9 +148,9 @@ def _make_fsdp2(workload: Workload, *, is_async: bool) -> Trainer:
         fully_shard(block, mesh=mesh, reshard_after_forward=False)
     fully_shard(model, mesh=mesh, reshard_after_forward=False)
     if is_async and isinstance(model, FSDPModule):
-        # Asynchronous gathers need explicit prefetching to overlap with anything; two ahead, as its tutorial has it.
+        # Asynchronous gathers overlap only when asked for ahead of time; two ahead, as its tutorial has it.
         model._set_unshard_async_op(True)
-        units = [unit for unit in (model, *blocks) if isinstance(unit, FSDPModule)]
+        units: list[FSDPModule] = [unit for unit in (model, *blocks) if isinstance(unit, FSDPModule)]
         for index, unit in enumerate(units):
             unit.set_modules_to_forward_prefetch(units[index + 1 : index + 3])
     return Fsdp2Trainer(workload, model, workload.make_optimizer(model.parameters()))

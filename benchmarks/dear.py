@@ -35,7 +35,7 @@ class _Bucket:
 
 
 class Dear:
-    """Trains ``model`` in place; ``step()`` where the loop has ``optimizer.step()``, ``drain()`` at the end."""
+    """Trains in place: ``step()`` where the loop has ``optimizer.step()``, ``drain()`` at the end."""
 
     def __init__(
         self,
@@ -55,9 +55,11 @@ class Dear:
             parameter: index for index, bucket in enumerate(self._buckets) for parameter in bucket.parameters
         }
         for parameter in self._bucket_of:
-            parameter.register_post_accumulate_grad_hook(self._gradient_ready)
+            parameter.register_post_accumulate_grad_hook(self._gradient_ready)  # type: ignore[no-untyped-call]
         for module in model.modules():
-            own = sorted({self._bucket_of[p] for p in module.parameters(recurse=False) if p in self._bucket_of})
+            own = sorted(
+                {self._bucket_of[p] for p in module.parameters(recurse=False) if p in self._bucket_of}
+            )
             if own:
                 module.register_forward_pre_hook(self._before_forward(own))
 

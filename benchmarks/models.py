@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from itertools import pairwise
 
 import torch
 from torch import Tensor, nn
@@ -40,7 +41,8 @@ class Workload:
     def batches(self, rank: int, num_batches: int) -> list[Batch]:
         """This rank's batches, to be used in turn."""
         return [
-            self.make_batch(torch.Generator().manual_seed(SEED + 7919 * rank + index)) for index in range(num_batches)
+            self.make_batch(torch.Generator().manual_seed(SEED + 7919 * rank + index))
+            for index in range(num_batches)
         ]
 
 
@@ -106,20 +108,14 @@ class Residual(nn.Module):
 
 def _resnet() -> nn.Sequential:
     widths = [64, 64, 64, 128, 128, 256, 256, 512, 512]
-    body = [
-        Residual(num_in, num_out, 2 if num_out > num_in else 1)
-        for num_in, num_out in zip(widths[:-1], widths[1:], strict=True)
-    ]
+    body = [Residual(num_in, num_out, 2 if num_out > num_in else 1) for num_in, num_out in pairwise(widths)]
     stem = nn.Sequential(nn.Conv2d(3, 64, 3, 1, 1, bias=False), nn.BatchNorm2d(64), nn.ReLU())
     return nn.Sequential(stem, *body, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(512, 100))
 
 
 def _mlp(num_in: int, width: int, num_hidden: int, num_out: int) -> nn.Sequential:
     sizes = [num_in, *[width] * num_hidden]
-    hidden = [
-        nn.Sequential(nn.Linear(before, after), nn.ReLU())
-        for before, after in zip(sizes[:-1], sizes[1:], strict=True)
-    ]
+    hidden = [nn.Sequential(nn.Linear(before, after), nn.ReLU()) for before, after in pairwise(sizes)]
     return nn.Sequential(*hidden, nn.Linear(width, num_out))
 
 
@@ -149,7 +145,9 @@ def _token_batch(vocabulary: int, num_sequences: int, length: int) -> Callable[[
 
 def _class_batch(shape: tuple[int, ...], num_classes: int) -> Callable[[torch.Generator], Batch]:
     def make(generator: torch.Generator) -> Batch:
-        return torch.randn(shape, generator=generator), torch.randint(0, num_classes, shape[:1], generator=generator)
+        return torch.randn(shape, generator=generator), torch.randint(
+            0, num_classes, shape[:1], generator=generator
+        )
 
     return make
 
@@ -161,17 +159,26 @@ def _timed_batch(generator: torch.Generator) -> Batch:
 _REAL = {
     "transformer": Workload(
         "transformer",
-        lambda: LanguageModel(vocabulary=6144, width=512, num_layers=6, num_heads=8, length=96),
-        _token_batch(vocabulary=6144, num_sequences=4, length=96),
+        lambda: LanguageModel(vocabulary=6144, width=512, num_layers=6, num_heads=8, length=80),
+        _token_batch(vocabulary=6144, num_sequences=4, length=80),
         F.cross_entropy,
         _adamw,
         _module_list("blocks"),
     ),
-    "resnet": Workload("resnet", _resnet, _class_batch((8, 3, 32, 32), 100), F.cross_entropy, _sgd, _children),
-    "mlp": Workload(
-        "mlp", lambda: _mlp(1024, 1792, 4, 512), _class_batch((384, 1024), 512), F.cross_entropy, _sgd, _children
+    "resnet": Workload(
+        "resnet", _resnet, _class_batch((4, 3, 32, 32), 100), F.cross_entropy, _sgd, _children
     ),
-    "tiny": Workload("tiny", lambda: _mlp(32, 64, 3, 8), _class_batch((16, 32), 8), F.cross_entropy, _adamw, _children),
+    "mlp": Workload(
+        "mlp",
+        lambda: _mlp(1024, 1792, 4, 512),
+        _class_batch((320, 1024), 512),
+        F.cross_entropy,
+        _sgd,
+        _children,
+    ),
+    "tiny": Workload(
+        "tiny", lambda: _mlp(32, 64, 3, 8), _class_batch((16, 32), 8), F.cross_entropy, _adamw, _children
+    ),
 }
 
 
@@ -188,7 +195,9 @@ def find_workload(name: str, timed: TimedSize | None = None) -> Workload:
     """The workload of that name; ``timed`` gives the size of the one called ``timed``."""
     if name == "timed":
         if timed is None:
-            raise UsageError("the timed model was asked for without a size: give parameters, layers and compute time")
+            raise UsageError(
+                "the timed model was asked for without a size: give parameters, layers and compute time"
+            )
         size = timed
         return Workload(
             "timed",

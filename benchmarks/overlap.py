@@ -1,6 +1,6 @@
 """``weft bench overlap``: run every scenario on the testbed and keep what came out.
 
-The way of the data: scenario -> (calibrate: how long is the compute?) -> link rate -> workers -> row -> files.
+The way of the data: scenario -> (how long is the compute?) -> link rate -> workers -> row -> files.
 This side never imports torch; the workers do, each in its own network namespace.
 """
 
@@ -17,7 +17,7 @@ from typing import Any
 from benchmarks.overlap_bounds import StepShape, rate_for_ratio
 from benchmarks.overlap_results import Results
 from benchmarks.overlap_rows import make_row
-from benchmarks.overlap_scenarios import Effort, Scenario
+from benchmarks.overlap_scenarios import Scenario, Timed
 from benchmarks.testbed import HostFailed, Testbed
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -28,12 +28,6 @@ MEMORY_CONTENDERS = ("ddp", "weft")
 
 # (steps made since the last call, what is going on)
 OnProgress = Callable[[int, str], None]
-
-
-def num_steps(scenario: Scenario) -> int:
-    """Steps a scenario reports as progress, for a bar that ends where it should."""
-    effort = scenario.effort
-    return len(scenario.contenders) * (effort.num_warmup_steps + effort.num_timed_steps)
 
 
 def run_scenarios(
@@ -69,7 +63,9 @@ def _measure(
     on_progress: OnProgress,
 ) -> None:
     key = (scenario.model, scenario.num_hosts)
-    if key not in shapes:
+    if scenario.timed is not None:
+        shapes[key] = _nominal_shape(scenario.timed)
+    elif key not in shapes:
         on_progress(0, f"{scenario.model}, {scenario.num_hosts} hosts: how long is the compute?")
         shapes[key] = StepShape(**_work(bed, "overlap_worker", scenario.calibration(), None)["shape"])
     if scenario.model not in peaks and scenario.timed is None:
@@ -82,6 +78,20 @@ def _measure(
     bed.set_rate(rate_for_ratio(shapes[key], scenario.num_hosts, scenario.ratio))
     result = _work(bed, "overlap_worker", scenario, on_progress)
     results.rows.append(make_row(scenario, bed.rate_bits_per_s, result, peaks.get(scenario.model, {})))
+
+
+def _nominal_shape(timed: Timed) -> StepShape:
+    """What the timed device is set to; there is nothing to calibrate."""
+    layer_s = timed.compute_s / 3 / timed.num_layers
+    return StepShape(
+        forward_s=timed.compute_s / 3,
+        backward_s=timed.compute_s * 2 / 3,
+        update_s=0.0,
+        last_forward_s=layer_s,
+        last_backward_s=2 * layer_s,
+        gradient_bytes=timed.num_parameters * 4,
+        first_layer_bytes=timed.num_parameters * 4 // timed.num_layers,
+    )
 
 
 def _work(bed: Testbed, module: str, scenario: Scenario, on_progress: OnProgress | None) -> dict[str, Any]:
@@ -107,9 +117,3 @@ def _work(bed: Testbed, module: str, scenario: Scenario, on_progress: OnProgress
     if not answers:
         raise HostFailed(f"{scenario.label}: host 0 ended well but reported no result")
     return answers[-1]
-
-
-def tiny_run(contenders: Sequence[str]) -> list[Scenario]:
-    """The whole way with almost no work in it, to see that it holds together."""
-    effort = Effort(num_warmup_steps=1, num_tuning_steps=0, num_rounds=1, num_steps_per_round=1, num_sweep_steps=1)
-    return [Scenario("tiny", 2, 1.0, tuple(contenders), effort)]

@@ -1,19 +1,19 @@
 """How fast a step could be at best, from what one worker alone was measured to need.  Pure.
 
-F, B, U: forward, backward and update of the worker alone.  R = G: reduce-scatter and all-gather of all gradients
-at the set line rate, without latency or headers.
+F, B, U: forward, backward and update of the worker alone.  R = G: reduce-scatter and all-gather of all
+gradients at the set line rate, without latency or headers.
 
     compute                  c = F + B + U
     network                  n = R + G
     DeAR's bound             max(B + U, R) + max(F, G)
     barrier-free bound       max(F + B + U' + r1 + u1 + g1, b_last + R + G + f_last)
 
-The update counts as compute on the backward's side: under the barrier it stands between the two halves, after
-the last gradient and before the first gather, and the whole of U is taken although a sharded update needs only
-U / P of it.  ``sharded`` gives the stricter bound with U / P.  In the barrier-free bound the first layer's bucket is
-the last to be reduced and the first to be needed: its reduce, update and gather (r1, u1, g1) can hide under
-nothing, U' is the rest of the update; b_last and f_last are the last layer's backward (nothing can be sent before)
-and forward (which cannot start before everything has arrived).
+The update counts as compute on the backward's side: under the barrier it stands between the two halves,
+after the last gradient and before the first gather, and the whole of U is taken although a sharded update
+needs only U / P of it.  ``sharded`` gives the stricter bound with U / P.  In the barrier-free bound the first
+layer's bucket is the last to be reduced and the first to be needed: its reduce, update and gather (r1, u1, g1)
+can hide under nothing, U' is the rest of the update; b_last and f_last are the last layer's backward (nothing
+can be sent before) and forward (which cannot start before everything has arrived).
 """
 
 from __future__ import annotations
@@ -49,7 +49,9 @@ def half_exchange_s(num_bytes: int, num_workers: int, rate_bits_per_s: float) ->
 
 def rate_for_ratio(shape: StepShape, num_workers: int, network_over_compute: float) -> float:
     """The link rate at which the network needs ``network_over_compute`` times as long as the compute."""
-    return 2 * half_exchange_s(shape.gradient_bytes, num_workers, 1.0) / (network_over_compute * shape.compute_s)
+    return (
+        2 * half_exchange_s(shape.gradient_bytes, num_workers, 1.0) / (network_over_compute * shape.compute_s)
+    )
 
 
 def network_over_compute(shape: StepShape, num_workers: int, rate_bits_per_s: float) -> float:
@@ -57,7 +59,9 @@ def network_over_compute(shape: StepShape, num_workers: int, rate_bits_per_s: fl
     return 2 * half_exchange_s(shape.gradient_bytes, num_workers, rate_bits_per_s) / shape.compute_s
 
 
-def barrier_bound_s(shape: StepShape, num_workers: int, rate_bits_per_s: float, *, sharded: bool = False) -> float:
+def barrier_bound_s(
+    shape: StepShape, num_workers: int, rate_bits_per_s: float, *, sharded: bool = False
+) -> float:
     """The least a step can take when the gather waits for the end of backward (DeAR)."""
     half_s = half_exchange_s(shape.gradient_bytes, num_workers, rate_bits_per_s)
     update_s = shape.update_s / num_workers if sharded else shape.update_s

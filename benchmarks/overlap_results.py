@@ -1,4 +1,4 @@
-"""The results of one benchmark run on disk: JSON for machines, Markdown for people, both whole at any moment."""
+"""The results of one benchmark run on disk: JSON for machines, Markdown for people, whole at any moment."""
 
 from __future__ import annotations
 
@@ -13,7 +13,16 @@ from pathlib import Path
 from benchmarks.overlap_rows import Row, speedup
 
 COLUMNS = (
-    *("alone_ms", "ddp_ms", "ddp_best_ms", "fsdp2_ms", "fsdp2_async_ms", "dear_ms", "weft_ms", "weft_eager_ms"),
+    *(
+        "alone_ms",
+        "ddp_ms",
+        "ddp_best_ms",
+        "fsdp2_ms",
+        "fsdp2_async_ms",
+        "dear_ms",
+        "weft_ms",
+        "weft_eager_ms",
+    ),
     *("bound_ms", "eager_bound_ms"),
 )
 GROWTH_COLUMNS = ("alone_ms", "ddp_ms", "ddp_1mb_ms", "ddp_best_ms", "weft_1mb_ms", "weft_25mb_ms", "weft_ms")
@@ -61,21 +70,27 @@ def markdown(results: Results) -> str:
     lines = [
         "# Overlap benchmark",
         "",
-        f"`{results.command}`, {results.started:%Y-%m-%d %H:%M}, {about['cores']} cores ({about['processor']}), "
-        f"{about['system']}, Python {about['python']}.",
+        f"`{results.command}`, {results.started:%Y-%m-%d %H:%M}, "
+        f"{about['cores']} cores ({about['processor']}), {about['system']}, Python {about['python']}.",
         "",
-        "Median milliseconds per step, all contenders interleaved in the same worker processes, the slowest rank counting. "
+        "Median milliseconds per step, all contenders interleaved in the same worker processes, the slowest "
+        "rank counting. "
         "`bound` is the best a schedule with a barrier can do, `eager bound` the best without.",
         "",
         *_table(results.rows, COLUMNS),
         "",
-        "Speed of weft as a ratio within each row (above 1: weft is faster; last columns: share of the bound reached).",
+        "Speed of weft as a ratio within each row (above 1: weft is faster), and the share of the bounds reached.",
         "",
         *_ratio_table(results.rows),
     ]
     growth = [row for row in results.rows if "weft_1mb_ms" in row or "ddp_1mb_ms" in row]
     if growth:
-        lines += ["", "Growth with workers, emulated compute, by bucket size.", "", *_table(growth, GROWTH_COLUMNS)]
+        lines += [
+            "",
+            "Growth with workers, emulated compute, by bucket size.",
+            "",
+            *_table(growth, GROWTH_COLUMNS),
+        ]
     lines += ["", "Bytes and memory per worker.", "", *_byte_table(results.rows)]
     if results.failures:
         lines += ["", "Not measured:", "", *(f"- {failure.splitlines()[0]}" for failure in results.failures)]
@@ -83,7 +98,12 @@ def markdown(results: Results) -> str:
 
 
 def _table(rows: Sequence[Row], columns: Sequence[str]) -> list[str]:
-    heads = ["model", "hosts", "network/compute", *(column.removesuffix("_ms").replace("_", " ") for column in columns)]
+    heads = [
+        "model",
+        "hosts",
+        "network/compute",
+        *(column.removesuffix("_ms").replace("_", " ") for column in columns),
+    ]
     body = [[*_name(row), *(_number(row.get(column), 0) for column in columns)] for row in rows]
     return _grid(heads, body)
 
@@ -96,7 +116,10 @@ def _ratio_table(rows: Sequence[Row]) -> list[str]:
     for row in rows:
         cells = [*_name(row), *(_number(speedup(row, rival, "weft"), 2) for rival in rivals)]
         cells += [_number(speedup(row, "weft", "weft_eager"), 2)]
-        cells += [_percent(speedup(row, "bound", "weft")), _percent(speedup(row, "eager_bound", "weft_eager"))]
+        cells += [
+            _percent(speedup(row, "bound", "weft")),
+            _percent(speedup(row, "eager_bound", "weft_eager")),
+        ]
         cells += [{True: "yes", False: "no", None: "-"}[row.get("loss_equal")]]
         body.append(cells)
     return _grid(heads, body)

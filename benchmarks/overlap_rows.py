@@ -11,7 +11,7 @@ from benchmarks.overlap_bounds import (
     eager_bound_s,
     network_over_compute,
 )
-from benchmarks.overlap_scenarios import CONTENDERS, GROWTH_CONTENDERS, Scenario
+from benchmarks.overlap_scenarios import BUCKET_CONTENDERS, CONTENDERS, Scenario
 
 Row = dict[str, Any]
 
@@ -40,7 +40,7 @@ def make_row(
     for name in CONTENDERS:
         row[f"{name}_ms"] = _ms(measured[name]["step_s"]) if name in measured else None
     row["bound_ms"] = _ms(barrier_bound_s(shape, scenario.num_hosts, rate_bits_per_s))
-    for name in GROWTH_CONTENDERS[len(CONTENDERS) :]:
+    for name in BUCKET_CONTENDERS:
         if name in measured:
             row[f"{name}_ms"] = _ms(measured[name]["step_s"])
     row |= {
@@ -54,7 +54,9 @@ def make_row(
         "gradient_bytes": shape.gradient_bytes,
         "ddp_bucket_mb": result.get("ddp_bucket_mb"),
         "loss_equal": measured["weft"]["loss_equal_to_ddp"] if "weft" in measured else None,
-        "weft_eager_loss_equal": measured["weft_eager"]["loss_equal_to_ddp"] if "weft_eager" in measured else None,
+        "weft_eager_loss_equal": measured["weft_eager"]["loss_equal_to_ddp"]
+        if "weft_eager" in measured
+        else None,
         "wire_bytes_per_step": {name: round(lane["wire_bytes_per_step"]) for name, lane in measured.items()},
         "state_bytes": {name: lane["state_bytes"] for name, lane in measured.items()},
         "round_ms": {name: [_ms(seconds) for seconds in lane["round_s"]] for name, lane in measured.items()},

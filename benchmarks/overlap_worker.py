@@ -1,6 +1,6 @@
 """One rank of the overlap benchmark: all contenders in this process, in turn, round after round.
 
-Interleaving is what makes the figures comparable: a machine that grows slow for a minute grows slow for everybody.
+Interleaving is what makes the figures comparable: a machine that grows slow for a minute does so for all.
 Rank 0 prints one JSON object a line: ``progress`` while it runs, ``result`` at the end.
 """
 
@@ -105,8 +105,9 @@ def run(scenario: Scenario) -> dict[str, Any]:
         # Another one begins each round, so that nobody always runs after the same neighbour.
         turn = round_index % len(lanes)
         for lane in lanes[turn:] + lanes[:turn]:
-            lane.run_round(effort.num_steps_per_round)
-            _say(progress=f"round {round_index + 1} {lane.name}", steps=effort.num_steps_per_round + 1)
+            num_steps = effort.steps_per_round(lane.name)
+            lane.run_round(num_steps)
+            _say(progress=f"round {round_index + 1} of {effort.num_rounds}, {lane.name}", steps=num_steps + 1)
     summaries = {lane.name: lane.summary() for lane in lanes}
     for lane in lanes:
         summaries[lane.name]["loss_equal_to_ddp"] = _loss_equal(lane, lanes)
@@ -173,7 +174,7 @@ class _LayerProbe:
             if any(True for _ in module.parameters(recurse=False)):
                 module.register_forward_pre_hook(self._entered)
         for parameter in model.parameters():
-            parameter.register_post_accumulate_grad_hook(self._gradient)
+            parameter.register_post_accumulate_grad_hook(self._gradient)  # type: ignore[no-untyped-call]
         self._started_s = time.perf_counter()
 
     def _entered(self, module: nn.Module, args: object) -> None:

@@ -5,7 +5,8 @@
         bed.set_rate(5e8)
 
 Nothing stays behind: the network goes with the ``with`` block, also after an exception, Ctrl-C, SIGTERM or
-``sys.exit``.  After SIGKILL nobody is there to clean up, so the next testbed to start sweeps what dead owners left.
+``sys.exit``.  After SIGKILL nobody is there to clean up, so the next testbed to start sweeps what dead owners
+left.
 """
 
 from __future__ import annotations
@@ -50,10 +51,10 @@ class HostFailed(WeftError):
 def missing_reason() -> str | None:
     """Why no testbed can be made here, or None when one can."""
     if os.geteuid() != 0:
-        return "network namespaces need root: run it as root (sudo), or in a container with CAP_SYS_ADMIN and CAP_NET_ADMIN"
+        return "network namespaces need root: run it with sudo, or in a container that may administer its network"
     for tool, package in TOOLS.items():
         if shutil.which(tool) is None:
-            return f"the command `{tool}` is not on this machine: install {package} (Debian: apt-get install {package})"
+            return f"the command `{tool}` is not here: install {package} (Debian: apt-get install {package})"
     return None
 
 
@@ -123,8 +124,8 @@ class Testbed:
     ) -> list[HostOutput]:
         """Run ``command`` on every host at once and wait for all.
 
-        ``on_line(rank, line)`` sees each line as it is printed (stdout and stderr together); it is called from
-        one reader thread per host.  The first host that fails stops the others: they would wait for it forever.
+        ``on_line(rank, line)`` sees each line as it is printed (stdout and stderr together), from one reader
+        thread per host.  The first host that fails stops the others: they would wait for it forever.
         """
         kept = [deque[str](maxlen=NUM_LINES_KEPT) for _ in range(self.plan.num_hosts)]
         readers: list[threading.Thread] = []
@@ -132,7 +133,10 @@ class Testbed:
             for rank in range(self.plan.num_hosts):
                 worker = self._start(rank, command, env or {}, cwd)
                 reader = threading.Thread(
-                    target=_read_lines, args=(worker, rank, kept[rank], on_line), name=f"host{rank}", daemon=True
+                    target=_read_lines,
+                    args=(worker, rank, kept[rank], on_line),
+                    name=f"host{rank}",
+                    daemon=True,
                 )
                 reader.start()
                 readers.append(reader)
@@ -173,7 +177,9 @@ class Testbed:
                         raise _failure(rank, f"ended with exit code {exit_code}", command, worker, kept[rank])
             if waiting and time.monotonic() > deadline_s:
                 rank = min(waiting)
-                raise _failure(rank, f"was still running after {timeout_s:g} s", command, waiting[rank], kept[rank])
+                raise _failure(
+                    rank, f"was still running after {timeout_s:g} s", command, waiting[rank], kept[rank]
+                )
 
     def _stop_workers(self) -> list[int]:
         """End every worker's whole session; exit codes by rank."""
@@ -215,7 +221,7 @@ def run_all(commands: Iterable[Command]) -> None:
         if done.returncode != 0:
             raise MissingToolError(
                 f"`{' '.join(command)}` failed: {done.stderr.strip() or f'exit code {done.returncode}'}. "
-                "The testbed needs a kernel with namespaces, veth, bridge and the tbf scheduler, and the right to use them"
+                "The testbed needs a kernel with namespaces, veth, bridge and tbf, and the right to use them"
             )
 
 
@@ -232,7 +238,9 @@ def _remove_namespace(namespace: str) -> None:
         for pid in pids:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
-        time.sleep(0.02)  # a killed process leaves its namespace when the kernel gets to it; there is no event for that
+        time.sleep(
+            0.02
+        )  # a killed process leaves its namespace when the kernel gets to it; there is no event for that
     subprocess.run(("ip", "netns", "del", namespace), capture_output=True)
 
 
@@ -255,15 +263,21 @@ def _read_lines(
 def _failure(
     rank: int, what: str, command: Command, worker: subprocess.Popen[str], kept: Iterable[str]
 ) -> HostFailed:
-    time.sleep(0.1 if worker.poll() is not None else 0.0)  # let the reader take the last words out of the pipe
+    time.sleep(
+        0.1 if worker.poll() is not None else 0.0
+    )  # let the reader take the last words out of the pipe
     words = "\n    ".join(list(kept)[-15:]) or "(it printed nothing)"
-    return HostFailed(f"host {rank}: `{shorten(' '.join(command), 100)}` {what}; the last it said:\n    {words}")
+    return HostFailed(
+        f"host {rank}: `{shorten(' '.join(command), 100)}` {what}; the last it said:\n    {words}"
+    )
 
 
 def _this_process() -> Owner:
     born_ticks = _born_ticks(os.getpid())
     if born_ticks is None:
-        raise MissingToolError("/proc is not mounted: the testbed needs it to tell live owners from dead ones")
+        raise MissingToolError(
+            "/proc is not mounted: the testbed needs it to tell live owners from dead ones"
+        )
     return Owner(os.getpid(), born_ticks)
 
 

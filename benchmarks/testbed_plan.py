@@ -23,7 +23,7 @@ HOST_INTERFACE = "eth0"
 MASTER_PORT = 29400
 
 # One segmentation-offload packet is up to 64 KB.  A bucket of two of them lets it pass whole, as it would
-# through a card with offload; a smaller bucket makes the shaper cut it up, and measures the core, not the link.
+# through a card with offload; a smaller one makes the shaper cut it up, and measures the core, not the link.
 BURST_BYTES = 128 * 1024
 # Room for a few senders at one receiver: a switch with shallow queues would turn eight hosts into a
 # benchmark of packet loss.
@@ -62,7 +62,9 @@ class NetworkPlan:
 
     def __post_init__(self) -> None:
         if not 1 <= self.num_hosts <= 200:
-            raise UsageError(f"a testbed of {self.num_hosts} hosts was asked for: between 1 and 200 fit its network")
+            raise UsageError(
+                f"a testbed of {self.num_hosts} hosts was asked for: between 1 and 200 fit its network"
+            )
         check_rate(self.rate_bits_per_s)
 
     @property
@@ -129,7 +131,7 @@ def check_rate(rate_bits_per_s: float) -> None:
     """Refuse rates that ``tc`` would misread or that no run would end with."""
     if not 1e5 <= rate_bits_per_s <= 1e11:
         raise UsageError(
-            f"a link rate of {rate_bits_per_s:g} bit/s was asked for: expected between 1e5 (100 kbit/s) and 1e11"
+            f"a link rate of {rate_bits_per_s:g} bit/s was asked for: expected between 1e5 and 1e11"
         )
 
 

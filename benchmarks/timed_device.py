@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-# The host thread of a real accelerator queues work ahead, so waking up a little late does not idle the device.
+# The host thread of a real accelerator queues work ahead, so waking up a little late idles no device.
 # A longer absence (waiting for a gradient or a parameter) does.
 QUEUE_SLACK_S = 1e-3
 
@@ -75,7 +75,8 @@ class TimedModel(nn.Module):
         device = TimedDevice()
         forward_s = compute_s / 3 / num_layers
         self.layers = nn.ModuleList(
-            TimedLayer(num_parameters // num_layers, device, forward_s, 2 * forward_s) for _ in range(num_layers)
+            TimedLayer(num_parameters // num_layers, device, forward_s, 2 * forward_s)
+            for _ in range(num_layers)
         )
 
     def forward(self, x: Tensor) -> Tensor:
