@@ -11,9 +11,9 @@ gradients at the set line rate, without latency or headers.
 The update counts as compute on the backward's side: under the barrier it stands between the two halves,
 after the last gradient and before the first gather, and the whole of U is taken although a sharded update
 needs only U / P of it.  ``sharded`` gives the stricter bound with U / P.  In the barrier-free bound the first
-layer's bucket is the last to be reduced and the first to be needed: its reduce, update and gather (r1, u1, g1)
-can hide under nothing, U' is the rest of the update; b_last and f_last are the last layer's backward (nothing
-can be sent before) and forward (which cannot start before everything has arrived).
+layer's bucket is the last to be reduced and the first to be needed: its reduce, update and gather
+(r1, u1, g1) can hide under nothing, and U' is the rest of the update; b_last and f_last are the last layer's
+backward (nothing can be sent before) and forward (which cannot start before everything has arrived).
 """
 
 from __future__ import annotations

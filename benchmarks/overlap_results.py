@@ -79,7 +79,7 @@ def markdown(results: Results) -> str:
         "",
         *_table(results.rows, COLUMNS),
         "",
-        "Speed of weft as a ratio within each row (above 1: weft is faster), and the share of the bounds reached.",
+        "Speed of weft as a ratio within a row (above 1: weft is faster), and the share of the bounds.",
         "",
         *_ratio_table(results.rows),
     ]

@@ -51,7 +51,7 @@ class HostFailed(WeftError):
 def missing_reason() -> str | None:
     """Why no testbed can be made here, or None when one can."""
     if os.geteuid() != 0:
-        return "network namespaces need root: run it with sudo, or in a container that may administer its network"
+        return "network namespaces need root: use sudo, or a container that may administer its network"
     for tool, package in TOOLS.items():
         if shutil.which(tool) is None:
             return f"the command `{tool}` is not here: install {package} (Debian: apt-get install {package})"
