@@ -1,0 +1,130 @@
+"""One bucket: its memory, its phase, and the gradients it collects."""
+
+from __future__ import annotations
+
+import enum
+
+import torch
+
+from weft.overlap.layout import BucketPlan, Piece
+from weft.overlap.transport.base import Exchange
+
+
+class Phase(enum.Enum):
+    """Where a bucket is in its step; each comment says what moves it there."""
+
+    IDLE = "idle"  # nothing under way: before the first gradient, or after the gather was waited for
+    COLLECTING = "collecting"  # a backward has begun; the others may send
+    REDUCING = "reducing"  # every parameter in it has its gradient (or the backward has ended)
+    REDUCED = "reduced"  # our shard of the sum is complete
+    UPDATED = "updated"  # the optimizer has run on our shard
+    GATHERING = "gathering"  # our shard is on its way, the others' may be half here: not to be read
+
+
+class Bucket:
+    """The runtime of a :class:`~weft.overlap.layout.BucketPlan` on this worker."""
+
+    def __init__(
+        self,
+        plan: BucketPlan,
+        flat: torch.Tensor,
+        rank: int,
+        num_workers: int,
+        comm_dtype: torch.dtype,
+        needs_stage: bool,
+    ) -> None:
+        self.plan = plan
+        self.phase = Phase.IDLE
+        self.own = plan.owned_by(rank)
+        self.arrived: set[int] = set()
+        self.carry: torch.Tensor | None = None
+        self.shard = plan.shard
+        row = plan.shard + len(plan.parameters) + 1
+        send = torch.zeros(num_workers, row, dtype=comm_dtype, device=flat.device)
+        stage = [send[w] if w == rank else send.new_empty(row) for w in range(num_workers)]
+        self.exchange = Exchange(
+            index=plan.index,
+            shard=plan.shard,
+            send=send,
+            stage=stage if needs_stage else [],
+            region=flat[plan.start : plan.stop],
+            reduce_works=[],
+            send_works=[],
+            gather_works=[],
+        )
+        self._scale = 1.0 / num_workers
+        self._targets: dict[int, list[tuple[Piece, torch.Tensor]]] = {i: [] for i in plan.parameters}
+        for piece in plan.pieces:
+            run = self.exchange.send[piece.owner, piece.offset : piece.offset + piece.length]
+            self._targets[piece.parameter].append((piece, run))
+        self._own_start = plan.start + rank * plan.shard
+        self._flat = flat
+
+    def own_parameter_run(self, piece: Piece) -> torch.Tensor:
+        """The elements of a parameter that this worker updates, in their place."""
+        start = self._own_start + piece.offset
+        return self._flat[start : start + piece.length]
+
+    def own_gradient_run(self, piece: Piece) -> torch.Tensor:
+        """The reduced gradient of those elements."""
+        reduced = self.exchange.reduced
+        assert reduced is not None
+        return reduced[piece.offset : piece.offset + piece.length]
+
+    @property
+    def complete(self) -> bool:
+        return len(self.arrived) == len(self.plan.parameters)
+
+    def collect(self, parameter: int, gradient: torch.Tensor) -> None:
+        """Copy a gradient (flat, in memory order) in, divided by the number of workers as DDP does."""
+        again = parameter in self.arrived
+        self.arrived.add(parameter)
+        for piece, run in self._targets[parameter]:
+            part = gradient[piece.start : piece.start + piece.length]
+            if again:  # a second backward pass inside one step: reentrant checkpointing
+                run.add_(part, alpha=self._scale)
+            elif run.dtype == part.dtype:
+                torch.mul(part, self._scale, out=run)
+            else:
+                run.copy_(part * self._scale)
+
+    def close(self) -> None:
+        """No more gradients come: zeros for those missing, and a note of who was used."""
+        tail = self.exchange.send[:, self.shard : -1]
+        tail.fill_(1.0)
+        if not self.complete:
+            for position, parameter in enumerate(self.plan.parameters):
+                if parameter not in self.arrived:
+                    tail[:, position] = 0.0
+                    for _, run in self._targets[parameter]:
+                        run.zero_()
+
+    def used(self) -> list[bool]:
+        """For each parameter of the plan: whether any worker had a gradient for it in this step."""
+        reduced = self.exchange.reduced
+        assert reduced is not None
+        counts = reduced[self.shard : self.shard + len(self.plan.parameters)]
+        return [count > 0 for count in counts.tolist()]
+
+    def add_carry(self) -> None:
+        """Gradients of an earlier backward that were not zeroed count on top."""
+        if self.carry is not None:
+            reduced = self.exchange.reduced
+            assert reduced is not None
+            reduced[:-1].add_(self.carry[:-1])
+            self.carry = None
+
+    def keep_as_carry(self, parameters: set[int]) -> None:
+        """Keep the reduced gradients of ``parameters``; the memory is about to be used again."""
+        reduced = self.exchange.reduced
+        assert reduced is not None
+        if not parameters.intersection(self.plan.parameters):
+            self.carry = None
+            return
+        self.carry = reduced.clone()
+        for position, parameter in enumerate(self.plan.parameters):
+            if parameter not in parameters:
+                self.carry[self.shard + position] = 0.0
+                for piece in self.own:
+                    if piece.parameter == parameter:
+                        self.carry[piece.offset : piece.offset + piece.length] = 0.0

@@ -1,0 +1,213 @@
+"""What the user holds: ``handle = weft.overlap(model, optimizer)``."""
+
+from __future__ import annotations
+
+import atexit
+import weakref
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.utils.hooks import RemovableHandle
+
+from weft.core.chrome_trace import write_chrome_trace
+from weft.errors import OverlapError
+from weft.overlap import checks
+from weft.overlap.buffers import BufferSync
+from weft.overlap.flat import FlatMemory
+from weft.overlap.report import Report, make_report
+from weft.overlap.rounds import Rounds
+from weft.overlap.sharded import ShardedSchedule
+from weft.overlap.state import export_runs, full_state, import_runs, overlapping, runs_of_full_state
+from weft.overlap.state_service import StateService
+from weft.overlap.tuning import Tuner
+
+
+class Overlap:
+    """Controls an overlapped model and tells how it does.  Made by :func:`weft.overlap`."""
+
+    def __init__(
+        self,
+        model: nn.Module,
+        optimizer: torch.optim.Optimizer,
+        schedule: Rounds,
+        buffers: BufferSync,
+        tuner: Tuner,
+        group: dist.ProcessGroup,
+    ) -> None:
+        self.model = model
+        self.optimizer = optimizer
+        self.schedule = schedule
+        self.hooks: list[RemovableHandle] = []
+        self._buffers = buffers
+        self._tuner = tuner
+        self._service: StateService | None = None
+        managed = {id(parameter) for parameter in schedule.parameters}
+        self._others = [p for g in optimizer.param_groups for p in g["params"] if id(p) not in managed]
+        self._num_groups = len(optimizer.param_groups)
+        if isinstance(schedule, ShardedSchedule):
+            if schedule.transport.num_workers > 1:
+                ranks = dist.get_process_group_ranks(group)
+                self._service = StateService(StateService.group(ranks), lambda: export_runs(schedule.updates))
+            self._take_over_state(schedule)
+        tuner.relayout = self._move_to
+        atexit.register(_at_exit, weakref.ref(self))
+
+    # ---- for the training loop
+
+    @contextmanager
+    def no_sync(self) -> Iterator[None]:
+        """Backward passes inside only accumulate; the first one outside averages the sum.
+
+        >>> with handle.no_sync():                  # doctest: +SKIP
+        ...     loss_fn(model(x1), y1).backward()
+        >>> loss_fn(model(x2), y2).backward()       # doctest: +SKIP
+        """
+        before, self.schedule.sync = self.schedule.sync, False
+        try:
+            yield
+        finally:
+            self.schedule.sync = before
+
+    def clip_grad_norm_(self, max_norm: float, norm_type: float = 2.0) -> torch.Tensor:
+        """Like ``torch.nn.utils.clip_grad_norm_`` over all parameters, with one scalar all-reduce."""
+        schedule = self.schedule
+        if not isinstance(schedule, ShardedSchedule):
+            return nn.utils.clip_grad_norm_(schedule.parameters, max_norm, norm_type)
+        total = schedule.arithmetic.total_norm(float(norm_type)).to(schedule.parameters[0].dtype)
+        schedule.arithmetic.scale_gradients(None, torch.clamp(max_norm / (total + 1e-6), max=1.0))
+        return total
+
+    def full_gradient(self, parameter: nn.Parameter) -> torch.Tensor:
+        """The averaged gradient of one parameter, whole.  Collective: call it on every worker."""
+        number = next((n for n, p in enumerate(self.schedule.parameters) if p is parameter), None)
+        if number is None:
+            raise OverlapError("this parameter is not one of the overlapped model's trainable ones")
+        if isinstance(self.schedule, ShardedSchedule):
+            return self.schedule.arithmetic.full_gradient(number)
+        if parameter.grad is None:
+            raise OverlapError("there is no gradient: call backward() first")
+        return parameter.grad.clone()
+
+    def flush(self) -> None:
+        """Wait until every parameter holds its newest value.
+
+        Only needed before memory is read behind torch's back, for example through an old numpy view.
+        """
+        self.schedule.flush()
+
+    def detach(self) -> None:
+        """Give model and optimizer back as ordinary ones.  Collective: call it on every worker."""
+        schedule = self.schedule
+        schedule.drain()
+        if isinstance(schedule, ShardedSchedule):
+            self._give_back_state(schedule)
+        schedule.memory.release()
+        for hook in self.hooks:
+            hook.remove()
+        self.hooks.clear()
+        checks.give_back(schedule.parameters)
+
+    # ---- for the curious
+
+    def report(self) -> Report:
+        """Where the time of the last steps went, and how far it is from the bound."""
+        return make_report(self.schedule, self._tuner)
+
+    @contextmanager
+    def trace(self, path: str | Path) -> Iterator[None]:
+        """Record the steps inside as a Chrome trace (``weft trace`` and Perfetto read it)."""
+        clock = self.schedule.clock
+        clock.tracing = True
+        try:
+            yield
+        finally:
+            clock.tracing = False
+            write_chrome_trace(path, clock.spans())
+
+    # ---- called by hooks
+
+    def forward_begins(self) -> None:
+        if torch.is_grad_enabled():
+            self.schedule.forward_begins()
+            self.schedule.clock.forward_began()
+        self._buffers.finish()
+
+    def forward_ended(self) -> None:
+        if torch.is_grad_enabled():
+            self.schedule.clock.forward_ended()
+
+    def before_step(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        stray = len(self.optimizer.param_groups) != self._num_groups
+        if stray or any(parameter.grad is not None for parameter in self._others):
+            raise OverlapError(
+                "the optimizer was given parameters, or a frozen one was thawed, after weft.overlap was called; their "
+                "gradients would stay local: call detach() and weft.overlap again"
+            )
+        with self._changing(step_done=True):
+            return self.schedule.before_step(args, kwargs)
+
+    def after_step(self) -> None:
+        self.schedule.after_step()
+        self._buffers.launch()
+        self._tuner.after_step()
+
+    def complete_state_dict(self, state_dict: dict[str, Any]) -> dict[str, Any]:
+        """Put the sharded state, from all workers, into an ordinary state dict."""
+        schedule = self.schedule
+        if not isinstance(schedule, ShardedSchedule):
+            return state_dict
+        runs = export_runs(schedule.updates) + (self._service.fetch() if self._service else [])
+        index = {id(p): k for k, p in enumerate(p for g in self.optimizer.param_groups for p in g["params"])}
+        for number, state in full_state(schedule.parameters, runs).items():
+            state_dict["state"][index[id(schedule.parameters[number])]] = state
+        return state_dict
+
+    def state_was_loaded(self) -> None:
+        if isinstance(self.schedule, ShardedSchedule):
+            with self._changing():
+                self._take_over_state(self.schedule)
+
+    # ---- state that moves
+
+    def _take_over_state(self, schedule: ShardedSchedule) -> None:
+        state = self.optimizer.state
+        import_runs(schedule.updates, runs_of_full_state(schedule.parameters, state))
+        for parameter in schedule.parameters:
+            state.pop(parameter, None)
+
+    def _give_back_state(self, schedule: ShardedSchedule) -> None:
+        everything = export_runs(schedule.updates)
+        if self._service:
+            everything = self._service.exchange([everything] * schedule.transport.num_workers)
+        for number, state in full_state(schedule.parameters, everything).items():
+            self.optimizer.state[schedule.parameters[number]] = state
+
+    def _move_to(self, order: Sequence[int], cuts: Sequence[Sequence[int]]) -> None:
+        """Take up another plan; parameters and optimizer state move along.  Collective."""
+        schedule = self.schedule
+        schedule.drain()
+        with self._changing():
+            runs = export_runs(schedule.updates) if isinstance(schedule, ShardedSchedule) else []
+            memory = schedule.memory
+            if tuple(order) != memory.order:
+                memory = FlatMemory(schedule.parameters, order, schedule.transport.num_workers)
+            schedule.lay_out(memory, cuts)
+            if isinstance(schedule, ShardedSchedule):
+                if self._service:
+                    pieces = [[p for b in schedule.buckets for p in b.plan.owned_by(w)] for w in range(schedule.transport.num_workers)]
+                    runs = self._service.exchange([overlapping(runs, wanted) for wanted in pieces])
+                import_runs(schedule.updates, runs)
+
+    def _changing(self, step_done: bool = False) -> Any:
+        return self._service.changing(step_done) if self._service else nullcontext()
+
+
+def _at_exit(reference: weakref.ref[Overlap]) -> None:
+    handle = reference()
+    if handle is not None and handle._service is not None:
+        handle._service.leave()

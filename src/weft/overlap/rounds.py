@@ -1,0 +1,216 @@
+"""Backward: gradients go into buckets, complete buckets are launched, in the same order on every worker.
+
+[Note: rounds]  A round is one backward whose gradients are reduced.  Normally a step has one.  When step()
+is not called after it (a step skipped by GradScaler) its results are dropped; when gradients were not zeroed
+they are carried into the next round's.  The round's number goes into message tags.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from weft.errors import OverlapError
+from weft.overlap.bucket import Bucket, Phase
+from weft.overlap.flat import FlatMemory, flat_view
+from weft.overlap.layout import make_buckets
+from weft.overlap.timing import StepClock
+from weft.overlap.transport.base import Transport
+
+
+class Rounds(ABC):
+    """Collects and reduces; what happens to a reduced bucket is for the two kinds of schedule below."""
+
+    def __init__(
+        self,
+        names: Sequence[str],
+        parameters: Sequence[torch.nn.Parameter],
+        optimizer: torch.optim.Optimizer,
+        transport: Transport,
+        clock: StepClock,
+        comm_dtype: torch.dtype | None,
+    ) -> None:
+        self.names = names
+        self.parameters = parameters
+        self.optimizer = optimizer
+        self.transport = transport
+        self.clock = clock
+        self.sync = True
+        self.num_steps = 0
+        # Which parameters' gradients came, in order; read by the tuner after the first round.
+        self.ready_order: list[int] = []
+        self.memory: FlatMemory
+        self.cuts: tuple[tuple[int, ...], ...] = ()
+        self.buckets: list[Bucket] = []
+        self._comm_dtype = comm_dtype
+        self._buckets_of: list[list[Bucket]] = []
+        self._round = 0
+        self._open = False
+        self._armed = False
+        self._next_launch = 0
+        self._end_queued = False
+
+    # ---- the plan
+
+    def lay_out(self, memory: FlatMemory, cuts: Sequence[Sequence[int]]) -> None:
+        """Take up a plan.  Nothing may be under way."""
+        self.memory = memory
+        self.cuts = tuple(tuple(lane_cuts) for lane_cuts in cuts)
+        ready = {number: k for k, number in enumerate(memory.order)}
+        plans = make_buckets(memory.lanes, self.cuts, self.transport.num_workers, ready)
+        buffers = self._exchange_buffers()
+        self.buckets = [
+            Bucket(
+                plan,
+                buffers[plan.lane],
+                self.transport.rank,
+                self.transport.num_workers,
+                self._comm_dtype or buffers[plan.lane].dtype,
+                self.transport.needs_stage,
+            )
+            for plan in plans
+        ]
+        self._buckets_of = [[] for _ in self.parameters]
+        for bucket in self.buckets:
+            for number in bucket.plan.parameters:
+                self._buckets_of[number].append(bucket)
+
+    def _exchange_buffers(self) -> list[torch.Tensor]:
+        """The flat memory that gathers fill: the parameters, or a copy of the gradients."""
+        return self.memory.buffers
+
+    # ---- a round
+
+    def forward_begins(self) -> None:
+        """A training forward of the whole model: a good moment to let the others send early."""
+        if self._open and torch._C._current_graph_task_id() == -1:
+            self.abandon()
+        if self.sync and not self._armed and all(b.phase in (Phase.IDLE, Phase.GATHERING) for b in self.buckets):
+            self._arm()
+
+    def gradient_ready(self, number: int) -> None:
+        """A parameter's gradient is complete: called by autograd."""
+        if not self.sync:
+            return
+        gradient = self._take_gradient(number)
+        if gradient.layout is not torch.strided:
+            raise OverlapError(
+                f"the gradient of {self.names[number]} is {gradient.layout}, weft.overlap handles dense gradients "
+                "only: set sparse=False in the embedding, or leave this model to DistributedDataParallel"
+            )
+        if not self._open:
+            self._begin()
+        if not self._end_queued:
+            self._end_queued = True
+            torch.autograd.Variable._execution_engine.queue_callback(self._backward_ended)  # type: ignore[attr-defined]
+        self.clock.gradient_ready(number)
+        if self._buckets_of[number][0].phase is not Phase.COLLECTING:
+            raise OverlapError(
+                f"the gradient of {self.names[number]} came twice in one backward after its bucket had left: "
+                "reentrant checkpointing does that; use torch.utils.checkpoint(..., use_reentrant=False)"
+            )
+        line = flat_view(gradient, self.parameters[number])
+        for bucket in self._buckets_of[number]:
+            bucket.collect(number, line)
+        self.ready_order.append(number)
+        self._launch_complete()
+        self._make_progress()
+
+    def _begin(self) -> None:
+        self._open = True
+        self._next_launch = 0
+        self.ready_order = []
+        self._prepare_buckets()
+        if not self._armed:
+            self._arm()
+        for bucket in self.buckets:
+            bucket.arrived.clear()
+            self.transport.settle_sends(bucket.exchange)
+            bucket.phase = Phase.COLLECTING
+
+    def _arm(self) -> None:
+        for bucket in self.buckets:
+            self.transport.open_reduce(bucket.exchange, self._round)
+        self._armed = True
+
+    def _launch_complete(self) -> None:
+        while self._next_launch < len(self.buckets) and self.buckets[self._next_launch].complete:
+            self._launch_next()
+
+    def _launch_next(self) -> None:
+        bucket = self.buckets[self._next_launch]
+        bucket.close()
+        self.clock.launched("reduce-scatter", bucket)
+        self.transport.launch_reduce(bucket.exchange, self._round)
+        bucket.phase = Phase.REDUCING
+        self._next_launch += 1
+        self._after_launch(bucket)
+
+    def _backward_ended(self) -> None:
+        self._end_queued = False
+        if self._open:
+            self._close_round()
+
+    def _close_round(self) -> None:
+        """Launch what is left, with zeros for parameters this worker did not use."""
+        while self._next_launch < len(self.buckets):
+            self._launch_next()
+        self._open = False
+        self._armed = False
+        self._end_queued = False
+        self._round += 1
+        self.clock.backward_ended()
+        self._round_closed()
+
+    def drain(self) -> None:
+        """Nothing is under way on return, on any worker.  Collective; between steps."""
+        if self._open:
+            self.abandon()
+        elif self._armed:  # the others may be sending already: let them, and keep nothing of it
+            self._begin()
+            self.abandon()
+        for bucket in self.buckets:
+            self.transport.settle_sends(bucket.exchange)
+
+    def abandon(self) -> None:
+        """A backward was left by an exception: end its round on all workers, keep nothing of it."""
+        self._close_round()
+        self._drop_round()
+
+    # ---- what the two schedules add
+
+    @abstractmethod
+    def _take_gradient(self, number: int) -> torch.Tensor:
+        """The local gradient of a parameter, out of ``p.grad``."""
+
+    @abstractmethod
+    def _prepare_buckets(self) -> None:
+        """Before a round: everything under way is waited for, what must be kept is kept."""
+
+    def _make_progress(self) -> None:
+        """After a gradient: use the moment."""
+
+    def _after_launch(self, bucket: Bucket) -> None:
+        """After a bucket has left."""
+
+    def _round_closed(self) -> None:
+        """After the last bucket has left."""
+
+    @abstractmethod
+    def _drop_round(self) -> None:
+        """Wait for what the round has launched and forget it."""
+
+    # ---- optimizer hooks
+
+    @abstractmethod
+    def before_step(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Before the optimizer's own step; may replace its arguments."""
+
+    def after_step(self) -> None:
+        """After the optimizer's own step."""
+
+    def flush(self) -> None:
+        """Nothing is under way on return; every parameter holds its newest value."""

@@ -1,0 +1,276 @@
+"""The default schedule: each worker updates its shard, parameters are gathered under the next forward.
+
+    step()      the own shard of each bucket is updated, first layers first, and sent to the others
+    forward     whoever reads a parameter waits for the buckets it lies in (reading.py)
+
+[Note: eager]  With ``eager`` the update and the gather also happen during backward.  A bucket that has been
+reduced is updated at once, and sent when no reduction is in the way: gathers only fill the link's idle time,
+for a gather in front of a reduction would delay the first layers, which everybody waits for.  What is left at
+step() goes in forward order.  The others' shards of our parameters may be overwritten from the moment our
+backward is done with all parameters of the bucket, so that no node of the graph still to run reads them.  A
+parameter with several owners in the module tree is left to step().  The first round is never eager: it shows
+whether anybody clips or rescales gradients, while refusing still costs nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from weft.errors import OverlapError
+from weft.overlap.bucket import Bucket, Phase
+from weft.overlap.flat import FlatMemory
+from weft.overlap.gradient import ShardedGradient
+from weft.overlap.norms import GradientArithmetic
+from weft.overlap.reading import Readers
+from weft.overlap.rounds import Rounds
+from weft.overlap.timing import StepClock
+from weft.overlap.transport.base import Transport
+from weft.overlap.update import Options, ShardUpdate, frozen, options_of
+
+_HOLDING = (Phase.REDUCING, Phase.REDUCED, Phase.UPDATED)
+
+
+class ShardedSchedule(Rounds):
+    """Reduce under backward, update own shards, gather under the next forward."""
+
+    def __init__(
+        self,
+        names: Sequence[str],
+        parameters: Sequence[torch.nn.Parameter],
+        optimizer: torch.optim.Optimizer,
+        transport: Transport,
+        clock: StepClock,
+        comm_dtype: torch.dtype | None,
+        *,
+        eager: bool,
+        overlapped: bool,
+        shared: frozenset[int],
+    ) -> None:
+        super().__init__(names, parameters, optimizer, transport, clock, comm_dtype)
+        self.eager = eager
+        self.overlapped = overlapped
+        self.updates: list[ShardUpdate] = []
+        self._shared = shared
+        self._group_of = group_numbers(optimizer, parameters)
+        self._readers = Readers(parameters, self._before_read)
+        self.arithmetic = GradientArithmetic(self)
+        self._gradients = [ShardedGradient(p, n, self.arithmetic) for n, p in enumerate(parameters)]
+        self._next_update = 0
+        self._eager_options: Options | None = None
+
+    def lay_out(self, memory: FlatMemory, cuts: Sequence[Sequence[int]]) -> None:
+        super().lay_out(memory, cuts)
+        self.updates = [ShardUpdate(bucket, self.optimizer, self._group_of) for bucket in self.buckets]
+
+    @property
+    def eager_now(self) -> bool:
+        """Whether this round updates during backward."""
+        return self.eager and self.overlapped and self.num_steps > 0
+
+    # ---- backward
+
+    def _take_gradient(self, number: int) -> torch.Tensor:
+        parameter = self.parameters[number]
+        gradient = parameter.grad
+        if isinstance(gradient, ShardedGradient):
+            gradient = gradient.take_added()
+        if gradient is None:
+            raise OverlapError(
+                f"the gradient of {self.names[number]} was taken away while backward ran: a hook of the model "
+                "sets .grad; let hooks return a new gradient instead"
+            )
+        if not self._open:
+            # Before p.grad of this parameter changes: what still stands for the last round is to be carried.
+            self._begin()
+        parameter.grad = self._gradients[number]
+        return gradient
+
+    def _prepare_buckets(self) -> None:
+        carried = {n for n, p in enumerate(self.parameters) if isinstance(p.grad, ShardedGradient)}
+        for bucket in self.buckets:
+            if bucket.phase is Phase.GATHERING:
+                self._settle(bucket)
+            if bucket.phase is Phase.UPDATED:
+                raise OverlapError(
+                    "backward() ran again although eager=True has already updated parameters with the gradients of "
+                    "the last one: call optimizer.step() after each backward(), or use eager=False"
+                )
+            if bucket.phase is Phase.REDUCING:
+                self._reduce(bucket)
+            if bucket.exchange.reduced is not None and not self._armed:
+                bucket.keep_as_carry(carried)
+        self.arithmetic.forget()
+        self._next_update = 0
+        self._eager_options = None
+
+    def forward_begins(self) -> None:
+        # Gradients that were not zeroed lie in memory that the others would overwrite: let backward sort it out.
+        if not any(isinstance(p.grad, ShardedGradient) for p in self.parameters):
+            super().forward_begins()
+
+    def _after_launch(self, bucket: Bucket) -> None:
+        if self.eager_now and not self._left_to_step(bucket):
+            self._readers.guard(bucket.plan.parameters)
+            self.transport.open_gather(bucket.exchange, self.num_steps)
+
+    def _left_to_step(self, bucket: Bucket) -> bool:
+        return not self._shared.isdisjoint(bucket.plan.parameters)
+
+    def _make_progress(self) -> None:
+        if not self.eager_now:
+            return
+        while self._next_update < self._next_launch:
+            bucket = self.buckets[self._next_update]
+            if not self.transport.reduce_arrived(bucket.exchange):
+                return
+            if not self._left_to_step(bucket):
+                options = options_of(self.optimizer)
+                self._eager_options = frozen(options)
+                self._update(bucket, options, {})
+            self._next_update += 1
+        for bucket in self.buckets[: self._next_update]:
+            if bucket.phase is Phase.UPDATED:
+                self._gather(bucket)
+                return
+
+    def _drop_round(self) -> None:
+        for bucket in self.buckets:
+            if bucket.phase in (Phase.UPDATED, Phase.GATHERING):
+                raise OverlapError(
+                    "an exception left backward() after eager=True had updated some parameters: this step cannot be "
+                    "taken back; load the last checkpoint, or use eager=False where exceptions are expected"
+                )
+            if bucket.phase is Phase.REDUCING:
+                self._reduce(bucket)
+            bucket.carry = None
+            bucket.phase = Phase.IDLE
+        for parameter in self.parameters:
+            if isinstance(parameter.grad, ShardedGradient):
+                parameter.grad = None
+
+    # ---- step
+
+    def before_step(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Everything the step does; the optimizer's own step then finds no gradients and does nothing."""
+        args, kwargs = _run_closure(args, kwargs)
+        if not self._open and not any(bucket.phase in _HOLDING for bucket in self.buckets):
+            self._begin()  # no backward on this worker: the others may have had one
+        if self._open:
+            self._close_round()
+        options = options_of(self.optimizer)
+        if self._eager_options is not None and self._eager_options != frozen(options):
+            raise OverlapError(
+                "an option of the optimizer (the learning rate?) changed between backward() and step(), but eager=True "
+                "has used the old one already: change it before backward(), or use eager=False"
+            )
+        for parameter in self.parameters:
+            parameter.grad = None
+        self._apply(options, _amp_attributes(self.optimizer))
+        return args, kwargs
+
+    def after_step(self) -> None:
+        for parameter, gradient in zip(self.parameters, self._gradients, strict=True):
+            parameter.grad = gradient
+
+    def _apply(self, options: Options, amp: dict[str, Any]) -> None:
+        clock = self.clock
+        clock.step_began()
+        self._readers.guard(range(len(self.parameters)))
+        forward_order = self.buckets[::-1]
+        for bucket in forward_order:
+            if bucket.phase is not Phase.GATHERING and (not self.eager_now or self._left_to_step(bucket)):
+                self.transport.open_gather(bucket.exchange, self.num_steps)
+        for bucket in forward_order:
+            # Until the first layers' reduction is here there is time for the updates of the others.
+            while bucket.phase is Phase.REDUCING and not self.transport.reduce_arrived(bucket.exchange):
+                earliest = next(b for b in self.buckets if b.phase in (Phase.REDUCING, Phase.REDUCED))
+                if earliest is bucket:
+                    break
+                self._update(earliest, options, amp)
+            if bucket.phase in (Phase.REDUCING, Phase.REDUCED):
+                self._update(bucket, options, amp)
+            if bucket.phase is Phase.UPDATED:
+                self._gather(bucket)
+        torch.autograd.graph.increment_version(self.parameters)
+        self.num_steps += 1
+        clock.step_ended()
+        if not self.overlapped:
+            self.flush()
+
+    def reduce_all(self) -> None:
+        """Have every bucket's own shard of the gradients complete (for clipping and rescaling)."""
+        if self._open:
+            self._close_round()
+        for bucket in self.buckets:
+            if bucket.phase is Phase.REDUCING:
+                self._reduce(bucket)
+
+    def _reduce(self, bucket: Bucket) -> None:
+        with self.clock.waiting("reduce-scatter", bucket):
+            self.transport.finish_reduce(bucket.exchange)
+        bucket.add_carry()
+        bucket.phase = Phase.REDUCED
+
+    def _update(self, bucket: Bucket, options: Options, amp: dict[str, Any]) -> None:
+        if bucket.phase is Phase.REDUCING:
+            self._reduce(bucket)
+        with self.clock.updating(bucket):
+            self.updates[bucket.plan.index].apply(options, amp)
+        bucket.phase = Phase.UPDATED
+
+    def _gather(self, bucket: Bucket) -> None:
+        self.clock.launched("all-gather", bucket)
+        self.transport.launch_gather(bucket.exchange, self.num_steps)
+        bucket.phase = Phase.GATHERING
+
+    # ---- forward
+
+    def _before_read(self, number: int) -> None:
+        for bucket in self._buckets_of[number]:
+            if bucket.phase is Phase.GATHERING:
+                self._settle(bucket)
+        self._readers.release(number)
+        self.clock.parameter_read(number)
+
+    def _settle(self, bucket: Bucket) -> None:
+        with self.clock.waiting("all-gather", bucket):
+            self.transport.finish_gather(bucket.exchange)
+        bucket.phase = Phase.IDLE
+
+    def drain(self) -> None:
+        self.flush()
+        super().drain()
+
+    def flush(self) -> None:
+        for bucket in self.buckets:
+            if bucket.phase is Phase.GATHERING:
+                self._settle(bucket)
+        for number in range(len(self.parameters)):
+            self._readers.release(number)
+
+
+def group_numbers(optimizer: torch.optim.Optimizer, parameters: Sequence[torch.nn.Parameter]) -> list[int]:
+    """For each parameter, the number of the optimizer's group it is in."""
+    group_of = {id(p): g for g, group in enumerate(optimizer.param_groups) for p in group["params"]}
+    return [group_of[id(parameter)] for parameter in parameters]
+
+
+def _run_closure(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """``step(closure)``: the backward inside the closure must have ended before shards can be updated."""
+    closure = kwargs.get("closure", args[1] if len(args) > 1 else None)
+    if closure is None:
+        return args, kwargs
+    with torch.enable_grad():
+        loss = closure()
+    kwargs = {key: value for key, value in kwargs.items() if key != "closure"}
+    return (args[0], lambda: loss), kwargs
+
+
+def _amp_attributes(optimizer: torch.optim.Optimizer) -> dict[str, Any]:
+    """What GradScaler leaves on an optimizer that unscales inside its own step (the fused ones)."""
+    if not getattr(optimizer, "_step_supports_amp_scaling", False):
+        return {}
+    return {name: getattr(optimizer, name) for name in ("grad_scale", "found_inf") if hasattr(optimizer, name)}

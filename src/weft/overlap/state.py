@@ -1,0 +1,160 @@
+"""Optimizer state as runs of elements, so that it can move: to another plan, worker or number of workers.
+
+A :class:`StateRun` is a stretch of one state tensor of one parameter (in the parameter's memory order), or one
+of its scalars.  Exporting, saving, loading and re-bucketing all speak in runs.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from weft.overlap.flat import flat_view
+from weft.overlap.layout import Piece
+from weft.overlap.update import ShardUpdate
+
+# Kept once per parameter even where the parameter itself is a scalar.
+_SCALAR_KEYS = frozenset({"step", "eta", "mu", "mu_product"})
+_WHOLE = -1
+
+
+@dataclass(frozen=True, slots=True)
+class StateRun:
+    """Elements ``[start, start + len(values))`` of a state tensor; ``start`` is -1 for a scalar."""
+
+    parameter: int
+    key: str
+    start: int
+    values: torch.Tensor
+
+
+def export_runs(updates: Iterable[ShardUpdate]) -> list[StateRun]:
+    """This worker's part of the state.  The tensors are the live ones, not copies."""
+    runs = []
+    for update in updates:
+        if update.optimizer is None:
+            continue
+        for piece, slice_ in update.slices:
+            for key, value in update.optimizer.state.get(slice_, {}).items():
+                if not isinstance(value, torch.Tensor):
+                    if value is not None:
+                        runs.append(StateRun(piece.parameter, key, _WHOLE, torch.tensor(value)))
+                elif value.dim() == 0:
+                    runs.append(StateRun(piece.parameter, key, _WHOLE, value))
+                else:
+                    runs.append(StateRun(piece.parameter, key, piece.start, value))
+    return runs
+
+
+def import_runs(updates: Iterable[ShardUpdate], runs: Iterable[StateRun]) -> None:
+    """Fill the own slices' state from runs that cover them; parameters without runs get none."""
+    by_parameter: dict[int, list[StateRun]] = {}
+    for run in runs:
+        by_parameter.setdefault(run.parameter, []).append(run)
+    for update in updates:
+        if update.optimizer is None:
+            continue
+        for piece, slice_ in update.slices:
+            # Some optimizers fill their state when they are made; what is imported replaces it.
+            state: dict[str, Any] = {}
+            for run in by_parameter.get(piece.parameter, ()):
+                if run.start == _WHOLE:
+                    state[run.key] = run.values.detach().clone()
+                else:
+                    _copy_overlap(state, piece, slice_, run)
+            if state:
+                update.optimizer.state[slice_] = state
+
+
+def runs_of_full_state(
+    parameters: Sequence[torch.nn.Parameter], state: dict[torch.Tensor, dict[str, Any]]
+) -> list[StateRun]:
+    """An ordinary optimizer's state (full tensors) as runs."""
+    runs = []
+    for number, parameter in enumerate(parameters):
+        for key, value in state.get(parameter, {}).items():
+            if isinstance(value, torch.Tensor) and value.shape == parameter.shape and key not in _SCALAR_KEYS:
+                runs.append(StateRun(number, key, 0, flat_view(value, parameter)))
+            elif value is not None:
+                runs.append(StateRun(number, key, _WHOLE, torch.as_tensor(value)))
+    return runs
+
+
+def full_state(parameters: Sequence[torch.nn.Parameter], runs: Iterable[StateRun]) -> dict[int, dict[str, Any]]:
+    """Ordinary state, full tensors in the parameters' own shapes, from all workers' runs."""
+    state: dict[int, dict[str, Any]] = {}
+    for run in runs:
+        of_parameter = state.setdefault(run.parameter, {})
+        if run.start == _WHOLE:
+            of_parameter.setdefault(run.key, run.values.detach().clone())
+            continue
+        parameter = parameters[run.parameter]
+        if run.key not in of_parameter:
+            of_parameter[run.key] = torch.zeros_like(
+                parameter, dtype=run.values.dtype, memory_format=torch.preserve_format, requires_grad=False
+            )
+        line = flat_view(of_parameter[run.key], of_parameter[run.key])
+        line[run.start : run.start + len(run.values)] = run.values
+    return state
+
+
+def overlapping(runs: Iterable[StateRun], pieces: Iterable[Piece]) -> list[StateRun]:
+    """The parts of ``runs`` that ``pieces`` need."""
+    by_parameter: dict[int, list[Piece]] = {}
+    for piece in pieces:
+        by_parameter.setdefault(piece.parameter, []).append(piece)
+    found = []
+    for run in runs:
+        for piece in by_parameter.get(run.parameter, ()):
+            if run.start == _WHOLE:
+                found.append(run)
+                break
+            low = max(run.start, piece.start)
+            high = min(run.start + len(run.values), piece.start + piece.length)
+            if low < high:
+                part = run.values[low - run.start : high - run.start]
+                found.append(StateRun(run.parameter, run.key, low, part))
+    return found
+
+
+def encode(runs: Sequence[StateRun]) -> torch.Tensor:
+    """Runs as bytes: the length of a JSON header, the header, then the raw elements."""
+    values = [run.values.detach().to("cpu").contiguous().reshape(-1) for run in runs]
+    header = json.dumps(
+        [[r.parameter, r.key, r.start, str(v.dtype)[6:], v.numel()] for r, v in zip(runs, values, strict=True)]
+    ).encode()
+    parts = [
+        torch.tensor([len(header)]).view(torch.uint8),
+        torch.frombuffer(bytearray(header), dtype=torch.uint8),
+        *(v.view(torch.uint8) for v in values if v.numel()),
+    ]
+    return torch.cat(parts)
+
+
+def decode(message: torch.Tensor) -> list[StateRun]:
+    """The inverse of :func:`encode`."""
+    length = int(message[:8].clone().view(torch.int64).item())
+    header = json.loads(bytes(message[8 : 8 + length].tolist()))
+    position = 8 + length
+    runs = []
+    for parameter, key, start, dtype_name, count in header:
+        dtype = getattr(torch, dtype_name)
+        num_bytes = count * dtype.itemsize
+        values = message[position : position + num_bytes].clone().view(dtype)
+        runs.append(StateRun(parameter, key, start, values.reshape(()) if start == _WHOLE else values))
+        position += num_bytes
+    return runs
+
+
+def _copy_overlap(state: dict[str, Any], piece: Piece, slice_: torch.Tensor, run: StateRun) -> None:
+    low = max(run.start, piece.start)
+    high = min(run.start + len(run.values), piece.start + piece.length)
+    if low >= high:
+        return
+    if run.key not in state:
+        state[run.key] = torch.zeros(piece.length, dtype=run.values.dtype, device=slice_.device)
+    state[run.key][low - piece.start : high - piece.start] = run.values[low - run.start : high - run.start]

@@ -1,0 +1,94 @@
+"""The interface the schedule talks to.
+
+A bucket's *exchange* is the memory that both of its collectives work on:
+
+    send    [workers, shard + tail]   what this worker contributes to each worker's shard
+    stage   workers x [shard + tail]  what each contributes to ours; our own row is that of `send`
+                                      (only for carriers that leave the sum to us)
+    region  [workers * shard]         the bucket's run of the flat parameters; our shard is in its place
+
+The tail of each row carries one number per parameter in the bucket (how many workers used it in this step)
+and a stamp.  So which parameters nobody used is known with the gradients, without a collective of its own.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+
+
+@dataclass(slots=True)
+class Exchange:
+    """The memory of one bucket, and what is under way in it."""
+
+    index: int
+    shard: int
+    send: torch.Tensor
+    stage: list[torch.Tensor]
+    region: torch.Tensor
+    reduce_works: list[Any]
+    send_works: list[Any]
+    gather_works: list[Any]
+    reduced: torch.Tensor | None = None
+
+    @property
+    def wire_bytes(self) -> int:
+        """Bytes this worker sends for one collective of this bucket."""
+        workers = self.send.shape[0]
+        return (workers - 1) * self.shard * self.send.element_size()
+
+
+class Transport(Protocol):
+    """Reduce-scatter in two halves (open, launch) and all-gather in two halves (open, launch).
+
+    *Open* says that the memory may be written by others; *launch* says that ours is complete.  A carrier
+    that needs the same order of collectives on every worker does everything in launch.
+    """
+
+    rank: int
+    num_workers: int
+    needs_stage: bool
+    # Every worker must launch the same collectives in the same order, and completion cannot be polled.
+    ordered: bool
+
+    def open_reduce(self, exchange: Exchange, tag: int) -> None:
+        """The others may send their share of our shard."""
+        ...
+
+    def launch_reduce(self, exchange: Exchange, tag: int) -> None:
+        """Our contributions to the others' shards are complete: send them."""
+        ...
+
+    def reduce_arrived(self, exchange: Exchange) -> bool:
+        """Whether :meth:`finish_reduce` would not have to wait (a hint; never blocks)."""
+        ...
+
+    def finish_reduce(self, exchange: Exchange) -> torch.Tensor:
+        """Wait for the others' contributions and sum: our shard and its tail."""
+        ...
+
+    def open_gather(self, exchange: Exchange, tag: int) -> None:
+        """The others may overwrite their shards of our parameters."""
+        ...
+
+    def launch_gather(self, exchange: Exchange, tag: int) -> None:
+        """Our shard is updated: send it to everybody."""
+        ...
+
+    def finish_gather(self, exchange: Exchange) -> None:
+        """Wait until the whole region holds new values."""
+        ...
+
+    def settle_sends(self, exchange: Exchange) -> None:
+        """Wait until nothing reads the memory we sent from."""
+        ...
+
+    def all_reduce(self, values: torch.Tensor, maximum: bool = False) -> torch.Tensor:
+        """Sum (or maximum) of a small tensor over all workers, in place, done on return."""
+        ...
+
+    def broadcast(self, values: torch.Tensor) -> Any:
+        """Rank 0's values for everybody; done when ``wait()`` of the result returns."""
+        ...

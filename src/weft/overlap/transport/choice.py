@@ -1,0 +1,24 @@
+"""Which carrier fits a process group and a device."""
+
+from __future__ import annotations
+
+import torch
+import torch.distributed as dist
+
+from weft.errors import OverlapError
+from weft.overlap.transport.base import Transport
+from weft.overlap.transport.gloo import GlooTransport
+from weft.overlap.transport.nccl import NcclTransport
+
+
+def transport_for(group: dist.ProcessGroup, device: torch.device) -> Transport:
+    """A carrier on groups of its own, with the same workers as ``group``.  Collective."""
+    ranks = dist.get_process_group_ranks(group)
+    if device.type == "cpu":
+        return GlooTransport(dist.new_group(ranks, backend="gloo"))
+    if device.type == "cuda" and dist.is_nccl_available():
+        return NcclTransport(dist.new_group(ranks, backend="nccl"), dist.new_group(ranks, backend="nccl"))
+    raise OverlapError(
+        f"weft.overlap has no transport for parameters on {device}: expected CPU (gloo) or CUDA (NCCL); "
+        "move the model before calling weft.overlap"
+    )

@@ -1,0 +1,74 @@
+"""NCCL: native collectives, ordered by streams; the host never blocks.
+
+Not measured here: the machines this was written on have no GPU.  What could be tested is that it issues the
+same collectives in the same order as the other carriers (see tests/unit/overlap/test_nccl_calls.py) and,
+where a GPU is present, tests/numerics/test_nccl.py.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from weft.overlap.transport.base import Exchange
+
+
+class NcclTransport:
+    """Reduce-scatter and all-gather on a communicator each, so that neither queues behind the other."""
+
+    needs_stage = False
+    ordered = True
+
+    def __init__(self, reduce_group: dist.ProcessGroup, gather_group: dist.ProcessGroup) -> None:
+        self.rank = dist.get_rank(reduce_group)
+        self.num_workers = dist.get_world_size(reduce_group)
+        self._reduce_group = reduce_group
+        self._gather_group = gather_group
+
+    def open_reduce(self, exchange: Exchange, tag: int) -> None:
+        exchange.reduced = None
+
+    def launch_reduce(self, exchange: Exchange, tag: int) -> None:
+        total = exchange.send[self.rank]
+        # In place: NCCL allows the output to be the own row of the input.
+        work = dist.reduce_scatter_tensor(
+            total, exchange.send.view(-1), dist.ReduceOp.SUM, group=self._reduce_group, async_op=True
+        )
+        exchange.reduce_works = [work]
+        exchange.reduced = total
+
+    def reduce_arrived(self, exchange: Exchange) -> bool:
+        # Stream order makes it true whenever the update is queued behind it; there is nothing to poll.
+        return bool(exchange.reduce_works) or exchange.reduced is not None
+
+    def finish_reduce(self, exchange: Exchange) -> torch.Tensor:
+        for work in exchange.reduce_works:
+            work.wait()
+        exchange.reduce_works.clear()
+        assert exchange.reduced is not None
+        return exchange.reduced
+
+    def open_gather(self, exchange: Exchange, tag: int) -> None:
+        pass
+
+    def launch_gather(self, exchange: Exchange, tag: int) -> None:
+        own = exchange.region.view(self.num_workers, exchange.shard)[self.rank]
+        work = dist.all_gather_into_tensor(exchange.region, own, group=self._gather_group, async_op=True)
+        exchange.gather_works = [work]
+
+    def finish_gather(self, exchange: Exchange) -> None:
+        for work in exchange.gather_works:
+            work.wait()
+        exchange.gather_works.clear()
+
+    def settle_sends(self, exchange: Exchange) -> None:
+        pass  # work.wait() above has ordered the stream behind the collective
+
+    def all_reduce(self, values: torch.Tensor, maximum: bool = False) -> torch.Tensor:
+        dist.all_reduce(values, dist.ReduceOp.MAX if maximum else dist.ReduceOp.SUM, group=self._reduce_group)
+        return values
+
+    def broadcast(self, values: torch.Tensor) -> Any:
+        return dist.broadcast(values, group_src=0, group=self._gather_group, async_op=True)

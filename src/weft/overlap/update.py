@@ -1,0 +1,95 @@
+"""The optimizer's arithmetic on this worker's shard.
+
+An optimizer whose arithmetic is element by element gives the same bits on a slice as on the whole, so each
+worker runs it on its shard of each bucket and keeps only that part of the state.  The user's optimizer object
+stays what it is, with its groups, schedulers and state dict; per bucket we make a small one of the same class
+over the shard's slices and hand it the options in force at ``step()``.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from weft.overlap.bucket import Bucket
+from weft.overlap.layout import Piece
+
+# Exactly these classes: a subclass may do anything in its step.
+ELEMENT_WISE: frozenset[type[torch.optim.Optimizer]] = frozenset(
+    {
+        torch.optim.SGD,
+        torch.optim.Adam,
+        torch.optim.AdamW,
+        torch.optim.NAdam,
+        torch.optim.RAdam,
+        torch.optim.Adamax,
+        torch.optim.Adadelta,
+        torch.optim.Adagrad,
+        torch.optim.ASGD,
+        torch.optim.RMSprop,
+        torch.optim.Rprop,
+    }
+)
+
+Options = list[dict[str, Any]]
+
+
+def is_element_wise(optimizer: torch.optim.Optimizer) -> bool:
+    """Whether a slice of the update is the update of the slice."""
+    return type(optimizer) in ELEMENT_WISE
+
+
+def options_of(optimizer: torch.optim.Optimizer) -> Options:
+    """Every group's options (learning rate, betas ...) without its parameters."""
+    return [{key: value for key, value in group.items() if key != "params"} for group in optimizer.param_groups]
+
+
+def frozen(options: Options) -> list[dict[str, Any]]:
+    """A copy that later changes do not reach and that ``==`` can compare."""
+    return [
+        {key: value.tolist() if isinstance(value, torch.Tensor) else value for key, value in group.items()}
+        for group in options
+    ]
+
+
+class ShardUpdate:
+    """The optimizer of one bucket's own shard."""
+
+    def __init__(self, bucket: Bucket, optimizer: torch.optim.Optimizer, group_of: Sequence[int]) -> None:
+        self.bucket = bucket
+        self._position = {parameter: k for k, parameter in enumerate(bucket.plan.parameters)}
+        self.slices: list[tuple[Piece, torch.Tensor]] = [
+            (piece, bucket.own_parameter_run(piece).detach()) for piece in bucket.own
+        ]
+        by_group: dict[int, list[torch.Tensor]] = {}
+        for piece, run in self.slices:
+            by_group.setdefault(group_of[piece.parameter], []).append(run)
+        self._groups = sorted(by_group)
+        self.optimizer: torch.optim.Optimizer | None = None
+        if by_group:
+            options = options_of(optimizer)
+            groups = [{**options[g], "params": by_group[g]} for g in self._groups]
+            accepted = inspect.signature(type(optimizer).__init__).parameters
+            # AdamW stores a default that its constructor does not take; the groups carry it anyway.
+            defaults = {key: value for key, value in optimizer.defaults.items() if key in accepted}
+            self.optimizer = type(optimizer)(groups, **defaults)
+
+    def apply(self, options: Options, amp: dict[str, Any]) -> None:
+        """Update the shard in place with its reduced gradient; what no worker used stays untouched."""
+        if self.optimizer is None:
+            return
+        used = self.bucket.used()
+        for piece, run in self.slices:
+            if used[self._position[piece.parameter]]:
+                gradient = self.bucket.own_gradient_run(piece)
+                run.grad = gradient if gradient.dtype == run.dtype else gradient.to(run.dtype)
+        for inner, number in zip(self.optimizer.param_groups, self._groups, strict=True):
+            inner.update(options[number])
+        for name, value in amp.items():
+            setattr(self.optimizer, name, value)
+        self.optimizer.step()
+        for _, run in self.slices:
+            run.grad = None
