@@ -20,6 +20,7 @@ import weft
 from benchmarks.dear import Dear
 from benchmarks.models import Batch, Workload
 from weft.errors import UsageError
+from weft.overlap.state import export_runs
 
 DDP_BUCKETS_MB = (1.0, 4.0, 10.0, 25.0, 50.0)
 
@@ -197,7 +198,12 @@ class WeftTrainer(Trainer):
         self.handle = weft.overlap(model, self.optimizer, **options)
 
     def drain(self) -> None:
-        self.module.state_dict()  # reading the parameters from outside waits until they are current
+        self.handle.flush()
+
+    def state_tensors(self) -> list[Tensor]:
+        # The optimizer itself holds nothing while its state is sharded.
+        updates = getattr(self.handle.schedule, "updates", ())
+        return [*super().state_tensors(), *(run.values for run in export_runs(updates))]
 
     def close(self) -> None:
         self.handle.detach()

@@ -14,7 +14,7 @@ import pytest
 from benchmarks.overlap_scenarios import Scenario, tiny_run
 
 ROOT = Path(__file__).resolve().parents[3]
-RIVALS = ("alone", "ddp", "ddp_best", "fsdp2", "fsdp2_async", "dear")
+CONTENDERS = ("alone", "ddp", "ddp_best", "fsdp2", "fsdp2_async", "dear", "weft", "weft_eager")
 
 
 def run_on_loopback(module: str, scenario: Scenario) -> list[dict[str, Any]]:
@@ -51,22 +51,19 @@ def run_on_loopback(module: str, scenario: Scenario) -> list[dict[str, Any]]:
 
 @pytest.fixture(scope="module")
 def messages() -> list[dict[str, Any]]:
-    return run_on_loopback("overlap_worker", tiny_run(RIVALS)[0])
+    return run_on_loopback("overlap_worker", tiny_run(CONTENDERS)[0])
 
 
-def test_every_rival_is_timed(messages: list[dict[str, Any]]) -> None:
+def test_every_contender_is_timed(messages: list[dict[str, Any]]) -> None:
     contenders = messages[-1]["result"]["contenders"]
-    assert tuple(contenders) == RIVALS
+    assert tuple(contenders) == CONTENDERS
     assert all(lane["step_s"] > 0 for lane in contenders.values())
 
 
-def test_rivals_that_promise_exact_training_give_ddps_losses(messages: list[dict[str, Any]]) -> None:
+def test_contenders_that_promise_exact_training_give_ddps_losses(messages: list[dict[str, Any]]) -> None:
     contenders = messages[-1]["result"]["contenders"]
-    assert {name: contenders[name]["loss_equal_to_ddp"] for name in ("ddp", "ddp_best", "dear")} == {
-        "ddp": True,
-        "ddp_best": True,
-        "dear": True,
-    }
+    exact = ("ddp", "ddp_best", "dear", "weft", "weft_eager")
+    assert {name: contenders[name]["loss_equal_to_ddp"] for name in exact} == dict.fromkeys(exact, True)
 
 
 def test_a_worker_alone_trains_another_model(messages: list[dict[str, Any]]) -> None:
@@ -76,11 +73,12 @@ def test_a_worker_alone_trains_another_model(messages: list[dict[str, Any]]) -> 
 
 def test_sharded_optimizer_state_is_counted_as_half(messages: list[dict[str, Any]]) -> None:
     contenders = messages[-1]["result"]["contenders"]
-    assert contenders["fsdp2"]["state_bytes"] < 0.55 * contenders["ddp"]["state_bytes"]
+    for sharded in ("fsdp2", "weft"):
+        assert contenders[sharded]["state_bytes"] < 0.55 * contenders["ddp"]["state_bytes"]
 
 
 def test_the_progress_bar_ends_where_it_was_said_to(messages: list[dict[str, Any]]) -> None:
-    assert sum(message.get("steps", 0) for message in messages) == tiny_run(RIVALS)[0].num_steps
+    assert sum(message.get("steps", 0) for message in messages) == tiny_run(CONTENDERS)[0].num_steps
 
 
 def test_the_shape_of_a_step_is_measured(messages: list[dict[str, Any]]) -> None:
