@@ -66,12 +66,15 @@ class Dear:
     def step(self) -> None:
         """End of backward: all shards are summed, the first layer's bucket starts to be gathered."""
         for bucket in self._buckets:
+            if bucket.num_ready == 0:
+                self._open(bucket)
             if not bucket.is_reducing:
                 self._reduce(bucket)
         for bucket in self._buckets:
             total = self._transport.finish_reduce(bucket.exchange)
             _own_shard(bucket.exchange, self._transport.rank).copy_(total[: bucket.exchange.shard])
             bucket.is_reducing, bucket.num_ready, bucket.is_stale = False, 0, True
+        self._num_steps += 1
         self._gather(len(self._buckets) - 1)
 
     def drain(self) -> None:
@@ -108,7 +111,6 @@ class Dear:
             bucket.averages[parameter] = region[start:stop].view_as(parameter)
             bucket.sources[parameter] = list(_pieces(send, shard, start, stop))
             start = stop
-        self._transport.open_reduce(bucket.exchange, self._num_steps)
         return bucket
 
     def _gradient_ready(self, parameter: Tensor) -> None:
@@ -116,7 +118,7 @@ class Dear:
             return
         bucket = self._buckets[self._bucket_of[parameter]]
         if bucket.num_ready == 0:
-            self._transport.settle_sends(bucket.exchange)
+            self._open(bucket)
         gradient = parameter.grad.reshape(-1)
         for elements, place in bucket.sources[parameter]:
             torch.mul(gradient[elements], self._scale, out=place)
@@ -124,6 +126,11 @@ class Dear:
         bucket.num_ready += 1
         if bucket.num_ready == len(bucket.parameters):
             self._reduce(bucket)
+
+    def _open(self, bucket: _Bucket) -> None:
+        """The bucket's memory is ours to write again, and the others may send."""
+        self._transport.settle_sends(bucket.exchange)
+        self._transport.open_reduce(bucket.exchange, self._num_steps)
 
     def _reduce(self, bucket: _Bucket) -> None:
         self._transport.launch_reduce(bucket.exchange, self._num_steps)
@@ -157,9 +164,6 @@ class Dear:
             parameter.grad = average
         bucket.optimizer.step()
         bucket.optimizer.zero_grad(set_to_none=True)
-        self._transport.open_reduce(bucket.exchange, self._num_steps + 1)
-        if not any(other.is_stale for other in self._buckets):
-            self._num_steps += 1
 
 
 def _own_shard(exchange: Exchange, rank: int) -> Tensor:

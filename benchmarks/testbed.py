@@ -128,13 +128,14 @@ class Testbed:
         thread per host.  The first host that fails stops the others: they would wait for it forever.
         """
         kept = [deque[str](maxlen=NUM_LINES_KEPT) for _ in range(self.plan.num_hosts)]
+        errors: list[Exception] = []
         readers: list[threading.Thread] = []
         try:
             for rank in range(self.plan.num_hosts):
                 worker = self._start(rank, command, env or {}, cwd)
                 reader = threading.Thread(
                     target=_read_lines,
-                    args=(worker, rank, kept[rank], on_line),
+                    args=(worker, rank, kept[rank], on_line, errors),
                     name=f"host{rank}",
                     daemon=True,
                 )
@@ -145,6 +146,8 @@ class Testbed:
             exit_codes = self._stop_workers()
             for reader in readers:
                 reader.join()
+        if errors:
+            raise errors[0]
         return [HostOutput(rank, exit_codes[rank], tuple(kept[rank])) for rank in range(self.plan.num_hosts)]
 
     def _start(
@@ -249,15 +252,21 @@ def _read_lines(
     rank: int,
     kept: deque[str],
     on_line: Callable[[int, str], None] | None,
+    errors: list[Exception],
 ) -> None:
+    """Keep taking lines whatever the listener does: a full pipe would stop the worker for good."""
     if worker.stdout is None:
         raise WeftError("the worker was started without a pipe for its output")
     with worker.stdout:
         for raw in worker.stdout:
             line = raw.rstrip("\n")
             kept.append(line)
-            if on_line is not None:
+            if on_line is None or errors:
+                continue
+            try:
                 on_line(rank, line)
+            except Exception as error:  # handed to the caller of run(), who wrote the listener
+                errors.append(error)
 
 
 def _failure(

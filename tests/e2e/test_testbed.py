@@ -78,6 +78,14 @@ def test_output_is_streamed_line_by_line() -> None:
     assert sorted(seen) == [(0, "one"), (0, "two"), (1, "one"), (1, "two")]
 
 
+def test_a_listener_that_raises_is_heard_by_the_caller_and_hangs_nobody() -> None:
+    def listen(rank: int, line: str) -> None:
+        raise LookupError(line)
+
+    with Testbed(1, 1e9) as bed, pytest.raises(LookupError, match=r"^0$"):
+        bed.run(("seq", "0", "100000"), on_line=listen)
+
+
 def test_a_host_that_fails_stops_the_others_and_is_quoted() -> None:
     with Testbed(2, 1e9) as bed:
         with pytest.raises(HostFailed, match=r"host 1.*exit code 7[\s\S]*no data") as caught:

@@ -109,6 +109,7 @@ def _print_table(results: Any) -> None:
             *("-" if time_ms is None else f"{time_ms:.0f}" for time_ms in times),
             "-" if gain is None else f"{gain:.2f}x",
         )
-    console = Console()
+    # Where the width is unknown (a file, a log) the table is written whole, not cut to 80 columns.
+    console = Console() if sys.stdout.isatty() else Console(width=140)
     console.print(table)
     console.print(f"written to {results.path('json')} (and .md, .png)", soft_wrap=True)
