@@ -101,7 +101,12 @@ def overlap(
     schedule.lay_out(memory, [uniform_cuts(lane, size, transport.num_workers) for lane in memory.lanes])
     checks.take(parameters)
     handle = Overlap(
-        model, optimizer, schedule, BufferSync(model, transport), Tuner(schedule, bucket_bytes, tune and enabled), group
+        model,
+        optimizer,
+        schedule,
+        BufferSync(model, transport),
+        Tuner(schedule, bucket_bytes, tune and enabled),
+        group,
     )
     _hook_up(model, optimizer, parameters, handle)
     return handle
@@ -154,7 +159,8 @@ def _hook_up(
         return lambda parameter: schedule.gradient_ready(number)
 
     for number, parameter in enumerate(parameters):
-        handle.hooks.append(parameter.register_post_accumulate_grad_hook(on_gradient(number)))
+        add_hook: Any = parameter.register_post_accumulate_grad_hook
+        handle.hooks.append(add_hook(on_gradient(number)))
     opaque = [m for m in model.modules() if _reads_unseen(m)]
     handle.hooks += [
         model.register_forward_pre_hook(lambda module, args: handle.forward_begins(), prepend=True),

@@ -100,7 +100,12 @@ class Bucket:
                         run.zero_()
 
     def used(self) -> list[bool]:
-        """For each parameter of the plan: whether any worker had a gradient for it in this step."""
+        """For each parameter of the plan: whether any worker had a gradient for it in this step.
+
+        What this worker has used itself needs no look at the numbers, and so no wait for a GPU.
+        """
+        if self.complete:
+            return [True] * len(self.plan.parameters)
         reduced = self.exchange.reduced
         assert reduced is not None
         counts = reduced[self.shard : self.shard + len(self.plan.parameters)]

@@ -34,6 +34,6 @@ class BufferSync:
         for buffers, packed, work in self._under_way:
             work.wait()
             if self._transport.rank != 0:
-                for buffer, values in zip(buffers, packed.split([b.numel() for b in buffers]), strict=True):
+                for buffer, values in zip(buffers, torch.split(packed, [b.numel() for b in buffers]), strict=True):
                     buffer.copy_(values.view_as(buffer))
         self._under_way.clear()

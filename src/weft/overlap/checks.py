@@ -23,7 +23,8 @@ def take(parameters: Iterable[nn.Parameter]) -> None:
 
 def give_back(parameters: Iterable[nn.Parameter]) -> None:
     for parameter in parameters:
-        _TAKEN.pop(parameter, None)
+        if parameter in _TAKEN:
+            del _TAKEN[parameter]
 
 
 def check_local(
@@ -31,13 +32,15 @@ def check_local(
 ) -> tuple[list[str], list[nn.Parameter]]:
     """The names and parameters to overlap, or an :class:`OverlapError`."""
     if not isinstance(model, nn.Module):
-        raise OverlapError(f"weft.overlap(model, optimizer): model is a {type(model).__name__}, expected a torch.nn.Module")
+        raise OverlapError(f"the model given to weft.overlap is a {type(model).__name__}, expected a torch.nn.Module")
     if not isinstance(optimizer, torch.optim.Optimizer):
         raise OverlapError(
-            f"weft.overlap(model, optimizer): optimizer is a {type(optimizer).__name__}, expected a torch.optim.Optimizer"
+            f"the optimizer given to weft.overlap is a {type(optimizer).__name__}, expected a torch.optim.Optimizer"
         )
     if isinstance(model, nn.parallel.DistributedDataParallel):
-        raise OverlapError("the model is wrapped in DistributedDataParallel: give weft.overlap the plain module instead")
+        raise OverlapError(
+            "the model is wrapped in DistributedDataParallel: give weft.overlap the plain module instead"
+        )
     named = dict(model.named_parameters())
     _check_parameters(named)
     _check_modules(model)
@@ -53,16 +56,16 @@ def check_local(
     missing = [name for name, p in named.items() if p.requires_grad and id(p) not in held]
     if missing:
         raise OverlapError(
-            f"{len(missing)} trainable parameter(s) of the model are not in the optimizer ({missing[0]}, ...), so their "
-            "gradients would stay local: add them to the optimizer or freeze them with requires_grad_(False)"
+            f"{len(missing)} trainable parameter(s) of the model are not in the optimizer ({missing[0]}, ...), so "
+            "their gradients would stay local: add them to the optimizer or freeze them with requires_grad_(False)"
         )
     trainable = [(name, p) for name, p in named.items() if p.requires_grad]
     if not trainable:
         raise OverlapError("the model has no parameter that requires a gradient: there is nothing to overlap")
     if eager and not element_wise:
         raise OverlapError(
-            f"eager=True updates parameters bucket by bucket, but {type(optimizer).__name__} is not known to work element "
-            "by element: use eager=False"
+            f"eager=True updates parameters bucket by bucket, but {type(optimizer).__name__} is not known to work "
+            "element by element: use eager=False"
         )
     return [name for name, _ in trainable], [parameter for _, parameter in trainable]
 
@@ -104,7 +107,9 @@ def _check_modules(model: nn.Module) -> None:
             )
 
 
-def check_alike(group: dist.ProcessGroup, device: torch.device, description: list[str], refusal: OverlapError | None) -> None:
+def check_alike(
+    group: dist.ProcessGroup, device: torch.device, description: list[str], refusal: OverlapError | None
+) -> None:
     """All workers have the same plan, or all of them raise.  Collective."""
     workers = dist.get_world_size(group)
     refused = -1
@@ -116,7 +121,8 @@ def check_alike(group: dist.ProcessGroup, device: torch.device, description: lis
         raise refusal
     if refused in values:
         raise OverlapError(
-            f"worker {values.index(refused)} refused weft.overlap: look for the message in its log (nothing was changed here)"
+            f"worker {values.index(refused)} refused weft.overlap: look for the message in its log "
+            "(nothing was changed here)"
         )
     if len(set(values)) > 1:
         theirs = _gather_texts(group, device, "\n".join(description))
@@ -142,12 +148,12 @@ def _first_difference(texts: list[str]) -> str:
         for first, other in zip(lines[0], lines[worker], strict=False):
             if first != other:
                 return (
-                    f"workers have different models or settings: worker 0 has `{first}` where worker {worker} has `{other}`; "
-                    "build the same model with the same options, in the same order, on every worker"
+                    f"workers have different models or settings: worker 0 has `{first}` where worker {worker} has "
+                    f"`{other}`; build the same model with the same options, in the same order, on every worker"
                 )
         if len(lines[0]) != len(lines[worker]):
             return (
-                f"workers have different models: worker 0 has {len(lines[0])} parameters and settings, worker {worker} has "
-                f"{len(lines[worker])}; build the same model on every worker"
+                f"workers have different models: worker 0 has {len(lines[0])} parameters and settings, worker {worker} "
+                f"has {len(lines[worker])}; build the same model on every worker"
             )
     return "workers have different models or settings"

@@ -48,9 +48,7 @@ def flat_view(tensor: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
     [1, 3, 5, 2, 4, 6]
     """
     if tensor.stride() != like.stride():
-        tensor = torch.empty_strided(like.shape, like.stride(), dtype=tensor.dtype, device=tensor.device).copy_(
-            tensor
-        )
+        tensor = torch.empty_strided(like.shape, like.stride(), dtype=tensor.dtype, device=tensor.device).copy_(tensor)
     return tensor.detach().as_strided((tensor.numel(),), (1,))
 
 

@@ -50,7 +50,7 @@ class ShardedGradient(torch.Tensor):
 
     @staticmethod
     def __new__(cls, parameter: torch.Tensor, number: int, keeper: GradientKeeper) -> ShardedGradient:
-        made: ShardedGradient = torch.Tensor._make_wrapper_subclass(  # type: ignore[attr-defined]
+        made: ShardedGradient = torch.Tensor._make_wrapper_subclass(
             cls,
             parameter.shape,
             strides=parameter.stride(),
@@ -68,13 +68,13 @@ class ShardedGradient(torch.Tensor):
         added, self.added = self.added, None
         return added
 
-    def __repr__(self, *, tensor_contents: object = None) -> str:
+    def __repr__(self, *, tensor_contents: Any = None) -> str:  # type: ignore[override]
         return f"ShardedGradient(parameter {self.number}, shape {tuple(self.shape)}, in shards on all workers)"
 
-    __torch_function__ = torch._C._disabled_torch_function_impl
+    __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
 
     @classmethod
-    def __torch_dispatch__(
+    def __torch_dispatch__(  # type: ignore[override]
         cls, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         act = _ACTIONS.get(func)

@@ -199,7 +199,10 @@ class Overlap:
             schedule.lay_out(memory, cuts)
             if isinstance(schedule, ShardedSchedule):
                 if self._service:
-                    pieces = [[p for b in schedule.buckets for p in b.plan.owned_by(w)] for w in range(schedule.transport.num_workers)]
+                    pieces = [
+                        [p for b in schedule.buckets for p in b.plan.owned_by(w)]
+                        for w in range(schedule.transport.num_workers)
+                    ]
                     runs = self._service.exchange([overlapping(runs, wanted) for wanted in pieces])
                 import_runs(schedule.updates, runs)
 

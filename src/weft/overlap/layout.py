@@ -15,6 +15,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 ALIGN = 16
 
@@ -113,7 +114,7 @@ def make_buckets(
     for lane_index, (lane, lane_cuts) in enumerate(zip(lanes, cuts, strict=True)):
         edges = [0, *lane_cuts, lane.num_elements]
         first = 0
-        for start, stop in zip(edges, edges[1:], strict=False):
+        for start, stop in pairwise(edges):
             while first < len(lane.slots) and lane.slots[first].end <= start:
                 first += 1
             bucket = _bucket(lane, lane_index, start, stop, first, num_workers)
@@ -141,9 +142,7 @@ def _bucket(lane: Lane, lane_index: int, start: int, stop: int, first: int, num_
         while low < high:
             owner = (low - start) // shard
             end = min(high, start + (owner + 1) * shard)
-            pieces.append(
-                Piece(slot.parameter, low - slot.offset, end - low, owner, low - start - owner * shard)
-            )
+            pieces.append(Piece(slot.parameter, low - slot.offset, end - low, owner, low - start - owner * shard))
             low = end
     return BucketPlan(-1, lane_index, start, stop, shard, tuple(parameters), tuple(pieces))
 

@@ -65,9 +65,7 @@ class GradientArithmetic:
         for run in self._own_runs(numbers):
             run.zero_()
 
-    def unscale_gradients(
-        self, numbers: Sequence[int], found_inf: torch.Tensor, inverse_scale: torch.Tensor
-    ) -> None:
+    def unscale_gradients(self, numbers: Sequence[int], found_inf: torch.Tensor, inverse_scale: torch.Tensor) -> None:
         """For GradScaler: an infinite value in any worker's shard skips the step on all of them."""
         self.forget()
         runs = self._runs(numbers, "GradScaler")
@@ -117,6 +115,5 @@ class GradientArithmetic:
 
 def _power_sum(run: torch.Tensor, order: float) -> torch.Tensor:
     """What must be added (or maximised) over slices to get a norm, in double precision."""
-    norm = torch.linalg.vector_norm(run, order, dtype=torch.float64 if run.dtype != torch.float32 else None)
-    norm = norm.double()
-    return norm if order in (0, float("inf")) else norm**order
+    norm: torch.Tensor = torch.linalg.vector_norm(run, order).double()
+    return norm if order in (0, float("inf")) else torch.pow(norm, order)

@@ -21,14 +21,48 @@ from typing import Any
 
 import torch
 
-_PROPERTIES = (
-    "dtype device layout shape grad requires_grad is_leaf is_sparse is_cuda is_cpu is_meta is_quantized ndim "
-    "itemsize grad_fn is_nested is_mps is_xpu is_mkldnn output_nr retains_grad name"
-).split()
-_METHODS = (
-    "size dim numel nelement ndimension stride element_size is_floating_point is_complex is_contiguous "
-    "is_same_size register_hook register_post_accumulate_grad_hook __hash__ __len__ get_device"
-).split()
+_PROPERTIES = [
+    "dtype",
+    "device",
+    "layout",
+    "shape",
+    "grad",
+    "requires_grad",
+    "is_leaf",
+    "is_sparse",
+    "is_cuda",
+    "is_cpu",
+    "is_meta",
+    "is_quantized",
+    "ndim",
+    "itemsize",
+    "grad_fn",
+    "is_nested",
+    "is_mps",
+    "is_xpu",
+    "is_mkldnn",
+    "output_nr",
+    "retains_grad",
+    "name",
+]
+_METHODS = [
+    "size",
+    "dim",
+    "numel",
+    "nelement",
+    "ndimension",
+    "stride",
+    "element_size",
+    "is_floating_point",
+    "is_complex",
+    "is_contiguous",
+    "is_same_size",
+    "register_hook",
+    "register_post_accumulate_grad_hook",
+    "__hash__",
+    "__len__",
+    "get_device",
+]
 
 
 def _questions() -> frozenset[Any]:
@@ -94,7 +128,7 @@ def _guard_class(plain: type, before_read: Callable[[torch.Tensor], None]) -> ty
 
     def reduce_ex(self: torch.Tensor, protocol: Any) -> Any:
         before_read(self)
-        return self.__reduce_ex__(protocol)
+        return self.__reduce_ex__(protocol)  # type: ignore[no-untyped-call]
 
     namespace = {
         "__torch_function__": classmethod(torch_function),

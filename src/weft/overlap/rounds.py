@@ -105,7 +105,7 @@ class Rounds(ABC):
             self._begin()
         if not self._end_queued:
             self._end_queued = True
-            torch.autograd.Variable._execution_engine.queue_callback(self._backward_ended)  # type: ignore[attr-defined]
+            torch.autograd.Variable._execution_engine.queue_callback(self._backward_ended)
         self.clock.gradient_ready(number)
         if self._buckets_of[number][0].phase is not Phase.COLLECTING:
             raise OverlapError(

@@ -55,7 +55,8 @@ class StateService:
     @staticmethod
     def group(ranks: list[int]) -> dist.ProcessGroup:
         """A group whose waits never time out: nobody may ask for hours.  Collective."""
-        return dist.new_group(ranks, backend="gloo", timeout=_NEVER)
+        group: dist.ProcessGroup = dist.new_group(ranks, backend="gloo", timeout=_NEVER)
+        return group
 
     @contextmanager
     def changing(self, step_done: bool = False) -> Iterator[None]:

@@ -66,7 +66,7 @@ class StepClock:
 
     def __init__(self, rank: int, now: Callable[[], float] = time.perf_counter) -> None:
         self._rank = rank
-        self._now = now
+        self.now = now
         self.steps: deque[StepTimes] = deque(maxlen=_KEPT_STEPS)
         self.current = StepTimes(0, now())
         self.tracing = False
@@ -78,31 +78,31 @@ class StepClock:
 
     def forward_began(self) -> None:
         if not self.current.forward_begin_s:
-            self.current.forward_begin_s = self._now()
+            self.current.forward_begin_s = self.now()
 
     def forward_ended(self) -> None:
-        self.current.forward_end_s = self._now()
+        self.current.forward_end_s = self.now()
 
     def parameter_read(self, number: int) -> None:
         current = self.current
         if number not in current.read_s and current.forward_begin_s:
-            current.read_s[number] = self._now() - current.forward_begin_s - current.forward_wait_s
+            current.read_s[number] = self.now() - current.forward_begin_s - current.forward_wait_s
 
     def gradient_ready(self, number: int) -> None:
         current = self.current
         waited = current.backward_wait_s + current.backward_update_s
-        current.ready_s[number] = self._now() - current.forward_end_s - waited
+        current.ready_s[number] = self.now() - current.forward_end_s - waited
 
     def backward_ended(self) -> None:
-        self.current.backward_end_s = self._now()
+        self.current.backward_end_s = self.now()
 
     def step_began(self) -> None:
         self._in_step = True
-        self.current.update_begin_s = self._now()
+        self.current.update_begin_s = self.now()
 
     def step_ended(self) -> None:
         done = self.current
-        done.end_s = self._now()
+        done.end_s = self.now()
         self._in_step = False
         if self.tracing:
             self._compute_spans(done)
@@ -110,15 +110,15 @@ class StepClock:
         self.current = StepTimes(done.number + 1, done.end_s)
 
     def launched(self, kind: str, bucket: Bucket) -> None:
-        self._launched[kind, bucket.plan.index] = self._now()
+        self._launched[kind, bucket.plan.index] = self.now()
 
     @contextmanager
     def waiting(self, kind: str, bucket: Bucket) -> Iterator[None]:
         """Blocked until a collective is done: exposed communication."""
-        began = self._now()
+        began = self.now()
         with record_function(f"weft: wait {kind}"):
             yield
-        ended = self._now()
+        ended = self.now()
         current = self.current
         if self._in_step:
             current.step_wait_s += ended - began
@@ -131,11 +131,11 @@ class StepClock:
 
     @contextmanager
     def updating(self, bucket: Bucket) -> Iterator[None]:
-        began = self._now()
+        began = self.now()
         with record_function(f"weft: update bucket {bucket.plan.index}"):
             yield
         if not self._in_step:
-            self.current.backward_update_s += self._now() - began
+            self.current.backward_update_s += self.now() - began
 
     def median(self, value: Callable[[StepTimes], float], last: int = _KEPT_STEPS) -> float:
         """Over the last steps; the first has no beginning."""

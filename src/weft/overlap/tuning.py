@@ -1,16 +1,173 @@
-"""Fusion tuned while training."""
+"""Fusion tuned while training.
+
+    step 1          shows the order in which gradients become ready; the flat memory takes it up
+                    the link is measured with a few collectives of our own
+    steps 2 to 5    show when each gradient is ready and when each parameter is read
+    then            a plan by the recurrence (weft.perf.fusion), and trials around it: a few steps each, judged by the
+                    median over steps of the slowest worker's step time; the best plan stays
+
+Rank 0 decides, everybody follows: what is decided is broadcast, so that all workers change plan in the same step.
+The paper's idea is to tune fusion while training; recurrence, knobs and search are ours.
+"""
 
 from __future__ import annotations
 
+import logging
+import statistics
 from collections.abc import Callable, Sequence
 
+import torch
+
+from weft.overlap.layout import ALIGN, granularity, snap
+from weft.overlap.link_probe import measure_link
 from weft.overlap.rounds import Rounds
+from weft.overlap.sharded import ShardedSchedule
+from weft.overlap.timing import StepTimes
+from weft.perf.fusion import Search, describe, scaled_cuts
+from weft.perf.link import Link
+from weft.perf.step_profile import Mode, ParameterTiming, StepProfile
+
+logger = logging.getLogger("weft.overlap")
+
+_FIRST_TRIAL_STEP = 5
+_STEPS_PER_TRIAL = 4
+_MAX_TRIALS = 9
+_PATIENCE = 3
+_MAX_CUTS = 4096
+
+Cuts = tuple[int, ...]
 
 
 class Tuner:
+    """Called after every step; idle once the plan is settled."""
+
     def __init__(self, schedule: Rounds, bucket_bytes: int | None, tune: bool) -> None:
-        self.relayout: Callable[[Sequence[int], Sequence[Sequence[int]]], None]
+        # Moves parameters and state to another plan; the handle puts it in.
+        self.relayout: Callable[[Sequence[int], Sequence[Sequence[int]]], None] = lambda order, cuts: None
+        self.link: Link | None = None
+        self.profile: StepProfile | None = None
         self._schedule = schedule
+        self._device = schedule.parameters[0].device
+        self._searching = tune and bucket_bytes is None and isinstance(schedule, ShardedSchedule)
+        self._search = Search(max_trials=_MAX_TRIALS, patience=_PATIENCE)
+        self._point: tuple[float, ...] = ()
+        self._steps_in_trial = 0
+        self._lane = 0
+
+    @property
+    def finished(self) -> bool:
+        return not self._searching and self.link is not None
 
     def after_step(self) -> None:
-        pass
+        if self._schedule.transport.num_workers == 1:
+            return
+        if self._schedule.num_steps == 1:
+            self._take_up_order()
+            self._measure_link()
+        elif self._searching and self._schedule.num_steps == _FIRST_TRIAL_STEP:
+            self._start_search()
+        elif self._searching and self._schedule.num_steps > _FIRST_TRIAL_STEP:
+            self._steps_in_trial += 1
+            if self._steps_in_trial == _STEPS_PER_TRIAL:
+                self._end_trial()
+
+    def describe(self) -> str:
+        """The plan in force, in words."""
+        lane = self._schedule.memory.lanes[self._lane]
+        return describe(self._schedule.cuts[self._lane], lane.num_elements, lane.element_bytes)
+
+    # ---- first steps
+
+    def _take_up_order(self) -> None:
+        schedule = self._schedule
+        seen = list(dict.fromkeys(schedule.ready_order))
+        # What had no gradient in the first step keeps its place behind the others.
+        order = seen + [number for number in schedule.memory.order if number not in set(seen)]
+        agreed = self._agree(torch.tensor(order, dtype=torch.int64)).tolist()
+        sizes = [len(lane.slots) for lane in schedule.memory.lanes]
+        self._lane = sizes.index(max(sizes))
+        if tuple(agreed) != schedule.memory.order:
+            self.relayout(agreed, schedule.cuts)
+
+    def _measure_link(self) -> None:
+        self.link = measure_link(self._schedule.transport, self._device)
+        link = self.link
+        self._schedule.clock.predict = lambda num_bytes: link.alpha_s + link.beta_s_per_byte * num_bytes
+        if isinstance(self._schedule, ShardedSchedule):
+            self._schedule.link = link
+
+    # ---- search
+
+    def _start_search(self) -> None:
+        self.profile = self._make_profile(list(self._schedule.clock.steps)[-(_FIRST_TRIAL_STEP - 1) :])
+        self._next_trial()
+
+    def _end_trial(self) -> None:
+        recent = list(self._schedule.clock.steps)[-(_STEPS_PER_TRIAL - 1) :]  # the first one paid for the change
+        slowest = torch.tensor([step.total_s for step in recent], dtype=torch.float64, device=self._device)
+        self._schedule.transport.all_reduce(slowest, maximum=True)
+        if self._schedule.transport.rank == 0:
+            self._search.tell(self._point, statistics.median(slowest.tolist()))
+        self._next_trial()
+
+    def _next_trial(self) -> None:
+        """Rank 0 asks its search; a message of [goes on, number of cuts, cuts...] tells the others."""
+        message = torch.zeros(_MAX_CUTS + 2, dtype=torch.int64)
+        if self._schedule.transport.rank == 0:
+            self._point = self._search.best() if self._search.finished else self._search.ask()
+            cuts = self._cuts(self._point)[:_MAX_CUTS]
+            message[: len(cuts) + 2] = torch.tensor([not self._search.finished, len(cuts), *cuts])
+        goes_on, count, *rest = self._agree(message).tolist()
+        cuts = tuple(rest[:count])
+        if cuts != self._schedule.cuts[self._lane]:
+            all_cuts = list(self._schedule.cuts)
+            all_cuts[self._lane] = cuts
+            self.relayout(self._schedule.memory.order, all_cuts)
+        self._steps_in_trial = 0
+        if not goes_on:
+            self._searching = False
+            if self._schedule.transport.rank == 0:
+                logger.info("fusion tuned in %d steps: %s", self._schedule.num_steps, self.describe())
+
+    def _cuts(self, point: Sequence[float]) -> Cuts:
+        assert self.profile is not None
+        assert self.link is not None
+        schedule = self._schedule
+        lane, workers = schedule.memory.lanes[self._lane], schedule.transport.num_workers
+        cuts = scaled_cuts(self.profile, self.link, workers, self._mode, granularity(workers), *point)
+        return snap(cuts, lane, workers)
+
+    @property
+    def _mode(self) -> Mode:
+        eager = isinstance(self._schedule, ShardedSchedule) and self._schedule.eager
+        return Mode.EAGER if eager else Mode.BARRIER
+
+    def _make_profile(self, steps: Sequence[StepTimes]) -> StepProfile:
+        lane = self._schedule.memory.lanes[self._lane]
+        forward = statistics.median(step.forward_s for step in steps)
+        backward = statistics.median(step.backward_s for step in steps)
+        update = statistics.median(step.update_s for step in steps)
+        num_elements = sum(other.num_elements for other in self._schedule.memory.lanes)
+        timings = []
+        for slot in lane.slots:
+            ready = _median_of(step.ready_s.get(slot.parameter) for step in steps)
+            read = _median_of(step.read_s.get(slot.parameter) for step in steps)
+            timings.append(
+                ParameterTiming(
+                    -(-slot.num_elements // ALIGN) * ALIGN,
+                    backward if ready is None else min(max(ready, 0.0), backward),
+                    0.0 if read is None else min(max(read, 0.0), forward),
+                )
+            )
+        per_element = update * self._schedule.transport.num_workers / num_elements
+        return StepProfile(tuple(timings), max(forward, 0.0), max(backward, 0.0), per_element, lane.element_bytes)
+
+    def _agree(self, message: torch.Tensor) -> torch.Tensor:
+        message = message.to(self._device)
+        self._schedule.transport.broadcast(message).wait()
+        return message
+
+
+def _median_of(values: object) -> float | None:
+    known = [value for value in values if value is not None]  # type: ignore[attr-defined]
+    return statistics.median(known) if known else None

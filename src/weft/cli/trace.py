@@ -1,0 +1,163 @@
+"""``weft trace FILE...``: a recorded timeline in words, and several workers' timelines joined into one."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from weft.core.chrome_trace import Span, spans_of, write_chrome_trace
+from weft.errors import InputError
+from weft.perf.timeline import WorkerSummary, bars, summarize, typical_step
+
+app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+
+BAR_WIDTH = 72
+EXPECTED = "expected a trace written by `with handle.trace(path):` around some training steps"
+COLUMNS = ("worker", "steps", "step ms", "forward", "backward", "update", "comm.", "exposed", "hidden")
+LEGEND = "F forward  B backward  U update  . waiting  |  R reduce-scatter  G all-gather  A all-reduce"
+
+
+@app.command()
+def trace(
+    files: Annotated[list[Path], typer.Argument(metavar="FILE", help="Chrome traces, one per worker.")],
+    as_json: Annotated[bool, typer.Option("--json", help="Print the numbers as JSON.")] = False,
+    out: Annotated[Path | None, typer.Option("--out", help="Join all files into this one, for Perfetto.")] = None,
+) -> None:
+    """Where the time of a training step went, worker by worker.
+
+    Times are medians over the steps in the file, in milliseconds. "exposed" is the time that computing waited
+    for the network; "hidden" is the share of the time on the wire under which nobody waited. Each file's
+    clock starts at its own first step.
+    """
+    spans = _joined({file: read_spans(file) for file in files})
+    summaries = summarize(spans)
+    if out is not None:
+        _write(out, files, spans)
+    if as_json:
+        typer.echo(json.dumps({"workers": [_row(summary) for summary in summaries]}, indent=2))
+        return
+    typer.echo(table([_cells(summary) for summary in summaries]))
+    for summary in summaries:
+        typer.echo()
+        typer.echo(_picture(spans, summary.worker))
+    typer.echo(LEGEND)
+    if out is not None:
+        typer.echo(f"\njoined into {out}: open it in Perfetto or chrome://tracing")
+
+
+def read_spans(file: Path) -> list[Span]:
+    """The spans of one file, or an :class:`InputError` that says what is wrong with it."""
+    name = str(file)
+    try:
+        text = file.read_text(encoding="utf-8")
+    except OSError as error:
+        raise InputError(f"cannot be read ({error.strerror}): {EXPECTED}", file=name) from error
+    except UnicodeDecodeError as error:
+        raise InputError(f"is not text: {EXPECTED}", file=name) from error
+    if not text.strip():
+        raise InputError(f"is empty: {EXPECTED}", file=name)
+    try:
+        document = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise InputError(f"is not JSON ({error.msg}): {EXPECTED}", file=name, line=error.lineno) from error
+    except RecursionError as error:
+        raise InputError(f"is nested too deeply: {EXPECTED}", file=name) from error
+    if not isinstance(document, dict) or not isinstance(document.get("traceEvents"), list):
+        raise InputError(f'has no "traceEvents" list: {EXPECTED}', file=name)
+    try:
+        spans = spans_of(document)
+    except (KeyError, TypeError, AttributeError) as error:
+        raise InputError(f"has an event without the usual fields ({error}): {EXPECTED}", file=name) from error
+    for span in spans:
+        if not all(isinstance(text, str) for text in (span.process, span.track, span.name)):
+            raise InputError(f"has an event whose name is no text: {EXPECTED}", file=name)
+        if not isinstance(span.args, dict):
+            raise InputError(f"the span {span.name!r} has args that are no object: {EXPECTED}", file=name)
+        if not (math.isfinite(span.start_s) and math.isfinite(span.duration_s) and span.duration_s >= 0):
+            raise InputError(f"the span {span.name!r} does not last 0 s or more: {EXPECTED}", file=name)
+    if not any(span.name == "forward" and span.duration_s > 0 for span in spans):
+        raise InputError(f'has no span named "forward": {EXPECTED}', file=name)
+    return spans
+
+
+def _joined(by_file: dict[Path, list[Span]]) -> list[Span]:
+    """All spans; a worker that several files know gets the file's name behind its own."""
+    owners = Counter(process for spans in by_file.values() for process in {span.process for span in spans})
+    return [
+        replace(span, process=f"{span.process} ({file})") if owners[span.process] > 1 else span
+        for file, spans in by_file.items()
+        for span in spans
+    ]
+
+
+def _write(out: Path, files: Sequence[Path], spans: Sequence[Span]) -> None:
+    if any(out.resolve() == file.resolve() for file in files):
+        raise InputError("is one of the files to join: give --out a name of its own", file=str(out))
+    try:
+        write_chrome_trace(out, spans)
+    except OSError as error:
+        raise InputError(
+            f"cannot be written ({error.strerror}): give --out a path in a folder of yours", file=str(out)
+        ) from error
+
+
+def _row(summary: WorkerSummary) -> dict[str, object]:
+    return {
+        "worker": summary.worker,
+        "steps": summary.num_steps,
+        "step_ms": _ms(summary.step_s),
+        "forward_ms": _ms(summary.forward_s),
+        "backward_ms": _ms(summary.backward_s),
+        "update_ms": _ms(summary.update_s),
+        "communication_ms": _ms(summary.communication_s),
+        "exposed_ms": _ms(summary.exposed_s),
+        "hidden_share": round(summary.hidden_share, 4),
+        "bytes_per_step": round(summary.bytes_per_step),
+    }
+
+
+def _cells(summary: WorkerSummary) -> list[str]:
+    times = (
+        summary.step_s,
+        summary.forward_s,
+        summary.backward_s,
+        summary.update_s,
+        summary.communication_s,
+        summary.exposed_s,
+    )
+    shown = [f"{_ms(time):.1f}" for time in times]
+    return [summary.worker, str(summary.num_steps), *shown, f"{summary.hidden_share:.0%}"]
+
+
+def table(rows: Sequence[Sequence[str]]) -> str:
+    """Columns under their names: the first to the left, numbers to the right."""
+    widths = [max(map(len, column)) for column in zip(COLUMNS, *rows, strict=True)]
+    lines = []
+    for row in (COLUMNS, *rows):
+        cells = [row[0].ljust(widths[0])]
+        cells += [cell.rjust(width) for cell, width in zip(row[1:], widths[1:], strict=True)]
+        lines.append("  ".join(cells))
+    return "\n".join(lines)
+
+
+def _picture(spans: Sequence[Span], worker: str) -> str:
+    start_s, end_s = typical_step(spans, worker)
+    computed, travelled = bars(spans, worker, BAR_WIDTH)
+    return "\n".join(
+        [
+            f"{worker}, one step of {_ms(end_s - start_s):.1f} ms",
+            f"  compute        |{computed}|",
+            f"  communication  |{travelled}|",
+        ]
+    )
+
+
+def _ms(seconds: float) -> float:
+    return round(seconds * 1e3, 3)

@@ -1,0 +1,56 @@
+"""What a collective costs on this link, measured once with a few of our own."""
+
+from __future__ import annotations
+
+import time
+
+import torch
+
+from weft.overlap.transport.base import Exchange, Transport
+from weft.perf.link import Link, fit_link
+
+_SIZES_BYTES = (16 << 10, 256 << 10, 1 << 20)
+_REPEATS = 3
+# Tags of a real step's buckets start at 0; these are far above any plan's.
+_FIRST_INDEX = 1 << 14
+
+
+def measure_link(transport: Transport, device: torch.device) -> Link:
+    """Time reduce-scatters of several sizes; the same result on every worker.  Collective."""
+    samples: list[tuple[float, float]] = []
+    launches: list[float] = []
+    for number, num_bytes in enumerate(_SIZES_BYTES):
+        exchange = _exchange(transport, device, num_bytes, _FIRST_INDEX + number)
+        for repeat in range(_REPEATS + 1):
+            transport.open_reduce(exchange, repeat)
+            transport.all_reduce(torch.zeros(1, device=device))
+            began = time.perf_counter()
+            transport.launch_reduce(exchange, repeat)
+            launches.append(time.perf_counter() - began)
+            transport.finish_reduce(exchange)
+            transport.settle_sends(exchange)
+            if device.type == "cuda":
+                torch.cuda.synchronize(device)
+            if repeat:  # the first one warms connections up
+                samples.append((exchange.wire_bytes, time.perf_counter() - began))
+    link = fit_link(samples, launch_s=sorted(launches)[len(launches) // 2])
+    agreed = torch.tensor([link.alpha_s, link.beta_s_per_byte * 1e9, link.launch_s], dtype=torch.float64, device=device)
+    transport.broadcast(agreed).wait()
+    alpha, nanoseconds_per_byte, launch = agreed.tolist()
+    return Link(alpha, nanoseconds_per_byte * 1e-9, launch)
+
+
+def _exchange(transport: Transport, device: torch.device, num_bytes: int, index: int) -> Exchange:
+    shard = num_bytes // 4
+    send = torch.zeros(transport.num_workers, shard + 1, device=device)
+    stage = [send[w] if w == transport.rank else send.new_empty(shard + 1) for w in range(transport.num_workers)]
+    return Exchange(
+        index=index,
+        shard=shard,
+        send=send,
+        stage=stage if transport.needs_stage else [],
+        region=send.new_zeros(transport.num_workers * shard),
+        reduce_works=[],
+        send_works=[],
+        gather_works=[],
+    )
