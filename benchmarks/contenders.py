@@ -200,6 +200,12 @@ class WeftTrainer(Trainer):
     def drain(self) -> None:
         self.handle.flush()
 
+    def is_tuned(self) -> bool:
+        return bool(self.handle.report().tuned)
+
+    def details(self) -> dict[str, Any]:
+        return {"plan": self.handle.report().plan}
+
     def state_tensors(self) -> list[Tensor]:
         # The optimizer itself holds nothing while its state is sharded.
         updates = getattr(self.handle.schedule, "updates", ())

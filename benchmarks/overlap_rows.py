@@ -62,6 +62,7 @@ def make_row(
         "round_ms": {name: [_ms(seconds) for seconds in lane["round_s"]] for name, lane in measured.items()},
         "peak_bytes": dict(peak_bytes),
         "plans": {name: lane["plan"] for name, lane in measured.items() if "plan" in lane},
+        "tuning_steps": {name: lane["num_tuning_steps"] for name, lane in measured.items() if "plan" in lane},
     }
     return row
 

@@ -70,7 +70,7 @@ class Scenario:
 
     def memory(self, contender: str) -> Scenario:
         """One contender in processes of its own, to see how much memory it takes."""
-        effort = replace(self.effort, num_tuning_steps=8, num_rounds=1)
+        effort = replace(self.effort, num_tuning_steps=12, num_rounds=1)
         return replace(self, contenders=(contender,), effort=effort)
 
     @property

@@ -38,6 +38,7 @@ class Lane:
         self.step_times: list[StepTimes] = []
         self.round_s: list[float] = []
         self.sent_bytes: list[float] = []
+        self.num_tuning_steps = 0
 
     def step(self) -> None:
         loss = self.trainer.step(self.batches[len(self.losses) % len(self.batches)])
@@ -46,10 +47,9 @@ class Lane:
     def warm_up(self, effort: Effort) -> None:
         for _ in range(effort.num_warmup_steps):
             self.step()
-        num_left = effort.num_tuning_steps
-        while num_left > 0 and not self.trainer.is_tuned():
+        while self.num_tuning_steps < effort.num_tuning_steps and not self.trainer.is_tuned():
             self.step()
-            num_left -= 1
+            self.num_tuning_steps += 1
         self.trainer.drain()
 
     def run_round(self, num_steps: int) -> None:
@@ -78,6 +78,7 @@ class Lane:
             "round_s": rounds,
             "wire_bytes_per_step": median(_max_over_ranks(self.sent_bytes)),
             "state_bytes": sum(t.numel() * t.element_size() for t in self.trainer.state_tensors()),
+            "num_tuning_steps": self.num_tuning_steps,
             **self.trainer.details(),
         }
 

@@ -45,6 +45,7 @@ def run_on_loopback(module: str, scenario: Scenario) -> list[dict[str, Any]]:
     finally:
         for worker in workers:
             worker.kill()
+            worker.wait()
     assert [worker.returncode for worker in workers] == [0, 0], "\n".join(outputs)
     return [json.loads(line) for line in outputs[0].splitlines() if line.startswith("{")]
 
