@@ -242,6 +242,8 @@ class ShardedSchedule(Rounds):
             self.transport.finish_reduce(bucket.exchange)
         bucket.add_carry()
         bucket.phase = Phase.REDUCED
+        if bucket.plan.index == 0 and not self.transport.ordered:  # there it would make the host wait for the device
+            self.num_votes = bucket.votes()
 
     def _update(self, bucket: Bucket, options: Options, amp: dict[str, Any]) -> None:
         if bucket.phase is Phase.REDUCING:
