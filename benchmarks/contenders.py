@@ -73,10 +73,7 @@ class Trainer:
     def state_tensors(self) -> list[Tensor]:
         """Optimizer state that this worker holds."""
         return [
-            value
-            for state in self.optimizer.state.values()
-            for value in state.values()
-            if isinstance(value, Tensor)
+            value for state in self.optimizer.state.values() for value in state.values() if isinstance(value, Tensor)
         ]
 
     def close(self) -> None:

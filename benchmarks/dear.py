@@ -42,9 +42,7 @@ class _Bucket:
 class Dear:
     """Trains in place: ``step()`` where the loop has ``optimizer.step()``, ``drain()`` at the end."""
 
-    def __init__(
-        self, model: nn.Module, make_optimizer: MakeOptimizer, *, bucket_bytes: int = BUCKET_BYTES
-    ) -> None:
+    def __init__(self, model: nn.Module, make_optimizer: MakeOptimizer, *, bucket_bytes: int = BUCKET_BYTES) -> None:
         group = dist.group.WORLD
         if group is None:
             raise RuntimeError("DeAR needs a process group: call init_process_group() first")
@@ -94,9 +92,7 @@ class Dear:
             if isinstance(value, Tensor)
         ]
 
-    def _make_bucket(
-        self, index: int, parameters: list[nn.Parameter], make_optimizer: MakeOptimizer
-    ) -> _Bucket:
+    def _make_bucket(self, index: int, parameters: list[nn.Parameter], make_optimizer: MakeOptimizer) -> _Bucket:
         workers, rank, dtype = self._transport.num_workers, self._transport.rank, parameters[0].dtype
         shard = -(-sum(p.numel() for p in parameters) // workers)
         send = torch.zeros(workers, shard + 1, dtype=dtype)

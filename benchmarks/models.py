@@ -41,8 +41,7 @@ class Workload:
     def batches(self, rank: int, num_batches: int) -> list[Batch]:
         """This rank's batches, to be used in turn."""
         return [
-            self.make_batch(torch.Generator().manual_seed(SEED + 7919 * rank + index))
-            for index in range(num_batches)
+            self.make_batch(torch.Generator().manual_seed(SEED + 7919 * rank + index)) for index in range(num_batches)
         ]
 
 
@@ -97,9 +96,7 @@ class Residual(nn.Module):
         self.norm_2 = nn.BatchNorm2d(num_out)
         self.shortcut: nn.Module = nn.Identity()
         if stride != 1 or num_in != num_out:
-            self.shortcut = nn.Sequential(
-                nn.Conv2d(num_in, num_out, 1, stride, bias=False), nn.BatchNorm2d(num_out)
-            )
+            self.shortcut = nn.Sequential(nn.Conv2d(num_in, num_out, 1, stride, bias=False), nn.BatchNorm2d(num_out))
 
     def forward(self, x: Tensor) -> Tensor:
         y = self.norm_2(self.conv_2(F.relu(self.norm_1(self.conv_1(x)))))
@@ -145,9 +142,7 @@ def _token_batch(vocabulary: int, num_sequences: int, length: int) -> Callable[[
 
 def _class_batch(shape: tuple[int, ...], num_classes: int) -> Callable[[torch.Generator], Batch]:
     def make(generator: torch.Generator) -> Batch:
-        return torch.randn(shape, generator=generator), torch.randint(
-            0, num_classes, shape[:1], generator=generator
-        )
+        return torch.randn(shape, generator=generator), torch.randint(0, num_classes, shape[:1], generator=generator)
 
     return make
 
@@ -165,9 +160,7 @@ _REAL = {
         _adamw,
         _module_list("blocks"),
     ),
-    "resnet": Workload(
-        "resnet", _resnet, _class_batch((4, 3, 32, 32), 100), F.cross_entropy, _sgd, _children
-    ),
+    "resnet": Workload("resnet", _resnet, _class_batch((4, 3, 32, 32), 100), F.cross_entropy, _sgd, _children),
     "mlp": Workload(
         "mlp",
         lambda: _mlp(1024, 1792, 4, 512),
@@ -176,9 +169,7 @@ _REAL = {
         _sgd,
         _children,
     ),
-    "tiny": Workload(
-        "tiny", lambda: _mlp(32, 64, 3, 8), _class_batch((16, 32), 8), F.cross_entropy, _adamw, _children
-    ),
+    "tiny": Workload("tiny", lambda: _mlp(32, 64, 3, 8), _class_batch((16, 32), 8), F.cross_entropy, _adamw, _children),
 }
 
 
@@ -195,9 +186,7 @@ def find_workload(name: str, timed: TimedSize | None = None) -> Workload:
     """The workload of that name; ``timed`` gives the size of the one called ``timed``."""
     if name == "timed":
         if timed is None:
-            raise UsageError(
-                "the timed model was asked for without a size: give parameters, layers and compute time"
-            )
+            raise UsageError("the timed model was asked for without a size: give parameters, layers and compute time")
         size = timed
         return Workload(
             "timed",

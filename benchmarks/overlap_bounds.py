@@ -49,9 +49,7 @@ def half_exchange_s(num_bytes: int, num_workers: int, rate_bits_per_s: float) ->
 
 def rate_for_ratio(shape: StepShape, num_workers: int, network_over_compute: float) -> float:
     """The link rate at which the network needs ``network_over_compute`` times as long as the compute."""
-    return (
-        2 * half_exchange_s(shape.gradient_bytes, num_workers, 1.0) / (network_over_compute * shape.compute_s)
-    )
+    return 2 * half_exchange_s(shape.gradient_bytes, num_workers, 1.0) / (network_over_compute * shape.compute_s)
 
 
 def network_over_compute(shape: StepShape, num_workers: int, rate_bits_per_s: float) -> float:
@@ -59,9 +57,7 @@ def network_over_compute(shape: StepShape, num_workers: int, rate_bits_per_s: fl
     return 2 * half_exchange_s(shape.gradient_bytes, num_workers, rate_bits_per_s) / shape.compute_s
 
 
-def barrier_bound_s(
-    shape: StepShape, num_workers: int, rate_bits_per_s: float, *, sharded: bool = False
-) -> float:
+def barrier_bound_s(shape: StepShape, num_workers: int, rate_bits_per_s: float, *, sharded: bool = False) -> float:
     """The least a step can take when the gather waits for the end of backward (DeAR)."""
     half_s = half_exchange_s(shape.gradient_bytes, num_workers, rate_bits_per_s)
     update_s = shape.update_s / num_workers if sharded else shape.update_s

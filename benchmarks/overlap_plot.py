@@ -53,13 +53,9 @@ def draw(rows: Sequence[Row], path: Path, caption: str) -> None:
         2, num_columns, figsize=(4.6 * num_columns, 7.6), squeeze=False, layout="constrained"
     )
     for column, model in enumerate(models):
-        own = sorted(
-            (row for row in real if row["model"] == model), key=lambda row: row["network_over_compute"]
-        )
+        own = sorted((row for row in real if row["model"] == model), key=lambda row: row["network_over_compute"])
         _step_times(axes[0][column], own, f"{model}, 2 hosts")
-        _speedups(
-            axes[1][column], own, [f"{row['network_over_compute']:.2f}" for row in own], "network / compute"
-        )
+        _speedups(axes[1][column], own, [f"{row['network_over_compute']:.2f}" for row in own], "network / compute")
     if growth:
         hosts = [str(row["hosts"]) for row in growth]
         _growth(axes[0][-1], growth, hosts)
@@ -109,9 +105,7 @@ def _growth(axis: Any, rows: Sequence[Row], hosts: Sequence[str]) -> None:
     width = 0.8 / max(1, len(shown))
     for index, (field, name, colour) in enumerate(shown):
         places = [place + (index - (len(shown) - 1) / 2) * width for place in range(len(rows))]
-        axis.bar(
-            places, [row.get(f"{field}_ms") or 0.0 for row in rows], width * 0.92, color=colour, label=name
-        )
+        axis.bar(places, [row.get(f"{field}_ms") or 0.0 for row in rows], width * 0.92, color=colour, label=name)
     for place, row in enumerate(rows):
         label = "bound with barrier" if place == 0 else None
         axis.hlines(row["bound_ms"], place - 0.45, place + 0.45, color="#444444", linestyles=":", label=label)

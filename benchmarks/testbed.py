@@ -150,9 +150,7 @@ class Testbed:
             raise errors[0]
         return [HostOutput(rank, exit_codes[rank], tuple(kept[rank])) for rank in range(self.plan.num_hosts)]
 
-    def _start(
-        self, rank: int, command: Command, env: Mapping[str, str], cwd: Path | None
-    ) -> subprocess.Popen[str]:
+    def _start(self, rank: int, command: Command, env: Mapping[str, str], cwd: Path | None) -> subprocess.Popen[str]:
         worker = subprocess.Popen(
             worker_command(self.plan, rank, self.core_of(rank), command),
             env={**os.environ, **env, **worker_environment(self.plan, rank)},
@@ -180,9 +178,7 @@ class Testbed:
                         raise _failure(rank, f"ended with exit code {exit_code}", command, worker, kept[rank])
             if waiting and time.monotonic() > deadline_s:
                 rank = min(waiting)
-                raise _failure(
-                    rank, f"was still running after {timeout_s:g} s", command, waiting[rank], kept[rank]
-                )
+                raise _failure(rank, f"was still running after {timeout_s:g} s", command, waiting[rank], kept[rank])
 
     def _stop_workers(self) -> list[int]:
         """End every worker's whole session; exit codes by rank."""
@@ -241,9 +237,7 @@ def _remove_namespace(namespace: str) -> None:
         for pid in pids:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
-        time.sleep(
-            0.02
-        )  # a killed process leaves its namespace when the kernel gets to it; there is no event for that
+        time.sleep(0.02)  # a killed process leaves its namespace when the kernel gets to it; there is no event for that
     subprocess.run(("ip", "netns", "del", namespace), capture_output=True)
 
 
@@ -269,24 +263,16 @@ def _read_lines(
                 errors.append(error)
 
 
-def _failure(
-    rank: int, what: str, command: Command, worker: subprocess.Popen[str], kept: Iterable[str]
-) -> HostFailed:
-    time.sleep(
-        0.1 if worker.poll() is not None else 0.0
-    )  # let the reader take the last words out of the pipe
+def _failure(rank: int, what: str, command: Command, worker: subprocess.Popen[str], kept: Iterable[str]) -> HostFailed:
+    time.sleep(0.1 if worker.poll() is not None else 0.0)  # let the reader take the last words out of the pipe
     words = "\n    ".join(list(kept)[-15:]) or "(it printed nothing)"
-    return HostFailed(
-        f"host {rank}: `{shorten(' '.join(command), 100)}` {what}; the last it said:\n    {words}"
-    )
+    return HostFailed(f"host {rank}: `{shorten(' '.join(command), 100)}` {what}; the last it said:\n    {words}")
 
 
 def _this_process() -> Owner:
     born_ticks = _born_ticks(os.getpid())
     if born_ticks is None:
-        raise MissingToolError(
-            "/proc is not mounted: the testbed needs it to tell live owners from dead ones"
-        )
+        raise MissingToolError("/proc is not mounted: the testbed needs it to tell live owners from dead ones")
     return Owner(os.getpid(), born_ticks)
 
 

@@ -62,9 +62,7 @@ class NetworkPlan:
 
     def __post_init__(self) -> None:
         if not 1 <= self.num_hosts <= 200:
-            raise UsageError(
-                f"a testbed of {self.num_hosts} hosts was asked for: between 1 and 200 fit its network"
-            )
+            raise UsageError(f"a testbed of {self.num_hosts} hosts was asked for: between 1 and 200 fit its network")
         check_rate(self.rate_bits_per_s)
 
     @property
@@ -130,9 +128,7 @@ class NetworkPlan:
 def check_rate(rate_bits_per_s: float) -> None:
     """Refuse rates that ``tc`` would misread or that no run would end with."""
     if not 1e5 <= rate_bits_per_s <= 1e11:
-        raise UsageError(
-            f"a link rate of {rate_bits_per_s:g} bit/s was asked for: expected between 1e5 and 1e11"
-        )
+        raise UsageError(f"a link rate of {rate_bits_per_s:g} bit/s was asked for: expected between 1e5 and 1e11")
 
 
 def worker_environment(plan: NetworkPlan, rank: int) -> dict[str, str]:

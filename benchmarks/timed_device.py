@@ -75,8 +75,7 @@ class TimedModel(nn.Module):
         device = TimedDevice()
         forward_s = compute_s / 3 / num_layers
         self.layers = nn.ModuleList(
-            TimedLayer(num_parameters // num_layers, device, forward_s, 2 * forward_s)
-            for _ in range(num_layers)
+            TimedLayer(num_parameters // num_layers, device, forward_s, 2 * forward_s) for _ in range(num_layers)
         )
 
     def forward(self, x: Tensor) -> Tensor:

@@ -264,9 +264,7 @@ def run_on_loopback(command: tuple[str, ...], outcome: Outcome) -> None:
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description="DDP and weft on the same slow link.")
-    parser.add_argument(
-        "--steps", type=int, default=NUM_STEPS, help="training steps of each (default %(default)s)"
-    )
+    parser.add_argument("--steps", type=int, default=NUM_STEPS, help="training steps of each (default %(default)s)")
     options = parser.parse_args()
     if "RANK" in os.environ and "WORLD_SIZE" in os.environ:
         worker(options.steps)

@@ -131,9 +131,7 @@ def test_the_next_start_sweeps_what_a_killed_owner_left() -> None:
     left = namespaces_of(owner.pid)
     assert len(left) == 3
     host = next(name for name in left if name.endswith("host0"))
-    inside = subprocess.run(
-        ("ip", "netns", "pids", host), capture_output=True, text=True, check=True
-    ).stdout.split()
+    inside = subprocess.run(("ip", "netns", "pids", host), capture_output=True, text=True, check=True).stdout.split()
     assert inside
     owner.kill()
     owner.wait()
@@ -171,9 +169,7 @@ def test_without_iproute2_the_error_names_the_package(monkeypatch: pytest.Monkey
 def test_the_benchmark_goes_all_the_way_to_files(tmp_path: Path) -> None:
     seen: list[str] = []
     scenarios = tiny_run(("alone", "ddp", "dear"))
-    results = run_scenarios(
-        scenarios, command="a test", on_progress=lambda _, what: seen.append(what), folder=tmp_path
-    )
+    results = run_scenarios(scenarios, command="a test", on_progress=lambda _, what: seen.append(what), folder=tmp_path)
     assert results.failures == []
     (row,) = results.rows
     assert row["wire_bytes_per_step"]["ddp"] > row["gradient_bytes"] / 2

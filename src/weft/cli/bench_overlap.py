@@ -17,12 +17,8 @@ COLUMNS = ("alone", "ddp", "ddp_best", "fsdp2", "dear", "weft", "weft_eager", "b
 
 
 def overlap(
-    quick: Annotated[
-        bool, typer.Option("--quick", help="One model, two ratios, under five minutes.")
-    ] = False,
-    as_json: Annotated[
-        bool, typer.Option("--json", help='Print {"rows": [...]} instead of a table.')
-    ] = False,
+    quick: Annotated[bool, typer.Option("--quick", help="One model, two ratios, under five minutes.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help='Print {"rows": [...]} instead of a table.')] = False,
 ) -> None:
     """Time a training step with each contender at several network/compute ratios.
 

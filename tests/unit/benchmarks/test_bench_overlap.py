@@ -63,9 +63,7 @@ def test_the_table_shows_times_gain_and_where_the_files_are(app: typer.Typer, me
     assert measured.path("png").exists()
 
 
-def test_rows_that_failed_make_the_command_fail_after_showing_the_rest(
-    app: typer.Typer, measured: Results
-) -> None:
+def test_rows_that_failed_make_the_command_fail_after_showing_the_rest(app: typer.Typer, measured: Results) -> None:
     measured.failures.append("mlp, 2 hosts, ratio 1: host 1 ended")
     done = CliRunner().invoke(app, ["overlap", "--quick"])
     assert isinstance(done.exception, WeftError)

@@ -23,9 +23,7 @@ def test_ranks_see_different_data_and_runs_the_same(workload: Workload) -> None:
     assert not torch.equal(workload.batches(0, 1)[0][0], workload.batches(1, 1)[0][0])
 
 
-@pytest.mark.parametrize(
-    "workload", [w for w in WORKLOADS if w.name in ("tiny", "timed")], ids=lambda w: w.name
-)
+@pytest.mark.parametrize("workload", [w for w in WORKLOADS if w.name in ("tiny", "timed")], ids=lambda w: w.name)
 def test_training_lowers_the_loss(workload: Workload) -> None:
     model = workload.model()
     optimizer = workload.make_optimizer(model.parameters())

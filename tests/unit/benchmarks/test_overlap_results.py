@@ -87,9 +87,7 @@ def test_a_crash_after_some_rows_leaves_them_readable(tmp_path: Path) -> None:
 
 
 def test_the_table_names_what_could_not_be_measured(tmp_path: Path) -> None:
-    results = Results(
-        tmp_path, datetime(2026, 1, 2), "weft bench overlap", failures=["mlp, 2 hosts: lost\nmore"]
-    )
+    results = Results(tmp_path, datetime(2026, 1, 2), "weft bench overlap", failures=["mlp, 2 hosts: lost\nmore"])
     results.rows.append(make_row(scenario(), 1e9, measured("alone", "ddp"), {}))
     results.save()
     text = results.path("md").read_text()

@@ -36,9 +36,7 @@ def run_on_loopback(module: str, scenario: Scenario) -> list[dict[str, Any]]:
         }
         command = (sys.executable, "-m", f"benchmarks.{module}", json.dumps(scenario.as_json()))
         workers.append(
-            subprocess.Popen(
-                command, env=env, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
-            )
+            subprocess.Popen(command, env=env, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
         )
     try:
         outputs = [worker.communicate(timeout=120)[0] for worker in workers]
