@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import atexit
 import weakref
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
@@ -64,7 +63,6 @@ class Overlap:
             self._take_over_state(schedule)
         tuner.relayout = self._move_to
         _HANDLES[id(model)] = self
-        atexit.register(_at_exit, weakref.ref(self))
 
     # ---- for the training loop
 
@@ -119,6 +117,8 @@ class Overlap:
         for hook in self.hooks:
             hook.remove()
         self.hooks.clear()
+        if self._service:
+            self._service.leave()
         checks.give_back(schedule.parameters)
         del _HANDLES[id(self.model)]
 
@@ -218,9 +218,3 @@ class Overlap:
 
     def _changing(self, step_done: bool = False) -> Any:
         return self._service.changing(step_done) if self._service else nullcontext()
-
-
-def _at_exit(reference: weakref.ref[Overlap]) -> None:
-    handle = reference()
-    if handle is not None and handle._service is not None:
-        handle._service.leave()

@@ -19,8 +19,6 @@ from weft.overlap.rounds import Rounds
 class ReplicatedSchedule(Rounds):
     """Reduce under backward, gather the gradients at its end, update everywhere."""
 
-    _round_at_step = 0
-
     def _exchange_buffers(self) -> list[torch.Tensor]:
         self._gradient_buffers = [torch.zeros_like(buffer) for buffer in self.memory.buffers]
         slots = {slot.parameter: (lane, slot) for lane, of in enumerate(self.memory.lanes) for slot in of.slots}
@@ -64,12 +62,13 @@ class ReplicatedSchedule(Rounds):
             self.parameters[number].grad = self._views[number]
 
     def _drop_round(self) -> None:
+        self._had_round = False
         for parameter in self.parameters:
             parameter.grad = None
 
     def before_step(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         has_closure = len(args) > 1 or "closure" in kwargs
-        if not self._open and not has_closure and self._round == self._round_at_step:
+        if not self._open and not has_closure and not self._had_round:
             self._begin()  # no backward on this worker: the others may have had one
         if self._open:
             self._close_round()
@@ -77,6 +76,6 @@ class ReplicatedSchedule(Rounds):
         return None
 
     def after_step(self) -> None:
-        self._round_at_step = self._round
+        self._had_round = False
         self.num_steps += 1
         self.clock.step_ended()

@@ -55,6 +55,8 @@ class Rounds(ABC):
         self._round = 0
         self._open = False
         self._armed = False
+        # Whether a round has ended since the last step; the phases cannot tell when eager has gathered everything.
+        self._had_round = False
         self._next_launch = 0
         self._end_queued = False
 
@@ -165,6 +167,7 @@ class Rounds(ABC):
             self._launch_next()
         self._open = False
         self._armed = False
+        self._had_round = True
         self._end_queued = False
         self._round += 1
         self.clock.backward_ended()

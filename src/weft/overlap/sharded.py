@@ -34,8 +34,6 @@ from weft.overlap.transport.base import Transport
 from weft.overlap.update import Options, ShardUpdate, frozen, options_of
 from weft.perf.link import Link
 
-_HOLDING = (Phase.REDUCING, Phase.REDUCED, Phase.UPDATED)
-
 
 class ShardedSchedule(Rounds):
     """Reduce under backward, update own shards, gather under the next forward."""
@@ -167,6 +165,7 @@ class ShardedSchedule(Rounds):
                 self._reduce(bucket)
             bucket.carry = None
             bucket.phase = Phase.IDLE
+        self._had_round = False
         for parameter in self.parameters:
             if isinstance(parameter.grad, ShardedGradient):
                 parameter.grad = None
@@ -176,10 +175,11 @@ class ShardedSchedule(Rounds):
     def before_step(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Everything the step does; the optimizer's own step then finds no gradients and does nothing."""
         args, kwargs = _run_closure(args, kwargs)
-        if not self._open and not any(bucket.phase in _HOLDING for bucket in self.buckets):
+        if not self._open and not self._had_round:
             self._begin()  # no backward on this worker: the others may have had one
         if self._open:
             self._close_round()
+        self._had_round = False
         self._check_memory()
         options = options_of(self.optimizer)
         if self._eager_options is not None and self._eager_options != frozen(options):

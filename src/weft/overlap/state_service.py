@@ -14,6 +14,7 @@ A worker that ends without an error therefore stays until all others are leaving
 
 from __future__ import annotations
 
+import atexit
 import datetime
 import sys
 import threading
@@ -51,6 +52,8 @@ class StateService:
         self._changed = threading.Condition(threading.RLock())
         self._thread = threading.Thread(target=self._answer, name="weft-state", daemon=True)
         self._thread.start()
+        # The service itself, not through the handle: its thread must have ended before the interpreter does.
+        atexit.register(self.leave)
 
     @staticmethod
     def group(ranks: list[int]) -> dist.ProcessGroup:
@@ -97,7 +100,11 @@ class StateService:
         return runs
 
     def leave(self) -> None:
-        """At the end of the script: stay for the others, unless this worker ends with an error."""
+        """At the end of the script, or of overlapping: stay until the others leave too, or are gone.
+
+        A worker that ends with an error does not stay: whoever watches it must learn of it at once.
+        """
+        atexit.unregister(self.leave)
         if hasattr(sys, "last_type"):
             return
         try:
@@ -107,6 +114,7 @@ class StateService:
             return  # somebody is gone already: there is nobody to stay for
         with self._changed:
             self._changed.wait_for(lambda: len(self._gone) == len(self._others), _LINGER_S)
+        self._thread.join(_LINGER_S)
 
     def _answer(self) -> None:
         try:
