@@ -5,14 +5,14 @@ gradients at the set line rate, without latency or headers.
 
     compute                  c = F + B + U
     network                  n = R + G
-    DeAR's bound             max(B + U, R) + max(F, G)
-    barrier-free bound       max(F + B + U' + r1 + u1 + g1, b_last + R + G + f_last)
+    DeAR's bound             max(B + U/P, R) + max(F, G)
+    barrier-free bound       max(F + B + U/P + r1 + g1, b_last + R + G + f_last)
 
 The update counts as compute on the backward's side: under the barrier it stands between the two halves,
-after the last gradient and before the first gather, and the whole of U is taken although a sharded update
-needs only U / P of it.  ``sharded`` gives the stricter bound with U / P.  In the barrier-free bound the first
-layer's bucket is the last to be reduced and the first to be needed: its reduce, update and gather
-(r1, u1, g1) can hide under nothing, and U' is the rest of the update; b_last and f_last are the last layer's
+after the last gradient and before the first gather.  P workers share it, so U/P is the least it can take; that
+is the strictest reading of the bound.  In the barrier-free bound the first
+layer's bucket is the last to be reduced and the first to be needed: its reduce and gather
+(r1, g1) can hide under nothing; b_last and f_last are the last layer's
 backward (nothing can be sent before) and forward (which cannot start before everything has arrived).
 """
 
@@ -57,11 +57,10 @@ def network_over_compute(shape: StepShape, num_workers: int, rate_bits_per_s: fl
     return 2 * half_exchange_s(shape.gradient_bytes, num_workers, rate_bits_per_s) / shape.compute_s
 
 
-def barrier_bound_s(shape: StepShape, num_workers: int, rate_bits_per_s: float, *, sharded: bool = False) -> float:
+def barrier_bound_s(shape: StepShape, num_workers: int, rate_bits_per_s: float) -> float:
     """The least a step can take when the gather waits for the end of backward (DeAR)."""
     half_s = half_exchange_s(shape.gradient_bytes, num_workers, rate_bits_per_s)
-    update_s = shape.update_s / num_workers if sharded else shape.update_s
-    return max(shape.backward_s + update_s, half_s) + max(shape.forward_s, half_s)
+    return max(shape.backward_s + shape.update_s / num_workers, half_s) + max(shape.forward_s, half_s)
 
 
 def eager_bound_s(shape: StepShape, num_workers: int, rate_bits_per_s: float) -> float:
@@ -69,6 +68,6 @@ def eager_bound_s(shape: StepShape, num_workers: int, rate_bits_per_s: float) ->
     half_s = half_exchange_s(shape.gradient_bytes, num_workers, rate_bits_per_s)
     first_s = half_exchange_s(shape.first_layer_bytes, num_workers, rate_bits_per_s)
     return max(
-        shape.compute_s + 2 * first_s,
+        shape.forward_s + shape.backward_s + shape.update_s / num_workers + 2 * first_s,
         shape.last_backward_s + 2 * half_s + shape.last_forward_s,
     )

@@ -9,7 +9,7 @@ import torch
 from weft.overlap.transport.base import Exchange, Transport
 from weft.perf.link import Link, fit_link
 
-_SIZES_BYTES = (16 << 10, 256 << 10, 1 << 20)
+_SIZES_BYTES = (16 << 10, 256 << 10, 1 << 20, 4 << 20)
 _REPEATS = 3
 # Tags of a real step's buckets start at 0; these are far above any plan's.
 _FIRST_INDEX = 1 << 14

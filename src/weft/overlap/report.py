@@ -41,8 +41,11 @@ class Report:
             f" + exposed communication {self.exposed_s * 1e3:.1f}"
             f" (+ the loop's own); {self.fraction_of_bound:.0%} of the bound of {self.bound_s * 1e3:.1f} ms"
             f"\n{self.plan}, {'tuned' if self.tuned else 'not tuned yet'};"
-            f" link {self.link_bytes_per_s * 8e-6:.0f} Mb/s, {self.link_latency_s * 1e3:.2f} ms"
+            f" link {self._link_speed()}, {self.link_latency_s * 1e3:.2f} ms"
         )
+
+    def _link_speed(self) -> str:
+        return f"{self.link_bytes_per_s * 8e-6:.0f} Mb/s" if self.link_bytes_per_s else "too fast to measure"
 
 
 def make_report(schedule: Rounds, tuner: Tuner) -> Report:
