@@ -30,7 +30,7 @@ from weft.perf.step_profile import Mode, ParameterTiming, StepProfile
 logger = logging.getLogger("weft.overlap")
 
 _FIRST_TRIAL_STEP = 5
-_STEPS_PER_TRIAL = 4
+_STEPS_PER_TRIAL = 3
 _MAX_TRIALS = 9
 _PATIENCE = 3
 _MAX_CUTS = 4096
