@@ -78,7 +78,7 @@ class GradientArithmetic:
         return OverlapError(
             f"{what} on the gradient of {name}: with weft.overlap the averaged gradient lies in shards on all workers, "
             "and p.grad answers only norms, scaling, clipping and GradScaler; use handle.full_gradient(p) on every "
-            "worker, or look at local gradients with a tensor hook"
+            "worker, or look at local gradients with a tensor hook; call detach() before converting or moving a model"
         )
 
     def _runs(self, numbers: Sequence[int] | None, what: str) -> list[torch.Tensor]:

@@ -38,6 +38,9 @@ class ReplicatedSchedule(Rounds):
             )
         return gradient
 
+    def _left_over_gradient(self, number: int) -> torch.Tensor | None:
+        return self.parameters[number].grad
+
     def _prepare_buckets(self) -> None:
         pass  # a round leaves nothing under way
 

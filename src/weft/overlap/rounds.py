@@ -163,6 +163,9 @@ class Rounds(ABC):
 
     def _close_round(self) -> None:
         """Launch what is left, with zeros for parameters this worker did not use."""
+        for number, buckets in enumerate(self._buckets_of):
+            if buckets and number not in buckets[0].arrived:
+                self._collect_left_over(number, buckets)
         while self._next_launch < len(self.buckets):
             self._launch_next()
         self._open = False
@@ -172,6 +175,14 @@ class Rounds(ABC):
         self._round += 1
         self.clock.backward_ended()
         self._round_closed()
+
+    def _collect_left_over(self, number: int, buckets: list[Bucket]) -> None:
+        """A gradient from a pass inside no_sync() counts even if the last pass did not use the parameter."""
+        gradient = self._left_over_gradient(number)
+        if gradient is not None:
+            line = flat_view(gradient, self.parameters[number])
+            for bucket in buckets:
+                bucket.collect(number, line)
 
     def drain(self) -> None:
         """Nothing is under way on return, on any worker.  Collective; between steps."""
@@ -193,6 +204,10 @@ class Rounds(ABC):
     @abstractmethod
     def _take_gradient(self, number: int) -> torch.Tensor:
         """The local gradient of a parameter, out of ``p.grad``."""
+
+    @abstractmethod
+    def _left_over_gradient(self, number: int) -> torch.Tensor | None:
+        """The local gradient of a parameter that this round has not touched, if it has one."""
 
     @abstractmethod
     def _prepare_buckets(self) -> None:

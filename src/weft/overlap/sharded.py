@@ -65,6 +65,9 @@ class ShardedSchedule(Rounds):
         self._link_busy_until_s = 0.0
         self._next_update = 0
         self._eager_options: Options | None = None
+        # From the first bucket that leaves in an eager round until step(): values are neither old nor new.
+        self._half_updated = False
+        self._draining = False
 
     def lay_out(self, memory: FlatMemory, cuts: Sequence[Sequence[int]]) -> None:
         super().lay_out(memory, cuts)
@@ -75,7 +78,8 @@ class ShardedSchedule(Rounds):
     def eager_now(self) -> bool:
         """Whether this round updates during backward."""
         # Filling idle time is each worker's own decision, which a carrier that needs one order cannot follow.
-        return self.eager and self.overlapped and self.link is not None and not self.transport.ordered
+        able = self.link is not None and not self.transport.ordered
+        return self.eager and self.overlapped and able and not self._draining
 
     # ---- backward
 
@@ -90,10 +94,20 @@ class ShardedSchedule(Rounds):
                 "sets .grad; let hooks return a new gradient instead"
             )
         if not self._open:
+            self._check_memory()
             # Before p.grad of this parameter changes: what still stands for the last round is to be carried.
             self._begin()
         parameter.grad = self._gradients[number]
         return gradient
+
+    def _left_over_gradient(self, number: int) -> torch.Tensor | None:
+        gradient = self.parameters[number].grad
+        return gradient.take_added() if isinstance(gradient, ShardedGradient) else gradient
+
+    def _round_closed(self) -> None:
+        # Also for those used on other workers only: our shard of them is scaled and clipped like the rest.
+        for parameter, gradient in zip(self.parameters, self._gradients, strict=True):
+            parameter.grad = gradient
 
     def _prepare_buckets(self) -> None:
         carried = {n for n, p in enumerate(self.parameters) if isinstance(p.grad, ShardedGradient)}
@@ -111,7 +125,9 @@ class ShardedSchedule(Rounds):
                 bucket.keep_as_carry(carried)
         self.arithmetic.forget()
         self._next_update = 0
-        self._eager_options = None
+        # Noted before anything is updated: which buckets are updated early differs between workers, and a change
+        # that one of them refuses must be refused by all.
+        self._eager_options = frozen(options_of(self.optimizer)) if self.eager_now else None
 
     def forward_begins(self) -> None:
         # Gradients that were not zeroed lie in memory that the others would overwrite: let backward sort it out.
@@ -121,7 +137,10 @@ class ShardedSchedule(Rounds):
     def _after_launch(self, bucket: Bucket) -> None:
         self._occupy_link(bucket)
         if self.eager_now and not self._left_to_step(bucket):
+            self._half_updated = True
             self._readers.guard(bucket.plan.parameters)
+            # A node of the graph that still wants the old values (through a detached alias) fails loudly.
+            torch.autograd.graph.increment_version([self.parameters[n] for n in bucket.plan.parameters])
             self.transport.open_gather(bucket.exchange, self.num_steps)
 
     def _left_to_step(self, bucket: Bucket) -> bool:
@@ -135,9 +154,7 @@ class ShardedSchedule(Rounds):
             if not self.transport.reduce_arrived(bucket.exchange):
                 break
             if not self._left_to_step(bucket):
-                options = options_of(self.optimizer)
-                self._eager_options = frozen(options)
-                self._update(bucket, options, {})
+                self._update(bucket, options_of(self.optimizer), {})
             self._next_update += 1
         self._fill_idle_link()
 
@@ -155,12 +172,17 @@ class ShardedSchedule(Rounds):
             self._link_busy_until_s = max(self._link_busy_until_s, self.clock.now()) + takes
 
     def _drop_round(self) -> None:
+        if self._half_updated:
+            # Which buckets were updated differs between workers: end the step on all of them, alike, then say so.
+            self._apply(options_of(self.optimizer), {})
+            self.flush()
+            for parameter in self.parameters:
+                parameter.grad = None
+            raise OverlapError(
+                "an exception left backward() after eager=True had updated some parameters: this step cannot be "
+                "taken back; load the last checkpoint, or use eager=False where exceptions are expected"
+            )
         for bucket in self.buckets:
-            if bucket.phase in (Phase.UPDATED, Phase.GATHERING):
-                raise OverlapError(
-                    "an exception left backward() after eager=True had updated some parameters: this step cannot be "
-                    "taken back; load the last checkpoint, or use eager=False where exceptions are expected"
-                )
             if bucket.phase is Phase.REDUCING:
                 self._reduce(bucket)
             bucket.carry = None
@@ -185,7 +207,7 @@ class ShardedSchedule(Rounds):
         if self._eager_options is not None and self._eager_options != frozen(options):
             raise OverlapError(
                 "an option of the optimizer (the learning rate?) changed between backward() and step(), but eager=True "
-                "has used the old one already: change it before backward(), or use eager=False"
+                "may have used the old one already: change it before backward(), or use eager=False"
             )
         for parameter in self.parameters:
             parameter.grad = None
@@ -193,8 +215,10 @@ class ShardedSchedule(Rounds):
         return args, kwargs
 
     def _check_memory(self) -> None:
-        for number, parameter in enumerate(self.parameters):
-            if parameter.data_ptr() != self._addresses[number]:
+        with torch._C.DisableTorchFunctionSubclass():  # where the memory is, not what is in it: nothing to wait for
+            addresses = [parameter.data_ptr() for parameter in self.parameters]
+        for number, address in enumerate(addresses):
+            if address != self._addresses[number]:
                 raise OverlapError(
                     f"the memory of {self.names[number]} was replaced after weft.overlap was called (model.to()? "
                     "p.data = ...?): call detach() on every worker before such a change and weft.overlap after it"
@@ -207,6 +231,7 @@ class ShardedSchedule(Rounds):
     def _apply(self, options: Options, amp: dict[str, Any]) -> None:
         clock = self.clock
         clock.step_began()
+        self._half_updated = False
         self._readers.guard(range(len(self.parameters)))
         forward_order = self.buckets[::-1]
         for bucket in forward_order:
@@ -261,6 +286,7 @@ class ShardedSchedule(Rounds):
     # ---- forward
 
     def _before_read(self, number: int) -> None:
+        self._refuse_half_updated(self.names[number])
         for bucket in self._buckets_of[number]:
             if bucket.phase is Phase.GATHERING:
                 self._settle(bucket)
@@ -273,15 +299,29 @@ class ShardedSchedule(Rounds):
         bucket.phase = Phase.IDLE
 
     def drain(self) -> None:
+        if self._open:
+            self.abandon()
         self.flush()
-        super().drain()
+        self._draining = True
+        try:
+            super().drain()
+        finally:
+            self._draining = False
 
     def flush(self) -> None:
+        self._refuse_half_updated("a parameter")
         for bucket in self.buckets:
             if bucket.phase is Phase.GATHERING:
                 self._settle(bucket)
         for number in range(len(self.parameters)):
             self._readers.release(number)
+
+    def _refuse_half_updated(self, what: str) -> None:
+        if self._half_updated:
+            raise OverlapError(
+                f"{what} is read between backward() and step(), while eager=True replaces its values: "
+                "read it after step(), or use eager=False"
+            )
 
 
 def group_numbers(optimizer: torch.optim.Optimizer, parameters: Sequence[torch.nn.Parameter]) -> list[int]:
