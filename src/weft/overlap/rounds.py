@@ -182,7 +182,7 @@ class Rounds(ABC):
         if gradient is not None:
             line = flat_view(gradient, self.parameters[number])
             for bucket in buckets:
-                bucket.collect(number, line)
+                bucket.collect(number, line, self.share)
 
     def drain(self) -> None:
         """Nothing is under way on return, on any worker.  Collective; between steps."""
