@@ -26,6 +26,14 @@ from weft.overlap.state import export_runs, full_state, import_runs, overlapping
 from weft.overlap.state_service import StateService
 from weft.overlap.tuning import Tuner
 
+# By the identity of the model.  The model's hooks keep the handle alive, so an entry lives as long as its model.
+_HANDLES: weakref.WeakValueDictionary[int, Overlap] = weakref.WeakValueDictionary()
+
+
+def handle_of(model: nn.Module) -> Overlap | None:
+    """The handle of an overlapped model, for code that was only given the model."""
+    return _HANDLES.get(id(model))
+
 
 class Overlap:
     """Controls an overlapped model and tells how it does.  Made by :func:`weft.overlap`."""
@@ -55,6 +63,7 @@ class Overlap:
                 self._service = StateService(StateService.group(ranks), lambda: export_runs(schedule.updates))
             self._take_over_state(schedule)
         tuner.relayout = self._move_to
+        _HANDLES[id(model)] = self
         atexit.register(_at_exit, weakref.ref(self))
 
     # ---- for the training loop
@@ -111,6 +120,7 @@ class Overlap:
             hook.remove()
         self.hooks.clear()
         checks.give_back(schedule.parameters)
+        del _HANDLES[id(self.model)]
 
     # ---- for the curious
 

@@ -42,8 +42,8 @@ def measure_link(transport: Transport, device: torch.device) -> Link:
 
 def _exchange(transport: Transport, device: torch.device, num_bytes: int, index: int) -> Exchange:
     shard = num_bytes // 4
-    send = torch.zeros(transport.num_workers, shard + 1, device=device)
-    stage = [send[w] if w == transport.rank else send.new_empty(shard + 1) for w in range(transport.num_workers)]
+    send = torch.zeros(transport.num_workers, shard + 2, device=device)
+    stage = [send[w] if w == transport.rank else send.new_empty(shard + 2) for w in range(transport.num_workers)]
     return Exchange(
         index=index,
         shard=shard,

@@ -53,6 +53,7 @@ class ReplicatedSchedule(Rounds):
             self.clock.launched("all-gather", bucket)
             self.transport.open_gather(bucket.exchange, self._round)
             self.transport.launch_gather(bucket.exchange, self._round)
+        self.num_votes = 0 if self.transport.ordered else self.buckets[0].votes()
         used: set[int] = set()
         for bucket in self.buckets:
             with self.clock.waiting("all-gather", bucket):

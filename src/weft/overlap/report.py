@@ -37,7 +37,8 @@ class Report:
             return "weft.overlap: no step has been measured yet"
         return (
             f"step {self.step_s * 1e3:.1f} ms = forward {self.forward_s * 1e3:.1f}"
-            f" + backward {self.backward_s * 1e3:.1f} + update {self.update_s * 1e3:.1f} + exposed communication {self.exposed_s * 1e3:.1f}"
+            f" + backward {self.backward_s * 1e3:.1f} + update {self.update_s * 1e3:.1f}"
+            f" + exposed communication {self.exposed_s * 1e3:.1f}"
             f" (+ the loop's own); {self.fraction_of_bound:.0%} of the bound of {self.bound_s * 1e3:.1f} ms"
             f"\n{self.plan}, {'tuned' if self.tuned else 'not tuned yet'};"
             f" link {self.link_bytes_per_s * 8e-6:.0f} Mb/s, {self.link_latency_s * 1e3:.2f} ms"

@@ -39,6 +39,11 @@ class Rounds(ABC):
         self.transport = transport
         self.clock = clock
         self.sync = True
+        # What this worker's gradient counts for in the average; uneven batches set it for a step.
+        self.share = 1.0 / transport.num_workers
+        # Carried to all workers with the gradients; `num_votes` is of the last round, and the same everywhere.
+        self.vote = False
+        self.num_votes = 0
         self.num_steps = 0
         # Which parameters' gradients came, in order; read by the tuner after the first round.
         self.ready_order: list[int] = []
@@ -114,7 +119,7 @@ class Rounds(ABC):
             )
         line = flat_view(gradient, self.parameters[number])
         for bucket in self._buckets_of[number]:
-            bucket.collect(number, line)
+            bucket.collect(number, line, self.share)
         self.ready_order.append(number)
         self._launch_complete()
         self._make_progress()
@@ -142,7 +147,7 @@ class Rounds(ABC):
 
     def _launch_next(self) -> None:
         bucket = self.buckets[self._next_launch]
-        bucket.close()
+        bucket.close(self.vote)
         self.clock.launched("reduce-scatter", bucket)
         self.transport.launch_reduce(bucket.exchange, self._round)
         bucket.phase = Phase.REDUCING

@@ -57,6 +57,7 @@ class ShardedSchedule(Rounds):
         self.eager = eager
         self.overlapped = overlapped
         self.updates: list[ShardUpdate] = []
+        self._addresses: list[int] = []
         self._shared = shared
         self._group_of = group_numbers(optimizer, parameters)
         self._readers = Readers(parameters, self._before_read)
@@ -69,12 +70,14 @@ class ShardedSchedule(Rounds):
 
     def lay_out(self, memory: FlatMemory, cuts: Sequence[Sequence[int]]) -> None:
         super().lay_out(memory, cuts)
+        self._addresses = [parameter.data_ptr() for parameter in self.parameters]
         self.updates = [ShardUpdate(bucket, self.optimizer, self._group_of) for bucket in self.buckets]
 
     @property
     def eager_now(self) -> bool:
         """Whether this round updates during backward."""
-        return self.eager and self.overlapped and self.link is not None
+        # Filling idle time is each worker's own decision, which a carrier that needs one order cannot follow.
+        return self.eager and self.overlapped and self.link is not None and not self.transport.ordered
 
     # ---- backward
 
@@ -177,6 +180,7 @@ class ShardedSchedule(Rounds):
             self._begin()  # no backward on this worker: the others may have had one
         if self._open:
             self._close_round()
+        self._check_memory()
         options = options_of(self.optimizer)
         if self._eager_options is not None and self._eager_options != frozen(options):
             raise OverlapError(
@@ -187,6 +191,14 @@ class ShardedSchedule(Rounds):
             parameter.grad = None
         self._apply(options, _amp_attributes(self.optimizer))
         return args, kwargs
+
+    def _check_memory(self) -> None:
+        for number, parameter in enumerate(self.parameters):
+            if parameter.data_ptr() != self._addresses[number]:
+                raise OverlapError(
+                    f"the memory of {self.names[number]} was replaced after weft.overlap was called (model.to()? "
+                    "p.data = ...?): call detach() on every worker before such a change and weft.overlap after it"
+                )
 
     def after_step(self) -> None:
         for parameter, gradient in zip(self.parameters, self._gradients, strict=True):
@@ -230,6 +242,8 @@ class ShardedSchedule(Rounds):
             self.transport.finish_reduce(bucket.exchange)
         bucket.add_carry()
         bucket.phase = Phase.REDUCED
+        if bucket.plan.index == 0 and not self.transport.ordered:  # there it would make the host wait for the device
+            self.num_votes = bucket.votes()
 
     def _update(self, bucket: Bucket, options: Options, amp: dict[str, Any]) -> None:
         if bucket.phase is Phase.REDUCING:

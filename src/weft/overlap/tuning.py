@@ -31,7 +31,8 @@ logger = logging.getLogger("weft.overlap")
 
 _FIRST_TRIAL_STEP = 5
 _STEPS_PER_TRIAL = 4
-_MAX_TRIALS = 12
+_MAX_TRIALS = 9
+_PATIENCE = 3
 _MAX_CUTS = 4096
 
 Cuts = tuple[int, ...]
@@ -48,7 +49,7 @@ class Tuner:
         self._schedule = schedule
         self._device = schedule.parameters[0].device
         self._searching = tune and bucket_bytes is None and isinstance(schedule, ShardedSchedule)
-        self._search = Search(max_trials=_MAX_TRIALS)
+        self._search = Search(max_trials=_MAX_TRIALS, patience=_PATIENCE)
         self._point: tuple[float, ...] = ()
         self._steps_in_trial = 0
         self._lane = 0
