@@ -1,0 +1,526 @@
+"""What people do in training loops besides forward, backward and step."""
+
+from __future__ import annotations
+
+import copy
+import io
+import pickle
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+from torch import nn
+from training import (
+    Parameters,
+    Run,
+    Tangle,
+    Tower,
+    adamw,
+    assert_close,
+    assert_same,
+    batch_generator,
+    made,
+    sgd,
+    with_ddp,
+    with_weft,
+)
+from workers import gathered, on_workers
+
+import weft
+
+Loop = Callable[[Run], Any]
+
+
+def same_as_ddp(loop: Loop, make: Callable[[], nn.Module] = Tower, optimizer: Any = adamw, **options: Any) -> Run:
+    """``loop`` gives the same numbers, and returns the same things, with DDP and with weft."""
+    expected, found = with_ddp(made(make), optimizer), with_weft(made(make), optimizer, **options)
+    wanted, got = loop(expected), loop(found)
+    assert_same(found.state(), expected.state())
+    if isinstance(wanted, dict):
+        assert_same(got, wanted)
+    return found
+
+
+ELEMENT_WISE: dict[str, Callable[..., torch.optim.Optimizer]] = {
+    "sgd nesterov": lambda p: torch.optim.SGD(p, lr=0.01, momentum=0.9, nesterov=True),
+    "sgd plain": lambda p: torch.optim.SGD(p, lr=0.01),
+    "sgd fused": lambda p: torch.optim.SGD(p, lr=0.01, momentum=0.9, fused=True),
+    "sgd foreach": lambda p: torch.optim.SGD(p, lr=0.01, momentum=0.9, foreach=True),
+    "adam amsgrad": lambda p: torch.optim.Adam(p, lr=0.01, amsgrad=True),
+    "adamw fused": lambda p: torch.optim.AdamW(p, lr=0.01, fused=True),
+    "adamw foreach": lambda p: torch.optim.AdamW(p, lr=0.01, foreach=True),
+    "adam tensor lr": lambda p: torch.optim.Adam(p, lr=torch.tensor(0.01)),
+    "nadam": lambda p: torch.optim.NAdam(p, lr=0.01),
+    "radam": lambda p: torch.optim.RAdam(p, lr=0.01),
+    "adamax": lambda p: torch.optim.Adamax(p, lr=0.01),
+    "adadelta": lambda p: torch.optim.Adadelta(p, lr=0.1),
+    "adagrad": lambda p: torch.optim.Adagrad(p, lr=0.01),
+    "asgd": lambda p: torch.optim.ASGD(p, lr=0.01),
+    "rmsprop": lambda p: torch.optim.RMSprop(p, lr=0.01, momentum=0.5, centered=True),
+    "rprop": lambda p: torch.optim.Rprop(p, lr=0.01),
+}
+
+
+@pytest.mark.parametrize("name", ELEMENT_WISE)
+@on_workers(2)
+def test_every_element_wise_optimizer_gets_ddp_numbers_and_state(name: str) -> None:
+    def make() -> nn.Module:
+        return Tangle(rare_ranks=lambda step: [0, 1] if step == 1 else [])
+
+    def optimizer(model: nn.Module) -> torch.optim.Optimizer:
+        return ELEMENT_WISE[name](model.parameters())
+
+    expected = with_ddp(made(make), optimizer).train(6)
+    found = with_weft(made(make), optimizer).train(6)
+    assert_same(found.state(), expected.state())
+    assert_equal_states(found.optimizer.state_dict(), expected.optimizer.state_dict())
+
+
+def assert_equal_states(found: dict[str, Any], expected: dict[str, Any]) -> None:
+    """Two optimizer state dicts, bit for bit."""
+    assert found["param_groups"] == expected["param_groups"]
+    assert found["state"].keys() == expected["state"].keys()
+    for number, state in expected["state"].items():
+        assert found["state"][number].keys() == state.keys()
+        for key, value in state.items():
+            mine = found["state"][number][key]
+            assert type(mine) is type(value), (number, key)
+            if isinstance(value, torch.Tensor):
+                assert (mine.dtype, mine.shape, mine.stride()) == (value.dtype, value.shape, value.stride()), key
+                assert torch.equal(mine, value), (number, key)
+            else:
+                assert mine == value, (number, key)
+
+
+class Lamb(torch.optim.Optimizer):
+    """Like LAMB: each parameter's step is scaled by norms over the whole of it."""
+
+    def __init__(self, parameters: Any, lr: float = 0.01) -> None:
+        super().__init__(parameters, {"lr": lr})
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:
+        assert closure is None
+        for group in self.param_groups:
+            for p in group["params"]:
+                if p.grad is not None:
+                    p.sub_(p.grad * (group["lr"] * p.norm() / (p.grad.norm() + 1e-6)))
+
+
+class Adam2(torch.optim.Adam):
+    """A subclass may do anything in its step."""
+
+
+REPLICATED: dict[str, Callable[..., torch.optim.Optimizer]] = {
+    "adafactor": lambda m: torch.optim.Adafactor(m.parameters()),
+    "muon": lambda m: torch.optim.Muon([p for p in m.parameters()], lr=0.01),
+    "lamb-like": lambda m: Lamb(m.parameters()),
+    "subclass": lambda m: Adam2(m.parameters()),
+}
+
+
+class Matrices(nn.Module):
+    """For Muon, which takes matrices only."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(nn.Linear(7, 9, bias=False), nn.Tanh(), nn.Linear(9, 5, bias=False))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.layers(x)
+
+    def loss(self, step: int) -> torch.Tensor:
+        return self(torch.randn(4, 7, generator=batch_generator(step))).square().mean()
+
+
+@pytest.mark.parametrize("name", REPLICATED)
+@on_workers(2)
+def test_other_optimizers_are_updated_everywhere(name: str) -> None:
+    make = Matrices if name == "muon" else Tangle
+
+    def loop(run: Run) -> None:
+        run.train(4)
+        run.train(3, first=4, accumulate=2)
+        run.train(2, first=7, clip="handle")
+
+    same_as_ddp(loop, make, REPLICATED[name])
+
+
+@on_workers(2)
+def test_lbfgs_with_its_closure() -> None:
+    def loop(run: Run) -> None:
+        for step in range(4):
+
+            def closure(step: int = step) -> torch.Tensor:
+                run.optimizer.zero_grad()
+                return run.backward(step)
+
+            run.optimizer.step(closure)
+
+    # Line search decides by the loss, which differs between ranks: without one all ranks take the same steps.
+    same_as_ddp(loop, optimizer=lambda m: torch.optim.LBFGS(m.parameters(), lr=0.1, max_iter=3))
+
+
+@on_workers(2)
+def test_step_with_a_closure_applies_its_gradients_and_returns_its_loss() -> None:
+    def loop(run: Run) -> Parameters:
+        losses = []
+        for step in range(4):
+
+            def closure(step: int = step) -> torch.Tensor:
+                run.optimizer.zero_grad()
+                return run.backward(step)
+
+            losses.append(run.optimizer.step(closure))
+        return {"losses": torch.stack(losses).detach()}
+
+    same_as_ddp(loop)
+
+
+@pytest.mark.parametrize("fused", [False, True])
+@on_workers(2)
+def test_an_infinite_gradient_on_one_worker_skips_the_step_on_all(fused: bool) -> None:
+    def loop(run: Run) -> Parameters:
+        scaler = torch.amp.GradScaler("cpu", init_scale=16.0, growth_interval=2)
+        scales = []
+        for step in range(6):
+            run.optimizer.zero_grad()
+            bad = step == 2 and dist.get_rank() == 1
+            run.backward(step, lambda loss, bad=bad: scaler.scale(loss) * (float("inf") if bad else 1.0))
+            if step % 2:
+                scaler.unscale_(run.optimizer)
+            scaler.step(run.optimizer)
+            scaler.update()
+            scales.append(scaler.get_scale())
+        assert scales[2] < scales[1]
+        run.train(2, first=6)  # without the scaler: nothing of it may be left
+        return {"scales": torch.tensor(scales)}
+
+    same_as_ddp(loop, Tangle, lambda m: torch.optim.AdamW(m.parameters(), lr=1e-3, fused=fused))
+
+
+@on_workers(2)
+def test_gradients_sent_in_half_precision_train_almost_like_ddp() -> None:
+    expected = with_ddp(made(Tower), sgd).train(20)
+    found = with_weft(made(Tower), sgd, comm_dtype=torch.bfloat16).train(20)
+    assert_close(found.parameters(), expected.parameters(), tolerance=2e-2)
+    states = gathered(found.parameters())
+    assert_same(states[0], states[1])
+
+
+class Mixed(nn.Module):
+    """Three dtypes; the order of gradients is not the reverse of the order of modules."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.single = nn.Linear(6, 50)
+        self.double = nn.Linear(6, 4, dtype=torch.float64)
+        self.half = nn.Linear(50, 5, dtype=torch.bfloat16)
+        self.last = nn.Linear(4, 3, dtype=torch.float64)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        wide = self.half(torch.tanh(self.single(x)).bfloat16()).float().sum()
+        return self.last(self.double(x.double())).float().tanh().sum() * wide
+
+    def loss(self, step: int) -> torch.Tensor:
+        return self(torch.randn(4, 6, generator=batch_generator(step)))
+
+
+class Late(Mixed):
+    """The dtype that is ready first is the one that stands first in the model."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        wide = self.last(self.double(x.double())).float().tanh().sum()
+        return self.single(x).tanh().sum() * wide + self.half(self.single(x).bfloat16()).float().sum().sin()
+
+
+@pytest.mark.parametrize("make", [Mixed, Late])
+@on_workers(2)
+def test_parameters_of_several_dtypes(make: type) -> None:
+    same_as_ddp(lambda run: run.train(8), make, bucket_bytes=128)
+    same_as_ddp(lambda run: run.train(8), make, tune=True)
+
+
+class Pictures(nn.Module):
+    """channels_last convolutions, BatchNorm, a scalar and an empty parameter, a mask and a counter as buffers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.convolutions = nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.Conv2d(8, 6, 3))
+        self.to(memory_format=torch.channels_last)
+        self.transposed = nn.Parameter(torch.randn(6, 4).t())
+        self.gain = nn.Parameter(torch.ones(()))
+        self.nothing = nn.Parameter(torch.zeros(0))
+        self.register_buffer("mask", torch.rand(6) < 0.5)
+        self.register_buffer("count", torch.zeros((), dtype=torch.int64))
+        self.register_buffer("mean", torch.zeros(4))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = self.convolutions(x.contiguous(memory_format=torch.channels_last)).mean((2, 3)) * self.mask
+        y = F.linear(y, self.transposed) * self.gain
+        if self.training:
+            self.count += 1
+            self.mean = 0.9 * self.mean + 0.1 * y.detach().mean(0)  # a new tensor under the old name
+        return (y - self.mean).square().mean() + self.nothing.sum()
+
+    def loss(self, step: int) -> torch.Tensor:
+        return self(torch.randn(3, 3, 7, 7, generator=batch_generator(step)))
+
+
+@on_workers(2)
+def test_channels_last_and_odd_parameters_and_buffers() -> None:
+    def loop(run: Run) -> None:
+        run.train(6)
+        run.model.eval()
+        with torch.no_grad():  # DDP shares buffers when a forward begins
+            (run.ddp(99) if run.ddp else run.model.loss(99)).item()
+
+    found = same_as_ddp(loop, Pictures)
+    assert found.model.convolutions[0].weight.is_contiguous(memory_format=torch.channels_last)
+    buffers = gathered({name: buffer.clone() for name, buffer in found.model.named_buffers()})
+    assert_same(buffers[0], buffers[1])
+
+
+@on_workers(2)
+def test_an_exception_in_mid_backward_costs_that_step_only() -> None:
+    expected = with_ddp(made(Tower), adamw).train(3).train(4, first=4)
+    found = with_weft(made(Tower), adamw).train(3)
+
+    def fail(gradient: torch.Tensor) -> None:
+        raise KeyboardInterrupt
+
+    hook = found.model.layers[2].weight.register_hook(fail)
+    found.optimizer.zero_grad()
+    with pytest.raises(KeyboardInterrupt):
+        found.backward(3)
+    hook.remove()
+    found.train(4, first=4)
+    assert_same(found.state(), expected.state())
+
+
+@on_workers(2)
+def test_an_exception_in_an_eager_backward_says_that_a_checkpoint_is_needed_and_takes_it() -> None:
+    expected = with_ddp(made(Tower), sgd).train(6)
+    found = with_weft(made(Tower), sgd, eager=True).train(3)
+    saved = copy.deepcopy((found.model.state_dict(), found.optimizer.state_dict()))
+
+    def fail(gradient: torch.Tensor) -> None:
+        raise KeyboardInterrupt
+
+    hook = found.model.layers[2].weight.register_hook(fail)
+    found.optimizer.zero_grad()
+    with pytest.raises(KeyboardInterrupt):
+        found.backward(3)
+    hook.remove()
+    with pytest.raises(weft.errors.OverlapError, match="load the last checkpoint"):
+        found.backward(3)
+    found.model.load_state_dict(saved[0])
+    found.optimizer.load_state_dict(saved[1])
+    found.train(3, first=3)
+    assert_same(found.state(), expected.state())
+
+
+@pytest.mark.parametrize("optimizer", [sgd, lambda m: torch.optim.Adafactor(m.parameters())])
+@on_workers(2)
+def test_backward_twice_without_zeroing_adds_up(optimizer: Any) -> None:
+    def loop(run: Run) -> Run:
+        for step in range(4):
+            run.optimizer.zero_grad()
+            run.backward(2 * step)
+            run.backward(2 * step + 1)
+            run.optimizer.step()
+        return run
+
+    # DDP averages the first gradient once more, which rounds differently.
+    assert_close(loop(with_weft(made(Tower), optimizer)).state(), loop(with_ddp(made(Tower), optimizer)).state())
+
+
+@on_workers(2)
+def test_steps_without_zeroing_go_on_adding() -> None:
+    def loop(run: Run) -> Run:
+        for step in range(5):
+            run.backward(step)
+            run.optimizer.step()
+        return run
+
+    assert_close(loop(with_weft(made(Tower), sgd)).state(), loop(with_ddp(made(Tower), sgd)).state())
+
+
+@on_workers(2)
+def test_gradients_zeroed_in_place() -> None:
+    def loop(run: Run) -> None:
+        for step in range(6):
+            run.backward(step)
+            run.optimizer.step()
+            run.optimizer.zero_grad(set_to_none=False)
+
+    # A parameter that is not used then has a gradient of zero, and decay and momentum go on.
+    same_as_ddp(loop, Tangle, sgd)
+
+
+@on_workers(2)
+def test_a_scripted_submodule_sees_new_values() -> None:
+    def make() -> nn.Module:
+        model = Tower()
+        model.layers[2] = torch.jit.script(model.layers[2])
+        return model
+
+    with_script = with_weft(_quietly(make), adamw).train(6)
+    assert_same(
+        {k: v for k, v in with_script.state().items()}, with_ddp(made(Tower), adamw).train(6).state()
+    )
+
+
+def _quietly(make: Callable[[], nn.Module]) -> nn.Module:
+    import warnings
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # TorchScript is deprecated, and still in use
+        return made(make)
+
+
+class Words(nn.Module):
+    """LSTM passes its weights as a list; the embedding's weight is read without calling the embedding."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(11, 6)
+        self.lstm = nn.LSTM(6, 8, batch_first=True)
+        self.out = nn.utils.parametrizations.weight_norm(nn.Linear(8, 6))
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        x, _ = self.lstm(F.embedding(tokens, self.embedding.weight))
+        return F.linear(self.out(x), self.embedding.weight)
+
+    def loss(self, step: int) -> torch.Tensor:
+        tokens = torch.randint(0, 11, (3, 5), generator=batch_generator(step))
+        return F.cross_entropy(self(tokens).flatten(0, 1), tokens.flatten())
+
+
+@pytest.mark.parametrize("eager", [False, True])
+@on_workers(2)
+def test_parameters_read_in_unusual_ways(eager: bool) -> None:
+    same_as_ddp(lambda run: run.train(8), Words, eager=eager, bucket_bytes=512)
+
+
+READERS: dict[str, Callable[[nn.Module, list[nn.Parameter]], list[torch.Tensor]]] = {
+    "a list of parameters": lambda model, kept: [p.detach().clone() for p in kept],
+    "data": lambda model, kept: [p.data.clone() for p in kept],
+    "arithmetic": lambda model, kept: [0.9 * p + 0.0 for p in kept],
+    "foreach": lambda model, kept: list(torch._foreach_mul(kept, 1.0)),
+    "state_dict": lambda model, kept: [v.clone() for v in model.state_dict().values()],
+    "deepcopy": lambda model, kept: list(copy.deepcopy(model).parameters()),
+    "deepcopied parameter": lambda model, kept: [copy.deepcopy(p) for p in kept],
+    "pickle": lambda model, kept: [pickle.loads(pickle.dumps(p)) for p in kept],  # noqa: S301
+    "torch.save": lambda model, kept: _saved(model),
+    "numpy": lambda model, kept: [torch.from_numpy(p.detach().numpy().copy()) for p in kept],
+    "to": lambda model, kept: [v.clone() for v in model.to("cpu").state_dict().values()],
+    "vector": lambda model, kept: [nn.utils.parameters_to_vector(kept)],
+    "functional_call": lambda model, kept: [torch.func.functional_call(model, dict(model.named_parameters()), torch.ones(1, 7))],
+    "tolist": lambda model, kept: [torch.tensor(p.tolist()) for p in kept],
+    "indexing": lambda model, kept: [p[0].clone() for p in kept],
+    "swapped operands": lambda model, kept: [torch.zeros(()) + p for p in kept],
+    "in place from": lambda model, kept: [torch.zeros(p.shape).copy_(p) for p in kept],
+    "lerp": lambda model, kept: [torch.zeros(p.shape).lerp_(p.detach(), 0.5) for p in kept],
+}
+
+
+def _saved(model: nn.Module) -> list[torch.Tensor]:
+    file = io.BytesIO()
+    torch.save(model.state_dict(), file)
+    file.seek(0)
+    return list(torch.load(file).values())
+
+
+@pytest.mark.parametrize("eager", [False, True])
+@on_workers(2)
+def test_whoever_reads_a_parameter_right_after_step_sees_the_new_value(eager: bool) -> None:
+    def loop(run: Run) -> Parameters:
+        kept = list(run.model.parameters())
+        found = {}
+        for step, (name, read) in enumerate(READERS.items()):
+            run.train(1, first=step)
+            for number, value in enumerate(read(run.model, kept)):
+                found[f"{name} {number}"] = value.detach().clone()
+        return found
+
+    same_as_ddp(loop, eager=eager)
+
+
+@on_workers(2)
+def test_loading_a_model_while_gathers_are_under_way() -> None:
+    def loop(run: Run) -> None:
+        run.train(2)
+        saved = copy.deepcopy(run.model.state_dict())
+        run.train(2, first=2)
+        run.model.load_state_dict(saved)
+        run.train(2, first=4)
+
+    same_as_ddp(loop)
+
+
+@on_workers(2)
+def test_an_average_of_parameters_kept_right_after_each_step() -> None:
+    def loop(run: Run) -> Parameters:
+        average = torch.optim.swa_utils.AveragedModel(
+            run.model, multi_avg_fn=torch.optim.swa_utils.get_ema_multi_avg_fn(0.9)
+        )
+        for step in range(5):
+            run.train(1, first=step)
+            average.update_parameters(run.model)
+        return {name: p.detach().clone() for name, p in average.named_parameters()}
+
+    same_as_ddp(loop)
+
+
+@on_workers(2)
+def test_detached_models_train_on_as_ordinary_ones() -> None:
+    found = with_weft(made(Tower), adamw).train(3)
+    assert found.handle is not None
+    found.handle.detach()
+    alone = copy.deepcopy(found.model)
+    optimizer = adamw(alone)
+    optimizer.load_state_dict(copy.deepcopy(found.optimizer.state_dict()))
+    for model, o in ((found.model, found.optimizer), (alone, optimizer)):
+        for step in range(3):
+            o.zero_grad()
+            model.loss(step).backward()
+            assert type(next(model.parameters()).grad) is torch.Tensor
+            o.step()
+    assert_same(found.state(), alone.state_dict())
+    states = gathered(found.parameters())
+    assert not torch.equal(states[0]["layers.0.weight"], states[1]["layers.0.weight"])
+    assert all(type(p) is nn.Parameter for p in found.model.parameters())
+    expected = with_ddp(made(Tower), adamw).train(3)
+    again = with_weft(made(Tower), adamw).train(2)
+    assert again.handle is not None
+    again.handle.detach()
+    again.handle = weft.overlap(again.model, again.optimizer, eager=True, bucket_bytes=512)
+    again.train(1, first=2)
+    assert_same(again.state(), expected.state())
+
+
+@on_workers(2)
+def test_detach_after_a_forward_without_backward() -> None:
+    found = with_weft(made(Tower), adamw, eager=True).train(3)
+    found.model.loss(3)
+    assert found.handle is not None
+    found.handle.detach()
+    assert_same(found.state(), with_ddp(made(Tower), adamw).train(3).state())
+
+
+@on_workers(2)
+def test_full_gradients_are_the_averaged_ones() -> None:
+    expected, found = with_ddp(made(Tangle), sgd), with_weft(made(Tangle), sgd)
+    assert found.handle is not None
+    for run in (expected, found):
+        run.backward(1)
+    for mine, theirs in zip(found.model.parameters(), expected.model.parameters(), strict=True):
+        if mine.requires_grad:
+            assert torch.equal(found.handle.full_gradient(mine), theirs.grad)
+    for run in (expected, found):
+        run.optimizer.step()
+    assert_same(found.state(), expected.state())
