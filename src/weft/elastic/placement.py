@@ -1,0 +1,186 @@
+"""Which devices: node-aligned, packed, and with as few moves as possible.
+
+First everything that keeps its size stays where it is and the rest is fitted into the gaps.  Only when a job
+would then be spread over more nodes than it needs, the cluster is packed afresh, and the packed nodes are matched
+to the real ones so that most workers find themselves where they were (an assignment problem).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from scipy.optimize import linear_sum_assignment
+
+from weft.core.cluster import Cluster
+from weft.errors import UsageError
+
+Devices = tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Unit:
+    """What is placed as one: a job, or two that share devices."""
+
+    names: tuple[str, ...]
+    workers: int
+
+
+def place(
+    cluster: Cluster, units: Sequence[Unit], current: Mapping[str, Devices], *, repack: bool = True
+) -> dict[str, Devices]:
+    """Devices for every job of ``units``; jobs of one unit get the same ones, no device goes to two units.
+
+    ``current`` says where jobs are now.  ``repack=False`` never moves a job that keeps its size.
+
+    >>> cluster = Cluster.uniform(num_nodes=2, devices_per_node=2)
+    >>> place(cluster, [Unit(("a",), 1), Unit(("b",), 2)], {"a": (2,)})
+    {'a': (2,), 'b': (0, 1)}
+    """
+    if sum(unit.workers for unit in units) > cluster.num_devices:
+        raise UsageError(
+            f"{sum(unit.workers for unit in units)} workers for {cluster.num_devices} devices: "
+            "an allocation must fit the cluster"
+        )
+    free = _all_free(cluster)
+    placed: dict[Unit, Devices] = {}
+    waiting: list[Unit] = []
+    for unit in units:
+        devices = _present_devices(cluster, unit, current, free)
+        if devices is None:
+            waiting.append(unit)
+            continue
+        for device in devices:
+            free[cluster.node_of(device)].discard(device)
+        placed[unit] = devices
+    waiting.sort(key=lambda unit: -unit.workers)
+    ragged = False
+    for unit in waiting:
+        devices = _take(free, unit.workers)
+        ragged = ragged or len(cluster.shape(devices)) > len(cluster.packed_shape(unit.workers))
+        placed[unit] = devices
+    if ragged and repack:
+        placed = _repacked(cluster, units, current)
+    return {name: placed[unit] for unit in units for name in unit.names}
+
+
+def _all_free(cluster: Cluster) -> dict[int, set[int]]:
+    return {
+        node: set(range(first, first + num))
+        for node, (first, num) in enumerate(zip(cluster.first_device, cluster.devices_by_node, strict=True))
+        if node not in cluster.failed_nodes
+    }
+
+
+def _present_devices(
+    cluster: Cluster, unit: Unit, current: Mapping[str, Devices], free: Mapping[int, set[int]]
+) -> Devices | None:
+    """Devices that ``unit`` already has and can keep."""
+    for name in unit.names:
+        devices = current.get(name)
+        if (
+            devices is not None
+            and len(devices) == unit.workers
+            and all(device in free.get(cluster.node_of(device), ()) for device in devices)
+        ):
+            return devices
+    return None
+
+
+def _take(free: dict[int, set[int]], num: int) -> Devices:
+    """``num`` free devices on few nodes: the fullest nodes first, the last node as tight as possible."""
+    taken: list[int] = []
+    while num:
+        fitting = [node for node, devices in free.items() if len(devices) >= num]
+        if fitting:
+            node = min(fitting, key=lambda node: (len(free[node]), node))
+        else:
+            node = max(free, key=lambda node: (len(free[node]), -node))
+        devices = sorted(free[node])[:num]
+        free[node].difference_update(devices)
+        taken.extend(devices)
+        num -= len(devices)
+    return tuple(sorted(taken))
+
+
+def _repacked(cluster: Cluster, units: Sequence[Unit], current: Mapping[str, Devices]) -> dict[Unit, Devices]:
+    """All units packed afresh, large ones first, the packed nodes matched to the nodes they overlap most with."""
+    nodes = [node for node in range(cluster.num_nodes) if node not in cluster.failed_nodes]
+    home = {unit: _home(cluster, unit, current) for unit in units}
+    # Neighbours stay neighbours: equal sizes are packed in the order of where they are now.
+    order = sorted(units, key=lambda unit: (-unit.workers, home[unit], unit.names))
+    room = {slot: cluster.devices_by_node[node] for slot, node in enumerate(nodes)}
+    parts: dict[Unit, list[tuple[int, int]]] = {}
+    for unit in order:
+        parts[unit] = []
+        left = unit.workers
+        while left:
+            fitting = [slot for slot, space in room.items() if space >= left]
+            if fitting:
+                slot = min(fitting, key=lambda slot: (room[slot], slot))
+            else:
+                slot = max(room, key=lambda slot: (room[slot], -slot))
+            num = min(left, room[slot])
+            parts[unit].append((slot, num))
+            room[slot] -= num
+            left -= num
+    overlap = np.zeros((len(nodes), len(nodes)))
+    column = {node: index for index, node in enumerate(nodes)}
+    for unit, pieces in parts.items():
+        for name in unit.names:
+            held = current.get(name, ())
+            if len(held) != unit.workers:
+                continue
+            for device in held:
+                if (node := cluster.node_of(device)) in column:
+                    for slot, num in pieces:
+                        overlap[slot, column[node]] += num / len(held)
+    for slot, node in enumerate(nodes):  # a packed node only fits a real one of at least its size
+        too_small = [
+            column[other] for other in nodes if cluster.devices_by_node[other] < cluster.devices_by_node[node]
+        ]
+        overlap[slot, too_small] = -1e6
+    slots, columns = linear_sum_assignment(overlap, maximize=True)
+    node_of_slot = {int(slot): nodes[int(index)] for slot, index in zip(slots, columns, strict=True)}
+    return _assigned(cluster, order, parts, node_of_slot, current)
+
+
+def _assigned(
+    cluster: Cluster,
+    order: Sequence[Unit],
+    parts: Mapping[Unit, list[tuple[int, int]]],
+    node_of_slot: Mapping[int, int],
+    current: Mapping[str, Devices],
+) -> dict[Unit, Devices]:
+    """Real devices for packed units; a unit that landed on its own node keeps its very devices."""
+    free = _all_free(cluster)
+    placed: dict[Unit, Devices] = {}
+    for unit in order:
+        wanted = {node_of_slot[slot]: num for slot, num in parts[unit]}
+        devices = _present_devices(cluster, unit, current, free)
+        if devices is None:
+            continue
+        held: dict[int, int] = {}
+        for device in devices:
+            held[cluster.node_of(device)] = held.get(cluster.node_of(device), 0) + 1
+        if held == wanted:
+            placed[unit] = devices
+            for device in devices:
+                free[cluster.node_of(device)].discard(device)
+    for unit in order:
+        if unit in placed:
+            continue
+        taken: list[int] = []
+        for slot, num in parts[unit]:
+            node = node_of_slot[slot]
+            devices = tuple(sorted(free[node])[:num])
+            free[node].difference_update(devices)
+            taken.extend(devices)
+        placed[unit] = tuple(sorted(taken))
+    return placed
+
+
+def _home(cluster: Cluster, unit: Unit, current: Mapping[str, Devices]) -> int:
+    held = next((current[name] for name in unit.names if current.get(name)), ())
+    return cluster.node_of(held[0]) if held else cluster.num_nodes
