@@ -127,6 +127,12 @@ class PolluxJobProfile:
             time = self._known[shape] = self.application.step_time(shape, self.batch_size)
         return time
 
+    def best_step_time(self, num_workers: int) -> StepTime:
+        """The shortest step and, separately, the least compute over all shapes: for lower bounds."""
+        times = [self.step_time(shape) for shape in self.application.steps.shapes_of(num_workers)]
+        step_s = min(time.step_s for time in times)
+        return StepTime(step_s, step_s - min(step_s, *(time.compute_s for time in times)))
+
 
 def read_pollux_application(folder: Path) -> PolluxApplication:
     placements: dict[Shape, list[Row]] = {}

@@ -12,6 +12,7 @@ lies between is filled in as follows, which is our own rule:
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -67,6 +68,14 @@ class StepTable:
         """Every batch per device that was measured on some placement, sorted."""
         return tuple(sorted({batch for curve in self.shapes.values() for batch in curve.local_batches}))
 
+    def shapes_of(self, num_devices: int) -> list[Shape]:
+        """Shapes among whose step times are those of every shape of ``num_devices``."""
+        measured = [shape for shape in self.shapes if sum(shape) == num_devices]
+        most_nodes = min(num_devices, max(self._grid))
+        fewest_nodes = max(math.ceil(num_devices / self.max_node_devices), max(map(len, self.shapes)) + 1)
+        # On more nodes than measured exactly, only the numbers of nodes and devices count.
+        return measured + [even_shape(num_devices, n) for n in range(fewest_nodes, most_nodes + 1)]
+
     def at(self, shape: Shape, local_batch: float) -> StepTime:
         shape = canonical(self._split_large_nodes(shape))
         curve = self.shapes.get(shape)
@@ -116,6 +125,12 @@ def canonical(shape: Shape) -> Shape:
     """
     used = tuple(count for count in shape if count)
     return min((used[i:] + used[:i] for i in range(len(used))), default=())
+
+
+def even_shape(num_devices: int, num_nodes: int) -> Shape:
+    """``num_devices`` spread over ``num_nodes`` as evenly as can be."""
+    each, rest = divmod(num_devices, num_nodes)
+    return (each,) * (num_nodes - rest) + (each + 1,) * rest
 
 
 def _imbalance(shape: Shape) -> tuple[int, Shape]:
