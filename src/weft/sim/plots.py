@@ -23,7 +23,7 @@ INK = "#333333"
 
 def plot_replays(path: Path, outcomes: Sequence[Outcome]) -> None:
     """Completion times of every policy; who had what under the first one."""
-    plt = _pyplot()
+    plt = pyplot()
     figure = plt.figure(figsize=(12, 13), layout="constrained")
     grid = figure.add_gridspec(3, 2, height_ratios=(1.0, 1.0, 1.6))
     _distribution(figure.add_subplot(grid[0, 0]), outcomes)
@@ -38,7 +38,7 @@ def plot_replays(path: Path, outcomes: Sequence[Outcome]) -> None:
 
 def plot_sweep(path: Path, outcomes: Sequence[Outcome]) -> None:
     """Mean completion time over the cluster size or the load, one line a policy."""
-    plt = _pyplot()
+    plt = pyplot()
     sizes = sorted({outcome.scenario.num_gpus for outcome in outcomes})
     loads = sorted({outcome.scenario.load for outcome in outcomes})
     over_gpus = len(sizes) > 1
@@ -65,10 +65,11 @@ def save(figure: Figure, path: Path) -> None:
         aside.replace(path)
     finally:
         aside.unlink(missing_ok=True)
-        _pyplot().close(figure)
+        pyplot().close(figure)
 
 
-def _pyplot() -> Any:
+def pyplot() -> Any:
+    """matplotlib without a window, or a clear word that it is missing."""
     try:
         import matplotlib
     except ImportError:
@@ -139,7 +140,7 @@ def _gantt(figure: Figure, axis: Axes, result: SimulationResult) -> None:
     for job in jobs:
         wait = (job.submitted_s / HOUR_S, job.completion_s / HOUR_S)
         axis.broken_barh([wait], (line[job.name] - 0.4, 0.8), color=WAIT_COLOUR)
-    plt = _pyplot()
+    plt = pyplot()
     spans = [span for span in result.spans if span.job in line]
     norm = plt.matplotlib.colors.LogNorm(1, max(2, *(len(span.devices) for span in spans)))
     shades = plt.get_cmap("viridis_r")
@@ -183,6 +184,6 @@ def _sweep_panel(axis: Axes, outcomes: Sequence[Outcome], *, over_gpus: bool) ->
 
 def _palette(num_jobs: int) -> Callable[[int], Any]:
     """Colours that differ between neighbours: steps of the golden angle around the colour circle."""
-    plt = _pyplot()
+    plt = pyplot()
     hues = plt.get_cmap("hsv")
     return lambda number: (*(0.25 + 0.65 * part for part in hues(number * 0.381966 % 1.0)[:3]), 1.0)

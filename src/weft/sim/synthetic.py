@@ -79,7 +79,7 @@ def synthetic_workload(
     (3, True)
     """
     level, num_jobs = _parse(source)
-    kinds = _own_kinds() if applications is None else _measured_kinds(applications)
+    kinds = own_kinds() if applications is None else measured_kinds(applications)
     shares = [max(_typical_device_s(kind), 3600.0) ** -RARITY for kind in kinds]
     mean_device_s = sum(s * _typical_device_s(k) for s, k in zip(shares, kinds, strict=True)) / sum(shares)
     mean_gap_s = mean_device_s / (OFFERED_LOAD[level] * REFERENCE_DEVICES)
@@ -124,7 +124,8 @@ def _typical_device_s(kind: JobKind) -> float:
     return sum(map(kind.device_s, kind.requested_sizes)) / len(kind.requested_sizes)
 
 
-def _own_kinds() -> list[JobKind]:
+def own_kinds() -> list[JobKind]:
+    """The made-up trainings of :data:`MODELS`."""
     kinds = []
     for model in MODELS:
         times = {}
@@ -135,7 +136,7 @@ def _own_kinds() -> list[JobKind]:
     return kinds
 
 
-def _measured_kinds(applications: ApplicationFolder) -> list[JobKind]:
+def measured_kinds(applications: ApplicationFolder) -> list[JobKind]:
     """Every application at two batch sizes, the largest left out: few people train at the extreme."""
     kinds = []
     for name in applications.names():
