@@ -52,7 +52,7 @@ def plot_sweep(path: Path, outcomes: Sequence[Outcome]) -> None:
         axis.set_title(f"load {panel:g}" if over_gpus else f"{panel:g} GPUs")
     axes[0][0].set_ylabel("mean completion time, hours")
     axes[0][-1].legend(fontsize=8, loc="upper left", bbox_to_anchor=(1.0, 1.0))
-    figure.suptitle(f"{outcomes[0].result.workload}: what more GPUs or more load change")
+    figure.suptitle(f"{outcomes[0].result.workload}, {len(outcomes[0].result.jobs)} jobs")
     save(figure, path)
 
 
@@ -89,6 +89,7 @@ def _distribution(axis: Axes, outcomes: Sequence[Outcome]) -> None:
         hours = [time / HOUR_S for time in times]
         axis.step(hours, shares, where="post", label=outcome.result.policy, color=f"C{number}")
     axis.set_xscale("log")
+    axis.xaxis.set_major_formatter("{x:g}")
     axis.set_xlabel("completion time, hours")
     axis.set_ylabel("share of jobs done within")
     axis.set_ylim(0, 1.02)
@@ -102,12 +103,14 @@ def _means(axis: Axes, outcomes: Sequence[Outcome]) -> None:
     hours = [outcome.result.mean_jct_s / HOUR_S for outcome in outcomes]
     bars = axis.barh(names, hours, color=[f"C{number}" for number in range(len(names))])
     axis.bar_label(bars, fmt="%.2f h", padding=3, fontsize=8)
-    axis.axvline(outcomes[0].lower_bound_s / HOUR_S, color=INK, linestyle="--", label="lower bound")
+    axis.axvline(
+        outcomes[0].lower_bound_s / HOUR_S, color=INK, linestyle="--", label="no policy can be below"
+    )
     axis.invert_yaxis()
     axis.set_xlim(0, 1.15 * max(hours))
     axis.set_xlabel("mean completion time, hours")
     axis.legend(fontsize=8, loc="lower right")
-    axis.set_title("nothing can be left of the dashed line")
+    axis.set_title("mean completion times")
 
 
 def _devices_over_time(axis: Axes, result: SimulationResult) -> None:
@@ -179,6 +182,9 @@ def _sweep_panel(axis: Axes, outcomes: Sequence[Outcome], *, over_gpus: bool) ->
     axis.set_xscale("log", base=2)
     axis.set_xticks(sorted(bounds), [f"{x:g}" for x in sorted(bounds)])
     axis.set_yscale("log")
+    axis.yaxis.set_major_formatter("{x:g}")
+    axis.yaxis.set_minor_formatter("{x:g}")
+    axis.tick_params(axis="y", which="minor", labelsize=7)
     axis.grid(alpha=0.3, which="both")
 
 
