@@ -10,6 +10,8 @@ with two or three sizes each) goes through the recurrence.  The answer is that o
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -39,6 +41,62 @@ def best_choices(utility: FloatArray, sizes: IntArray, capacity: int) -> IntArra
     if gap <= _TOLERANCE * scale:
         return choice
     return _close_gap(utility, sizes, capacity, price, gap + _TOLERANCE * scale, choice)
+
+
+def best_choices_in_groups(
+    utility: FloatArray, sizes: IntArray, capacity: int, groups: Sequence[tuple[IntArray, int]]
+) -> IntArray:
+    """Like :func:`best_choices`, and the rows of each group (disjoint) may have no more than its limit together.
+
+    A group is worked out alone for every total up to its limit, and then competes as one row.
+    """
+    groups = [(rows, min(limit, capacity)) for rows, limit in groups if len(rows)]
+    grouped = {int(row) for rows, _ in groups for row in rows}
+    single = [row for row in range(len(utility)) if row not in grouped]
+    tables = [_group_table(utility[rows], sizes[rows], limit) for rows, limit in groups]
+    width = max([utility.shape[1], *(limit + 1 for _, limit in groups)])
+    wide_utility = np.full((len(single) + len(groups), width), -np.inf)
+    wide_sizes = np.zeros((len(single) + len(groups), width), dtype=np.int64)
+    wide_utility[: len(single), : utility.shape[1]] = utility[single]
+    wide_sizes[: len(single), : utility.shape[1]] = sizes[single]
+    for place, (best, _) in enumerate(tables, start=len(single)):
+        wide_utility[place, : len(best)] = best
+        wide_sizes[place, : len(best)] = np.arange(len(best))
+    picked = best_choices(wide_utility, wide_sizes, capacity)
+    choice = np.zeros(len(utility), dtype=np.int64)
+    choice[single] = picked[: len(single)]
+    for (rows, _), (_, taken), total in zip(groups, tables, picked[len(single) :], strict=True):
+        left = int(total)
+        for row, which in zip(rows[::-1], taken[::-1], strict=True):
+            choice[row] = which[left]
+            left -= int(sizes[row, choice[row]])
+    return choice
+
+
+def _group_table(utility: FloatArray, sizes: IntArray, limit: int) -> tuple[FloatArray, list[IntArray]]:
+    """Best utility with at most 0, 1, ... ``limit`` devices, and per row the column taken at each total."""
+    best = np.zeros(limit + 1)
+    taken: list[IntArray] = []
+    for row_utility, row_sizes in zip(utility, sizes, strict=True):
+        best, which = _extended(best, row_utility, row_sizes, np.flatnonzero(row_utility > -np.inf))
+        taken.append(which)
+    return best, taken
+
+
+def _extended(
+    best: FloatArray, utility: FloatArray, sizes: IntArray, columns: IntArray, base: int = 0
+) -> tuple[FloatArray, IntArray]:
+    """One step of the recurrence: one more row, sizes counted from ``base``."""
+    updated = np.full(len(best), -np.inf)
+    which = np.zeros(len(best), dtype=np.int64)
+    for column in columns:
+        extra = int(sizes[column]) - base
+        if extra < len(best):
+            candidate = best[: len(best) - extra] + utility[column]
+            better = candidate > updated[extra:]
+            updated[extra:][better] = candidate[better]
+            which[extra:][better] = column
+    return updated, which
 
 
 def _cheapest_best(utility: FloatArray, sizes: IntArray, price: float) -> IntArray:
@@ -123,18 +181,7 @@ def _close_gap(
     best = np.zeros(width)
     taken: list[IntArray] = []
     for row, base in zip(open_rows, least, strict=True):
-        columns = np.flatnonzero(alive[row])
-        updated = np.full(width, -np.inf)
-        which = np.zeros(width, dtype=np.int64)
-        for column in columns:
-            extra = int(sizes[row, column]) - base
-            if extra >= width:
-                continue
-            candidate = best[: width - extra] + utility[row, column]
-            better = candidate > updated[extra:]
-            updated[extra:][better] = candidate[better]
-            which[extra:][better] = column
-        best = updated
+        best, which = _extended(best, utility[row], sizes[row], np.flatnonzero(alive[row]), base)
         taken.append(which)
     left = int(best.argmax())
     for row, base, which in zip(open_rows[::-1], least[::-1], taken[::-1], strict=True):

@@ -11,7 +11,6 @@ from weft.core.cluster import Cluster
 from weft.core.job import JobSpec
 from weft.core.snapshot import JobView
 from weft.core.speed import SpeedCurve
-from weft.errors import UsageError
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
@@ -86,13 +85,12 @@ class MenuBook:
 def menu_of(spec: JobSpec, curve: SpeedCurve, cluster: Cluster, *, aligned: bool) -> Menu:
     """The sizes ``spec`` may have on ``cluster`` for which ``curve`` knows a step time.
 
-    ``aligned`` keeps those that fill nodes without leaving a ragged rest: divisors and multiples of a node.  Where
-    that would leave nothing, all of them stay.
+    ``aligned`` keeps those that pack into nodes without leaving odd rests; where that would leave nothing, all stay.
     """
     allowed = [size for size in spec.allowed_sizes(cluster.num_devices) if size in curve.times]
     if aligned:
         node = max(cluster.devices_by_node)
-        allowed = [size for size in allowed if node % size == 0 or size % node == 0] or allowed
+        allowed = [size for size in allowed if packs_well(size, node)] or allowed
     return Menu(
         tuple(allowed),
         tuple(curve.times[size].step_s for size in allowed),
@@ -100,13 +98,14 @@ def menu_of(spec: JobSpec, curve: SpeedCurve, cluster: Cluster, *, aligned: bool
     )
 
 
-def largest_possible(spec: JobSpec, curve: SpeedCurve) -> None:
-    """Refuse a job whose curve has no step time at any size it allows."""
-    if not any(size in curve.times for size in spec.allowed_sizes(spec.max_workers)):
-        raise UsageError(
-            f"job {spec.name} allows {spec.min_workers} to {spec.max_workers} workers, its profile knows "
-            f"{list(curve.sizes)}: let the two overlap"
-        )
+def packs_well(size: int, node: int) -> bool:
+    """Whether ``size`` is a divisor of a node, a multiple of one, or, up to four nodes, of half a node.
+
+    >>> [size for size in range(1, 25) if packs_well(size, node=4)]
+    [1, 2, 4, 6, 8, 10, 12, 14, 16, 20, 24]
+    """
+    half = node // 2 if node % 2 == 0 else node
+    return node % size == 0 or size % node == 0 or (size % half == 0 and size <= 4 * node)
 
 
 def _padded(menus: list[Menu]) -> MenuTable:

@@ -1,8 +1,9 @@
 """Which devices: node-aligned, packed, and with as few moves as possible.
 
-First everything that keeps its size stays where it is and the rest is fitted into the gaps.  Only when a job
-would then be spread over more nodes than it needs, the cluster is packed afresh, and the packed nodes are matched
-to the real ones so that most workers find themselves where they were (an assignment problem).
+First everything that keeps its size stays where it is and the rest is fitted into the gaps.  Where a job that
+fits one node would be torn apart, the fewest others are moved into gaps elsewhere.  Only when that is impossible
+the cluster is packed afresh, and the packed nodes are matched to the real ones so that most workers find
+themselves where they were (an assignment problem).
 """
 
 from __future__ import annotations
@@ -55,14 +56,71 @@ def place(
             free[cluster.node_of(device)].discard(device)
         placed[unit] = devices
     waiting.sort(key=lambda unit: -unit.workers)
-    ragged = False
     for unit in waiting:
-        devices = _take(free, unit.workers)
-        ragged = ragged or len(cluster.shape(devices)) > len(cluster.packed_shape(unit.workers))
-        placed[unit] = devices
-    if ragged and repack:
-        placed = _repacked(cluster, units, current)
+        if repack and _splits_needlessly(cluster, unit, free) and not _evacuate(cluster, unit, placed, free):
+            placed = _repacked(cluster, units, current)
+            break
+        placed[unit] = _take(free, unit.workers)
     return {name: placed[unit] for unit in units for name in unit.names}
+
+
+def _splits_needlessly(cluster: Cluster, unit: Unit, free: Mapping[int, set[int]]) -> bool:
+    """Whether a unit that would fit one node finds no node with enough room.
+
+    Larger units cross nodes anyway: one node more costs them less than moving others costs those.
+    """
+    return unit.workers <= max(cluster.devices_by_node) and all(
+        len(devices) < unit.workers for devices in free.values()
+    )
+
+
+def _evacuate(cluster: Cluster, unit: Unit, placed: dict[Unit, Devices], free: dict[int, set[int]]) -> bool:
+    """Make room for ``unit`` on one node by moving the fewest other units into gaps elsewhere."""
+    lodgers: dict[int, list[Unit]] = {}
+    for other, devices in placed.items():
+        node = cluster.node_of(devices[0])
+        if other.workers <= cluster.devices_by_node[node] and node == cluster.node_of(devices[-1]):
+            lodgers.setdefault(node, []).append(other)
+    best: tuple[tuple[int, int, int], list[tuple[Unit, int]]] | None = None
+    for node, others in lodgers.items():
+        need = unit.workers - len(free[node])
+        if need > sum(other.workers for other in others):
+            continue
+        moves = _moves_off(node, need, others, free)
+        if moves is not None:
+            cost = (len(moves), sum(other.workers for other, _ in moves), node)
+            if best is None or cost < best[0]:
+                best = (cost, moves)
+    if best is None:
+        return False
+    for other, target in best[1]:
+        devices = placed[other]
+        free[cluster.node_of(devices[0])].update(devices)
+        placed[other] = tuple(sorted(free[target])[: other.workers])
+        free[target].difference_update(placed[other])
+    return True
+
+
+def _moves_off(
+    node: int, need: int, others: Sequence[Unit], free: Mapping[int, set[int]]
+) -> list[tuple[Unit, int]] | None:
+    """Units to move from ``node`` and where to, so that ``need`` devices come free there; None if impossible."""
+    room = {other: len(devices) for other, devices in free.items() if other != node and devices}
+    moves: list[tuple[Unit, int]] = []
+    left = sorted(others, key=lambda unit: (unit.workers, unit.names))
+    while need > 0:
+        if not left:
+            return None
+        enough = next((index for index, unit in enumerate(left) if unit.workers >= need), len(left) - 1)
+        unit = left.pop(enough)
+        fitting = [other for other, space in room.items() if space >= unit.workers]
+        if not fitting:
+            continue
+        target = min(fitting, key=lambda other: (room[other], other))
+        room[target] -= unit.workers
+        need -= unit.workers
+        moves.append((unit, target))
+    return moves
 
 
 def _all_free(cluster: Cluster) -> dict[int, set[int]]:

@@ -1,0 +1,192 @@
+"""Crossover: who takes turns with whom, decided together with the sizes.
+
+[Note: one price for singles and pairs]
+At a price per device a job alone is worth v_i = max_w u_i(w) - price w, and two jobs taking turns on the same
+devices v_ij = max_w u_ij(w) - price w.  A matching of greatest weight v_ij - v_i - v_j then says who pairs up at that
+price, and the devices all of them ask for say whether the price was right.  With the pairs found at the right
+price, every pair is one more row of the exact knapsack of singles, and sizes are chosen once more for all.  The result
+is taken only if it is worth more than the best allocation without pairs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.optimize import linear_sum_assignment
+
+from weft.core.cluster import Cluster
+from weft.elastic.menu import Menu
+from weft.perf.crossover import MIN_GAIN, pair_speeds
+
+FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.int64]
+
+MAX_PAIR_SIZES = 24
+MAX_CANDIDATES = 128
+"""Only so many jobs are looked at for pairing: the number of pairs grows with the square."""
+_PRICE_STEPS = 12
+
+
+@dataclass(frozen=True, eq=False)
+class PairOptions:
+    """Candidate pairs by row: their jobs, and the speeds of both on each size (0 where pairing does not pay)."""
+
+    first: IntArray
+    second: IntArray
+    sizes: IntArray
+    first_steps_per_s: FloatArray
+    second_steps_per_s: FloatArray
+
+
+class PairBook:
+    """Speeds of pairs of menus, kept from decision to decision."""
+
+    def __init__(self, handover_s: float, cluster: Cluster) -> None:
+        self.setting = (handover_s, cluster)
+        self.handover_s = handover_s
+        self.sizes = pair_sizes(cluster.num_devices, max(cluster.devices_by_node))
+        self._curves: dict[Menu, tuple[FloatArray, FloatArray]] = {}
+        self._speeds: dict[tuple[Menu, Menu], tuple[FloatArray, FloatArray] | None] = {}
+
+    def options(self, menus: Sequence[Menu], candidates: Sequence[int]) -> PairOptions | None:
+        """The pairs among ``candidates`` (rows of ``menus``) that pay on some size."""
+        self._learn({menus[row] for row in candidates})
+        first, second, speeds = [], [], []
+        for place, one in enumerate(candidates):
+            for other in candidates[place + 1 :]:
+                known = self._speeds[menus[one], menus[other]]
+                if known is not None:
+                    first.append(one)
+                    second.append(other)
+                    speeds.append(known)
+        if not first:
+            return None
+        return PairOptions(
+            np.array(first),
+            np.array(second),
+            self.sizes,
+            np.array([one for one, _ in speeds]),
+            np.array([other for _, other in speeds]),
+        )
+
+    def _learn(self, menus: set[Menu]) -> None:
+        new = [menu for menu in menus if menu not in self._curves]
+        if not new:
+            return
+        if len(self._curves) > 2000:
+            self._curves.clear()
+            self._speeds.clear()
+            new = list(menus)
+        for menu in new:
+            at = {size: column for column, size in enumerate(menu.sizes)}
+            columns = [at.get(int(size), -1) for size in self.sizes]
+            step = np.array([menu.step_s[column] if column >= 0 else np.nan for column in columns])
+            exposed = np.array([menu.exposed_s[column] if column >= 0 else np.nan for column in columns])
+            self._curves[menu] = (step, exposed)
+        known = list(self._curves)
+        pairs = [(one, other) for one in known for other in known if (one, other) not in self._speeds]
+        for start in range(0, len(pairs), 4096):
+            part = pairs[start : start + 4096]
+            mine = [np.array([self._curves[one][kind] for one, _ in part]) for kind in (0, 1)]
+            theirs = [np.array([self._curves[other][kind] for _, other in part]) for kind in (0, 1)]
+            one_speed, other_speed, gain = pair_speeds(*mine, *theirs, self.handover_s)
+            pays = gain >= 1 + MIN_GAIN
+            one_speed, other_speed = np.where(pays, one_speed, 0.0), np.where(pays, other_speed, 0.0)
+            for index, key in enumerate(part):
+                self._speeds[key] = (one_speed[index], other_speed[index]) if pays[index].any() else None
+
+
+def pair_sizes(num_devices: int, node: int) -> IntArray:
+    """Sizes on which pairs are offered: parts and multiples of nodes, thinned out where there are many."""
+    sizes = [size for size in range(1, num_devices + 1) if node % size == 0 or size % node == 0]
+    if len(sizes) > MAX_PAIR_SIZES:
+        wanted = np.geomspace(1, num_devices, MAX_PAIR_SIZES)
+        sizes = sorted({min(sizes, key=lambda size: abs(np.log(size / want))) for want in wanted})
+    return np.array(sizes, dtype=np.int64)
+
+
+def match(singles: FloatArray, pairs: PairOptions, values: FloatArray) -> list[int]:
+    """Indices into ``pairs`` of a matching with (nearly) the greatest weight over singles.
+
+    The assignment relaxation is solved instead of the matching itself (a hundred times faster): its cycles of two
+    are pairs, longer cycles are cut into pairs, losing at most the weakest link of an odd one.
+    """
+    gain = values - singles[pairs.first] - singles[pairs.second]
+    useful = np.flatnonzero(gain > 1e-12 * np.abs(values))
+    if not len(useful):
+        return []
+    rows = np.unique(np.concatenate([pairs.first[useful], pairs.second[useful]]))
+    place = {int(row): index for index, row in enumerate(rows)}
+    one = np.array([place[int(row)] for row in pairs.first[useful]])
+    other = np.array([place[int(row)] for row in pairs.second[useful]])
+    weight = np.zeros((len(rows), len(rows)))
+    number = np.full((len(rows), len(rows)), -1)
+    weight[one, other] = weight[other, one] = gain[useful]
+    number[one, other] = number[other, one] = useful
+    _, target = linear_sum_assignment(weight, maximize=True)
+    chosen: list[int] = []
+    seen = np.zeros(len(rows), dtype=bool)
+    for start in range(len(rows)):
+        cycle = []
+        at = start
+        while not seen[at]:
+            seen[at] = True
+            cycle.append(at)
+            at = int(target[at])
+        chosen.extend(_cut(cycle, weight, number))
+    return chosen
+
+
+def _cut(cycle: list[int], weight: FloatArray, number: IntArray) -> list[int]:
+    """The best pairs of neighbours along a cycle, each member in at most one."""
+    num = len(cycle)
+    if num < 2:
+        return []
+    best_weight, best = 0.0, []
+    for shift in range(num if num % 2 else min(num, 2)):
+        order = cycle[shift:] + cycle[:shift]
+        links = [(order[place], order[place + 1]) for place in range(0, num - 1, 2)]
+        links = [link for link in links if weight[link] > 0]
+        total = sum(float(weight[link]) for link in links)
+        if total > best_weight:
+            best_weight, best = total, [int(number[link]) for link in links]
+    return best
+
+
+def choose_pairs(
+    utility: FloatArray, sizes: IntArray, capacity: int, pairs: PairOptions, pair_utility: FloatArray
+) -> list[int]:
+    """The pairs that are worth it at the price at which singles and pairs together just fit ``capacity``."""
+
+    def at(price: float) -> tuple[list[int], int]:
+        values = utility - price * sizes
+        column = values.argmax(axis=1)
+        alone = values[np.arange(len(values)), column]
+        used = sizes[np.arange(len(values)), column]
+        pair_values = pair_utility - price * pairs.sizes
+        pair_column = pair_values.argmax(axis=1)
+        best = pair_values[np.arange(len(pair_values)), pair_column]
+        chosen = match(alone, pairs, best)
+        num = int(used.sum())
+        for index in chosen:
+            num += int(pairs.sizes[pair_column[index]])
+            num -= int(used[pairs.first[index]] + used[pairs.second[index]])
+        return chosen, num
+
+    chosen, num = at(0.0)
+    if num <= capacity:
+        return chosen
+    low, high = 0.0, float(np.max(utility[:, 1:][np.isfinite(utility[:, 1:])]))
+    for _ in range(_PRICE_STEPS):
+        middle = (low + high) / 2 if low else high / 8
+        found, num = at(middle)
+        if num <= capacity:
+            high, chosen = middle, found
+            if num == capacity:
+                break
+        else:
+            low = middle
+    return chosen
