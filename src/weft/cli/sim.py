@@ -109,9 +109,7 @@ def _read(source: str, profiles: Path | None, seed: int, scenarios: list[Scenari
     for num_gpus in sorted({scenario.num_gpus for scenario in scenarios}):
         _, cut = fit_requests(jobs, num_gpus)
         if cut:
-            render.note(
-                f"on {num_gpus} GPUs {len(cut)} jobs that ask for more ask for what there is: {cut[0]} ..."
-            )
+            render.note(f"asking for more than {num_gpus} GPUs, cut to what there is: {', '.join(cut)}")
     return jobs
 
 
