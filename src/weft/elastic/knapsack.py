@@ -20,6 +20,8 @@ IntArray = NDArray[np.int64]
 
 _TOLERANCE = 1e-12
 _MAX_PRICES = 60
+_SMALL_TABLE = 60_000
+"""Cells of the full table below which pricing first does not pay."""
 
 
 def best_choices(utility: FloatArray, sizes: IntArray, capacity: int) -> IntArray:
@@ -31,9 +33,11 @@ def best_choices(utility: FloatArray, sizes: IntArray, capacity: int) -> IntArra
     [1, 2]
     """
     rows = np.arange(len(utility))
-    choice = _cheapest_best(utility, sizes, 0.0)
+    choice: IntArray = utility.argmax(axis=1)  # the first of equals, that is the smallest
     if int(sizes[rows, choice].sum()) <= capacity:
         return choice
+    if utility.size * (capacity + 1) <= _SMALL_TABLE:
+        return _whole_table(utility, sizes, capacity)
     price, bound, choice = _price(utility, sizes, capacity)
     choice = _fill(utility, sizes, capacity, choice)
     gap = bound - float(utility[rows, choice].sum())
@@ -41,6 +45,28 @@ def best_choices(utility: FloatArray, sizes: IntArray, capacity: int) -> IntArra
     if gap <= _TOLERANCE * scale:
         return choice
     return _close_gap(utility, sizes, capacity, price, gap + _TOLERANCE * scale, choice)
+
+
+def _whole_table(utility: FloatArray, sizes: IntArray, capacity: int) -> IntArray:
+    """The textbook recurrence, one row of all totals at a time; fastest while the table is small."""
+    width = capacity + 1
+    before = np.arange(width)[:, None] - sizes[:, None, :]
+    before[before < 0] = width  # where a size is too large: the cell that holds -inf
+    best = np.zeros(width + 1)
+    best[width] = -np.inf
+    totals = np.arange(width)
+    taken = np.empty((len(utility), width), dtype=np.int64)
+    for row in range(len(utility)):
+        values = best[before[row]]
+        values += utility[row]
+        taken[row] = column = values.argmax(axis=1)
+        best[:width] = values[totals, column]
+    choice = np.empty(len(utility), dtype=np.int64)
+    left = capacity
+    for row in range(len(utility) - 1, -1, -1):
+        choice[row] = column = taken[row, left]
+        left -= int(sizes[row, column])
+    return choice
 
 
 def best_choices_in_groups(
@@ -97,11 +123,6 @@ def _extended(
             updated[extra:][better] = candidate[better]
             which[extra:][better] = column
     return updated, which
-
-
-def _cheapest_best(utility: FloatArray, sizes: IntArray, price: float) -> IntArray:
-    # Sizes rise from column to column, and argmax takes the first of equals: the cheapest.
-    return np.argmax(utility - price * sizes, axis=1)
 
 
 def _price(utility: FloatArray, sizes: IntArray, capacity: int) -> tuple[float, float, IntArray]:

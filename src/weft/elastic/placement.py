@@ -8,6 +8,7 @@ themselves where they were (an assignment problem).
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -44,17 +45,21 @@ def place(
             f"{sum(unit.workers for unit in units)} workers for {cluster.num_devices} devices: "
             "an allocation must fit the cluster"
         )
-    free = _all_free(cluster)
     placed: dict[Unit, Devices] = {}
     waiting: list[Unit] = []
+    used = _out_of_use(cluster)
     for unit in units:
-        devices = _present_devices(cluster, unit, current, free)
-        if devices is None:
+        for name in unit.names:
+            devices = current.get(name, ())
+            if len(devices) == unit.workers and used.isdisjoint(devices):
+                used.update(devices)
+                placed[unit] = devices
+                break
+        else:
             waiting.append(unit)
-            continue
-        for device in devices:
-            free[cluster.node_of(device)].discard(device)
-        placed[unit] = devices
+    if not waiting:
+        return {name: placed[unit] for unit in units for name in unit.names}
+    free = _free(cluster, used)
     waiting.sort(key=lambda unit: -unit.workers)
     for unit in waiting:
         if repack and _splits_needlessly(cluster, unit, free) and not _evacuate(cluster, unit, placed, free):
@@ -123,27 +128,21 @@ def _moves_off(
     return moves
 
 
-def _all_free(cluster: Cluster) -> dict[int, set[int]]:
+def _out_of_use(cluster: Cluster) -> set[int]:
+    used: set[int] = set()
+    for node in cluster.failed_nodes:
+        first = cluster.first_device[node]
+        used.update(range(first, first + cluster.devices_by_node[node]))
+    return used
+
+
+def _free(cluster: Cluster, used: set[int]) -> dict[int, set[int]]:
+    """Free devices by node, nodes out of use left out."""
     return {
-        node: set(range(first, first + num))
+        node: set(range(first, first + num)) - used
         for node, (first, num) in enumerate(zip(cluster.first_device, cluster.devices_by_node, strict=True))
         if node not in cluster.failed_nodes
     }
-
-
-def _present_devices(
-    cluster: Cluster, unit: Unit, current: Mapping[str, Devices], free: Mapping[int, set[int]]
-) -> Devices | None:
-    """Devices that ``unit`` already has and can keep."""
-    for name in unit.names:
-        devices = current.get(name)
-        if (
-            devices is not None
-            and len(devices) == unit.workers
-            and all(device in free.get(cluster.node_of(device), ()) for device in devices)
-        ):
-            return devices
-    return None
 
 
 def _take(free: dict[int, set[int]], num: int) -> Devices:
@@ -212,20 +211,18 @@ def _assigned(
     current: Mapping[str, Devices],
 ) -> dict[Unit, Devices]:
     """Real devices for packed units; a unit that landed on its own node keeps its very devices."""
-    free = _all_free(cluster)
     placed: dict[Unit, Devices] = {}
+    used = _out_of_use(cluster)
     for unit in order:
         wanted = {node_of_slot[slot]: num for slot, num in parts[unit]}
-        devices = _present_devices(cluster, unit, current, free)
-        if devices is None:
-            continue
-        held: dict[int, int] = {}
-        for device in devices:
-            held[cluster.node_of(device)] = held.get(cluster.node_of(device), 0) + 1
-        if held == wanted:
-            placed[unit] = devices
-            for device in devices:
-                free[cluster.node_of(device)].discard(device)
+        for name in unit.names:
+            devices = current.get(name, ())
+            held = Counter(cluster.node_of(device) for device in devices)
+            if held == wanted and used.isdisjoint(devices):
+                placed[unit] = devices
+                used.update(devices)
+                break
+    free = _free(cluster, used)
     for unit in order:
         if unit in placed:
             continue

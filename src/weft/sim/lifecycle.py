@@ -41,7 +41,7 @@ class JobRun:
     billed_device_s: float = 0.0
     """Like ``attained_device_s``, a shared device counted half."""
     tried: set[int] = field(default_factory=set)
-    """Sizes at which it has made progress."""
+    """Sizes at which its speed was measured (kept only while exploring)."""
     version: int = 0
     """Counts changes of speed, so that predictions made before one can be told from those after."""
 
@@ -66,7 +66,6 @@ def advance(run: JobRun, now_s: float) -> None:
         running = now_s - run.resume_s
         if running > 0:
             run.remaining_steps -= run.steps_per_s * (elapsed if elapsed < running else running)
-            run.tried.add(len(run.devices))
     run.updated_s = now_s
 
 

@@ -126,6 +126,9 @@ class _Replay:
             for one in (run, partner):
                 if one:
                     self._rate(one, now_s)
+            if self.options.explore and len(run.devices) not in run.tried:
+                run.tried.add(len(run.devices))
+                self._call_for_decision(now_s + self.options.decision_interval_s)
             return
         self.recorder.span_ended(run, now_s)
         self._busy(now_s, -len(run.devices) if partner is None else 0)
@@ -173,7 +176,8 @@ class _Replay:
     def _rate(self, run: JobRun, now_s: float) -> None:
         rate(run, now_s, self.options.handover_s)
         heapq.heappush(self.predictions, (finish_time_s(run), _FINISH, run.index, run.version, run))
-        if run.partner and now_s < run.resume_s:
+        new_size = self.options.explore and len(run.devices) not in run.tried
+        if (run.partner or new_size) and now_s < run.resume_s:
             heapq.heappush(self.predictions, (run.resume_s, _RESUME, run.index, run.version, run))
 
     def _decide(self, now_s: float) -> None:
