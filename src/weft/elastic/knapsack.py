@@ -20,7 +20,7 @@ IntArray = NDArray[np.int64]
 
 _TOLERANCE = 1e-12
 _MAX_PRICES = 60
-_SMALL_TABLE = 60_000
+_SMALL_TABLE = 20_000
 """Cells of the full table below which pricing first does not pay."""
 
 

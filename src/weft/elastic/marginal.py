@@ -5,8 +5,6 @@ from __future__ import annotations
 import heapq
 from collections.abc import Sequence
 
-import numpy as np
-
 from weft.core.snapshot import Allocation, JobView, Snapshot
 from weft.elastic.menu import Menu
 from weft.elastic.policy import BasePolicy, ordered
@@ -103,36 +101,39 @@ class Afs(BasePolicy):
         sizes, room = admitted(snapshot, menus, order, self.rules)
         line = [row for row in order if row in sizes and not self.rules.pinned(snapshot.jobs[row])]
         line.sort(key=lambda row: (lengths[row], row))
-        as_front = np.full(len(line), -1.0)
-        as_back = np.full(len(line), -1.0)
-        columns = [menus[row].sizes.index(sizes[row]) for row in line]
-
-        def rate(place: int) -> None:
-            menu, column = menus[line[place]], columns[place]
-            as_front[place] = as_back[place] = -1.0
-            if column + 1 < len(menu.sizes):
-                added = menu.sizes[column + 1] - menu.sizes[column]
-                speed, after = 1 / menu.step_s[column], 1 / menu.step_s[column + 1]
-                if after > speed and room.fits(snapshot.jobs[line[place]], added):
-                    as_front[place] = (after - speed) / speed / added
-                    as_back[place] = (after - speed) / after / added
-
-        for place in range(len(line)):
-            rate(place)
-        while room.devices and len(line):
-            front = int(np.argmax(as_front > 0))
-            if as_front[front] <= 0:
-                break
-            while (ahead := as_back[front + 1 :] > as_front[front]).any():
-                front += 1 + int(ahead.argmax())
-            row = line[front]
-            after = menus[row].sizes[columns[front] + 1]
-            added = after - sizes[row]
-            if room.fits(snapshot.jobs[row], added):
-                room.take(snapshot.jobs[row], added)
-                sizes[row] = after
-                columns[front] += 1
-            rate(front)
+        self._share_out(snapshot.jobs, menus, sizes, line, room)
         workers = {snapshot.jobs[row].name: size for row, size in sizes.items()}
         valid_until_s = min(self.rules.next_due_s(snapshot), snapshot.now_s + self.rules.review_s)
         return Allocation(workers, valid_until_s=valid_until_s)
+
+    @staticmethod
+    def _share_out(
+        jobs: Sequence[JobView], menus: Sequence[Menu], sizes: dict[int, int], line: Sequence[int], room: Room
+    ) -> None:
+        columns = [menus[row].sizes.index(sizes[row]) for row in line]
+        gains = [_gains(menus[row], column) for row, column in zip(line, columns, strict=True)]
+        while room.devices:
+            front, to_beat = -1, 0.0
+            for place, (as_front, as_back) in enumerate(gains):
+                if as_back > to_beat:
+                    front, to_beat = place, as_front
+            if front < 0:
+                return
+            row = line[front]
+            after = menus[row].sizes[columns[front] + 1]
+            if room.fits(jobs[row], after - sizes[row]):
+                room.take(jobs[row], after - sizes[row])
+                sizes[row] = after
+                columns[front] += 1
+                gains[front] = _gains(menus[row], columns[front])
+            else:
+                gains[front] = (0.0, 0.0)
+
+
+def _gains(menu: Menu, column: int) -> tuple[float, float]:
+    """Gain in speed per added worker at the next size, against the speed before and against that after."""
+    if column + 1 == len(menu.sizes) or menu.step_s[column + 1] >= menu.step_s[column]:
+        return (0.0, 0.0)
+    added = menu.sizes[column + 1] - menu.sizes[column]
+    faster = menu.step_s[column] / menu.step_s[column + 1] - 1.0
+    return (faster / added, faster / (1.0 + faster) / added)

@@ -35,7 +35,7 @@ class Stakes:
 
     def restarts_s(self) -> FloatArray:
         """What moving to each column costs in restarts."""
-        return (self.table.sizes != self.workers[:, None]) * self.restart_s[:, None]
+        return np.where(self.table.sizes != self.workers[:, None], self.restart_s[:, None], 0.0)
 
 
 class UtilityPolicy(BasePolicy):
@@ -218,6 +218,14 @@ class Exact(UtilityPolicy):
 
     def confine(self, snapshot: Snapshot, utility: FloatArray, table: MenuTable) -> None:
         """Jobs are let in at their smallest size in order of submission; those that fit must run, the others wait."""
+        first = table.sizes[:, 1]
+        if (
+            not snapshot.quotas
+            and not self.rules.hold_s
+            and first.all()
+            and int(first.sum()) <= snapshot.cluster.num_devices
+        ):
+            return  # everybody fits, and not running is ruled out by its infinite time
         menus = self._book.menus(snapshot.cluster, snapshot.jobs)
         inside, _ = admitted(snapshot, menus, ordered(snapshot, self.rules, [0.0] * len(menus)), self.rules)
         for row, job in enumerate(snapshot.jobs):
