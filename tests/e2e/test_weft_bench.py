@@ -38,12 +38,9 @@ def test_exact_is_never_worse_than_doubling_on_its_own_objective() -> None:
 
 def test_decision_times_are_given_for_every_policy_asked_for() -> None:
     rows = decision_times(own_kinds(), ["balanced", "fifo"], job_counts=(20, 40))
-    assert [(row["policy"], row["jobs"]) for row in rows] == [
-        ("balanced", 20),
-        ("fifo", 20),
-        ("balanced", 40),
-        ("fifo", 40),
-    ]
+    once = [("balanced", False), ("fifo", False), ("balanced", True)]
+    assert [(row["policy"], row["crossover"]) for row in rows] == once * 2
+    assert [row["jobs"] for row in rows] == [20, 20, 20, 40, 40, 40]
     assert all(row["worst_ms"] >= row["decision_ms"] > 0 for row in rows)
 
 

@@ -38,20 +38,26 @@ def run_elastic(*, quick: bool, as_json: bool, data: Path | None, out: Path | No
         render.note("the public traces are not here (--data DIR or WEFT_DATA): synthetic workloads instead")
     with render.progress("weft bench elastic") as report:
         comparison = compare(folder, quick=quick, progress=report)
-    document = comparison.document()
     if target is not None:
-        command = f"weft bench elastic{' --quick' if quick else ''}"
-        for path in keep_record(target, "elastic", command, document, _text_tables(comparison)):
-            render.note(f"wrote {path}")
-        from weft.sim.studies.pictures import plot_comparison
-
-        plot_comparison(target / "elastic.png", comparison)
-        render.note(f"wrote {target / 'elastic.png'}")
+        _keep(target, comparison, quick=quick)
     if as_json:
-        render.print_json(document)
+        render.print_json(comparison.document())
         return
     for title, rows, columns in _tables(comparison):
         render.print_table(rows, columns, title=title)
+
+
+def _keep(folder: Path, comparison: Comparison, *, quick: bool) -> None:
+    """A quick run never overwrites the table of a full one."""
+    from weft.sim.studies.pictures import plot_comparison
+
+    name, flag = ("elastic-quick", " --quick") if quick else ("elastic", "")
+    command = f"weft bench elastic{flag}"
+    kept = keep_record(folder, name, command, comparison.document(), _text_tables(comparison))
+    picture = folder / f"{name}.png"
+    plot_comparison(picture, comparison)
+    for path in (*kept, picture):
+        render.note(f"wrote {path}")
 
 
 Tables = list[tuple[str, list[dict[str, Any]], tuple[Column, ...]]]

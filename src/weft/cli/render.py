@@ -15,6 +15,8 @@ from rich.table import Table
 
 # Wide enough for a whole table where there is no terminal to ask, such as in a pipe or a log.
 PIPE_WIDTH = 160
+# On narrower terminals the extra columns would only squeeze the others.
+FULL_WIDTH = 120
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +28,8 @@ class Column:
     write: Callable[[Any], str] = str
     best: Callable[[Sequence[float]], float] | None = None
     """Marks the best value: ``min`` or ``max``."""
+    extra: bool = False
+    """Left out on narrow terminals."""
 
 
 def print_json(document: Mapping[str, Any]) -> None:
@@ -34,6 +38,11 @@ def print_json(document: Mapping[str, Any]) -> None:
 
 
 def print_table(rows: Sequence[Mapping[str, Any]], columns: Sequence[Column], *, title: str = "") -> None:
+    console = Console()
+    if not console.is_terminal:
+        console = Console(width=PIPE_WIDTH)
+    elif console.width < FULL_WIDTH:
+        columns = [column for column in columns if not column.extra]
     table = Table(title=title or None, title_justify="left", title_style="bold")
     for column in columns:
         table.add_column(column.heading, justify="left" if column.write is str else "right", no_wrap=True)
@@ -44,9 +53,6 @@ def print_table(rows: Sequence[Mapping[str, Any]], columns: Sequence[Column], *,
     }
     for row in rows:
         table.add_row(*(_cell(row, column, best) for column in columns))
-    console = Console()
-    if not console.is_terminal:
-        console = Console(width=PIPE_WIDTH)
     console.print(table)
 
 

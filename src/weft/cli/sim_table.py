@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from weft.cli.render import Column, duration, number, percent
@@ -14,11 +15,11 @@ COLUMNS = (
     Column("p50_jct_s", "median", duration, min),
     Column("p99_jct_s", "p99", duration, min),
     Column("lower_bound_s", "no mean below", duration),
-    Column("makespan_s", "makespan", duration, min),
+    Column("makespan_s", "makespan", duration, min, extra=True),
     Column("utilization", "GPUs used", percent),
     Column("restarts_per_job", "restarts/job", number(2)),
-    Column("decision_ms", "ms/decision", number(2)),
-    Column("jobs_per_s", "jobs/s", number(0)),
+    Column("decision_ms", "ms/decision", number(2), extra=True),
+    Column("jobs_per_s", "jobs/s", number(0), extra=True),
 )
 SWEEP_COLUMNS = (Column("gpus", "GPUs", number(0)), Column("load", "load", number(2)))
 
@@ -39,7 +40,7 @@ def sim_columns(rows: Sequence[dict[str, Any]]) -> tuple[Column, ...]:
     if not rows or "gpus" not in rows[0]:
         return COLUMNS
     # Across cluster sizes "the best" would only ever be the largest cluster.
-    plain = tuple(Column(column.field, column.heading, column.write) for column in COLUMNS)
+    plain = tuple(replace(column, best=None) for column in COLUMNS)
     return (*SWEEP_COLUMNS, *plain)
 
 

@@ -63,6 +63,7 @@ def test_comments_and_blank_lines_are_for_people(tmp_path: Path) -> None:
     ("text", "expected"),
     [
         ("", "queue.csv:1: the file is empty: expected a header line name,submitted_s"),
+        ("name," + "x" * 200_000, "queue.csv:1: not a CSV header"),
         (HEADER, "queue.csv: no jobs: expected at least one line after the header"),
         (
             "name,workers\nresnet,2\n",

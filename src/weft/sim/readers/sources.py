@@ -30,7 +30,7 @@ def read_workload(path: Path, *, num_devices: int, profiles: Path | None = None)
 
 
 def _csv_jobs(path: Path, text: str, profiles: Path | None) -> list[SourcedJob]:
-    file, header = str(path), set(table_header(text))
+    file, header = str(path), set(table_header(text, str(path)))
     if {"timestamp", "num_gpus"} <= header:
         return philly.philly_jobs(table_rows(text, file, required=philly.COLUMNS))
     # `time`, `num_replicas` are nowhere in our own columns: one of them is enough to tell a Pollux file,

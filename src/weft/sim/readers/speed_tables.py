@@ -48,7 +48,7 @@ class SpeedTable:
 
 def read_speed_table(path: Path) -> SpeedTable:
     text = read_text(path)
-    sizes = [name for name in table_header(text) if name != BATCH_COLUMN]
+    sizes = [name for name in table_header(text, str(path)) if name != BATCH_COLUMN]
     for name in sizes:
         if not name.isdecimal() or int(name) == 0:
             raise InputError(

@@ -99,9 +99,12 @@ def read_text(path: Path) -> str:
         raise InputError(f"cannot be read, {reason}: check the path", file=str(path)) from None
 
 
-def table_header(text: str) -> list[str]:
+def table_header(text: str, file: str) -> list[str]:
     """The column names of a CSV text; empty for an empty file."""
-    return [name.strip() for name in next(csv.reader(io.StringIO(text)), [])]
+    try:
+        return [name.strip() for name in next(csv.reader(io.StringIO(text)), [])]
+    except csv.Error as error:
+        raise InputError(f"not a CSV header ({error})", file=file, line=1) from None
 
 
 def table_rows(
@@ -116,7 +119,7 @@ def table_rows(
     ``optional`` = None lets any other column pass (a foreign format may carry more than we read);
     a collection refuses what is in neither list, offering the nearest name.
     """
-    header = table_header(text)
+    header = table_header(text, file)
     if not any(header):
         raise InputError(f"the file is empty: expected a header line {','.join(required)}", file=file, line=1)
     _check_header(header, file, required, optional)

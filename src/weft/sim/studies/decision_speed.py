@@ -1,4 +1,4 @@
-"""How long one decision takes on a large cluster, and how that grows with the number of jobs."""
+"""How long one decision takes on a large cluster, and how fast whole workloads are replayed."""
 
 from __future__ import annotations
 
@@ -6,16 +6,21 @@ import random
 import statistics
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from weft.core.cluster import Cluster
 from weft.elastic import policy_named
+from weft.sim.loop import simulate
 from weft.sim.studies.instances import curves_of, random_snapshot
 from weft.sim.synthetic import JobKind
+from weft.sim.workload import Workload
 
 NUM_GPUS = 1024
 GPUS_PER_NODE = 8
 REPEATS = 5
+SHARING = ("balanced",)
+"""Policies that are also timed while they look for jobs to share devices."""
 
 
 def decision_times(
@@ -30,21 +35,48 @@ def decision_times(
         snapshots = [
             random_snapshot(draw, kinds, curves, cluster, num_jobs, running=True) for _ in range(REPEATS)
         ]
-        for name in policies:
+        variants = [(name, False) for name in policies] + [
+            (name, True) for name in policies if name in SHARING
+        ]
+        for name, crossover in variants:
             policy = policy_named(name)
-            policy.decide(snapshots[0])
+            asked = [replace(snapshot, crossover=crossover) for snapshot in snapshots]
+            policy.decide(asked[0])
             took_ms = []
-            for snapshot in snapshots:
+            for snapshot in asked:
                 began = time.perf_counter()
                 policy.decide(snapshot)
                 took_ms.append(1e3 * (time.perf_counter() - began))
             rows.append(
                 {
                     "policy": name,
+                    "crossover": crossover,
                     "jobs": num_jobs,
                     "gpus": NUM_GPUS,
                     "decision_ms": round(statistics.median(took_ms), 3),
                     "worst_ms": round(max(took_ms), 3),
                 }
             )
+    return rows
+
+
+def replay_speeds(
+    workloads: Sequence[Workload], policies: Sequence[str], cluster: Cluster, *, repeats: int = 3
+) -> list[dict[str, Any]]:
+    """Jobs replayed per second by policy: median of a few runs, on the slowest and the typical workload."""
+    rows = []
+    for name in policies:
+        speeds = [
+            statistics.median(
+                simulate(workload, cluster, policy_named(name)).jobs_per_s for _ in range(repeats)
+            )
+            for workload in workloads
+        ]
+        rows.append(
+            {
+                "policy": name,
+                "slowest_jobs_per_s": round(min(speeds), 1),
+                "median_jobs_per_s": round(statistics.median(speeds), 1),
+            }
+        )
     return rows
