@@ -106,7 +106,7 @@ def _means(axis: Axes, outcomes: Sequence[Outcome]) -> None:
     axis.axvline(
         outcomes[0].lower_bound_s / HOUR_S, color=INK, linestyle="--", label="no policy can be below"
     )
-    axis.invert_yaxis()
+    axis.set_ylim(max(4, len(names)) - 0.5, -0.5)
     axis.set_xlim(0, 1.15 * max(hours))
     axis.set_xlabel("mean completion time, hours")
     axis.legend(fontsize=8, loc="lower right")
@@ -137,7 +137,7 @@ def _devices_over_time(axis: Axes, result: SimulationResult) -> None:
 
 
 def _gantt(figure: Figure, axis: Axes, result: SimulationResult) -> None:
-    """One line a job: grey while it waits, darker the more workers it has."""
+    """One line a job: grey while it waits, darker the more workers it has, hatched while it shares them."""
     jobs = result.jobs[:MAX_GANTT_JOBS]
     line = {job.name: position for position, job in enumerate(jobs)}
     for job in jobs:
@@ -149,7 +149,9 @@ def _gantt(figure: Figure, axis: Axes, result: SimulationResult) -> None:
     shades = plt.get_cmap("viridis_r")
     for span in spans:
         stay = (span.start_s / HOUR_S, (span.end_s - span.start_s) / HOUR_S)
-        axis.broken_barh([stay], (line[span.job] - 0.4, 0.8), color=shades(norm(len(span.devices))))
+        shade = shades(norm(len(span.devices)))
+        look: dict[str, Any] = {"hatch": "////", "edgecolor": "white", "linewidth": 0} if span.partner else {}
+        axis.broken_barh([stay], (line[span.job] - 0.4, 0.8), facecolor=shade, **look)
     bar = figure.colorbar(plt.cm.ScalarMappable(norm, shades), ax=axis, pad=0.01)
     ticks = [1 << power for power in range(int(norm.vmax).bit_length())]
     bar.set_ticks(ticks, labels=[str(tick) for tick in ticks], minor=False)
@@ -163,9 +165,10 @@ def _gantt(figure: Figure, axis: Axes, result: SimulationResult) -> None:
     axis.set_xlim(0, max(job.finished_s for job in jobs) / HOUR_S)
     axis.set_xlabel("hours")
     rest = len(result.jobs) - len(jobs)
-    axis.set_title(
-        f"jobs under {result.policy}, grey: waiting" + (f" ({rest} more not shown)" if rest else "")
-    )
+    title = f"jobs under {result.policy}, grey: waiting"
+    if any(span.partner for span in spans):
+        title += ", hatched: taking turns"
+    axis.set_title(f"{title} ({rest} more not shown)" if rest else title)
 
 
 def _sweep_panel(axis: Axes, outcomes: Sequence[Outcome], *, over_gpus: bool) -> None:
