@@ -85,7 +85,7 @@ def duration(seconds: float) -> str:
     >>> duration(42), duration(754), duration(7512), duration(200_000)
     ('42 s', '12.6 min', '2.09 h', '2.3 d')
     """
-    for limit, unit, digits in ((100, 1, 0), (6000, 60, 1), (100 * 3600, 3600, 2)):
+    for limit, unit, digits in ((100, 1, 0), (6000, 60, 1), (48 * 3600, 3600, 2)):
         if seconds < limit:
             return f"{seconds / unit:.{digits}f} {({1: 's', 60: 'min', 3600: 'h'})[unit]}"
     return f"{seconds / 86400:.1f} d"

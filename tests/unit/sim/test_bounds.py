@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import random
+from pathlib import Path
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from public_data import DATA, needs_data
 
 from weft.core.cluster import Cluster, Shape
 from weft.core.job import JobSpec
@@ -102,11 +102,9 @@ def test_no_policy_beats_the_bound_on_a_crowded_queue(crossover: bool) -> None:
         assert result.mean_jct_s >= bound_s * TOLERANCE, name
 
 
-@needs_data
 @pytest.mark.parametrize("crossover", [False, True])
-def test_no_policy_beats_the_bound_on_a_public_workload(crossover: bool) -> None:
-    assert DATA is not None
-    workload = read_workload(DATA / "pollux" / "workloads" / "workload-3.csv", num_devices=64)
+def test_no_policy_beats_the_bound_on_a_public_workload(public_data: Path, crossover: bool) -> None:
+    workload = read_workload(public_data / "pollux" / "workloads" / "workload-3.csv", num_devices=64)
     cluster, options = Cluster.uniform(16, 4), SimulationOptions(crossover=crossover, record=False)
     bound = lower_bound(workload, cluster, options)
     assert bound.mean_jct_s > bound.alone_s

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
-from public_data import DATA, needs_data
 
 from weft.errors import UsageError
 from weft.sim.readers.applications import ApplicationFolder
@@ -38,10 +39,8 @@ def test_on_a_small_cluster_nobody_asks_for_more_than_there_is() -> None:
     assert max(job.spec.requested_workers for job in jobs) == 4
 
 
-@needs_data
-def test_measured_applications_can_be_drawn_from() -> None:
-    assert DATA is not None
-    for folder in (DATA / "pollux" / "profiles", DATA / "elasticflow" / "A100"):
+def test_measured_applications_can_be_drawn_from(public_data: Path) -> None:
+    for folder in (public_data / "pollux" / "profiles", public_data / "elasticflow" / "A100"):
         applications = ApplicationFolder(folder)
         workload = synthetic_workload("synthetic:none:50", applications=applications, num_devices=64)
         assert {job.spec.name.rsplit("-", 1)[0] for job in workload.jobs} <= set(applications.names())
