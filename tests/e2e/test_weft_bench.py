@@ -7,8 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from weft.cli import bench_elastic
 from weft.cli.bench_record import keep_record, record_folder
+from weft.elastic import POLICIES
 from weft.errors import InputError
+from weft.sim import synthetic
+from weft.sim.studies import comparison
 from weft.sim.studies.claims import at_least, at_most, worse
 from weft.sim.studies.comparison import Comparison, find_data
 from weft.sim.studies.decision_speed import decision_times
@@ -27,6 +31,28 @@ def test_data_that_was_named_but_is_not_there_is_an_error_not_a_silent_substitut
         find_data(None)
     (tmp_path / "pollux" / "workloads").mkdir(parents=True)
     assert find_data(None) == tmp_path
+
+
+def test_without_the_public_traces_made_up_queues_are_measured_and_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(bench_elastic, "find_data", lambda named: None)
+    monkeypatch.setattr(synthetic, "DEFAULT_JOBS", 12)
+    monkeypatch.setattr(comparison, "QUICK_INSTANCES", 10)
+    bench_elastic.run_elastic(quick=True, as_json=True, data=None, out=tmp_path)
+    printed = capsys.readouterr()
+    assert "synthetic workloads instead" in printed.err
+    rows = json.loads(printed.out)["rows"]
+    assert {row["workload"] for row in rows} == {f"synthetic-{level}" for level in synthetic.OFFERED_LOAD}
+    assert {row["policy"] for row in rows} == set(POLICIES)
+    assert all(0 < row["lower_bound_s"] <= row["mean_jct_s"] for row in rows)
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        "elastic-quick.json",
+        "elastic-quick.md",
+        "elastic-quick.png",
+    ]
+    bench_elastic.run_elastic(quick=True, as_json=False, data=None, out=tmp_path)
+    assert "doubling_over_exact" in capsys.readouterr().out
 
 
 def test_exact_is_never_worse_than_doubling_on_its_own_objective() -> None:
