@@ -1,11 +1,12 @@
-"""The multiple-choice knapsack under every utility policy: one size per job, at most so many devices, best sum.
+"""The multiple-choice knapsack under the utility policies: one size per job, so many devices, best sum.
 
 [Note: exact without the full table]
-The textbook recurrence costs jobs x sizes x devices.  Instead a price per device is found first: at the right
-price each job on its own picks a size, and together they (nearly) fill the cluster.  That costs jobs x sizes per
-price tried, and a handful of prices.  It also bounds what any other solution can reach, so that a size whose own
-loss at that price exceeds the remaining gap cannot be part of a better solution.  What survives (a few jobs
-with two or three sizes each) goes through the recurrence.  The answer is that of the full table.
+The textbook recurrence costs jobs x sizes x devices.  Instead a price
+per device is found first: at the right price each job on its own picks a size, and together they (nearly)
+fill the cluster.  That costs jobs x sizes per price tried, and a handful of prices.  It also bounds what
+any other solution can reach, so that a size whose own loss at that price exceeds the remaining gap cannot
+be part of a better solution.  What survives (a few jobs with two or three sizes each) goes through the
+recurrence.  The answer is that of the full table.
 """
 
 from __future__ import annotations
@@ -27,9 +28,11 @@ _SMALL_TABLE = 20_000
 def best_choices(utility: FloatArray, sizes: IntArray, capacity: int) -> IntArray:
     """For each row the column to take, so that the sizes fit ``capacity`` and the summed utility is greatest.
 
-    ``utility`` may hold ``-inf`` where a column is not allowed.  The smallest allowed sizes must fit together.
+    ``utility`` may hold ``-inf`` where a column is not allowed.  The smallest allowed sizes must fit
+    together.
 
-    >>> best_choices(np.array([[0.0, 3.0, 4.0], [0.0, 2.0, 5.0]]), np.array([[0, 1, 2], [0, 1, 2]]), 3).tolist()
+    >>> utility = np.array([[0.0, 3.0, 4.0], [0.0, 2.0, 5.0]])
+    >>> best_choices(utility, np.array([[0, 1, 2], [0, 1, 2]]), capacity=3).tolist()
     [1, 2]
     """
     rows = np.arange(len(utility))
@@ -72,7 +75,7 @@ def _whole_table(utility: FloatArray, sizes: IntArray, capacity: int) -> IntArra
 def best_choices_in_groups(
     utility: FloatArray, sizes: IntArray, capacity: int, groups: Sequence[tuple[IntArray, int]]
 ) -> IntArray:
-    """Like :func:`best_choices`, and the rows of each group (disjoint) may have no more than its limit together.
+    """Like :func:`best_choices`; the rows of each (disjoint) group have no more than its limit together.
 
     A group is worked out alone for every total up to its limit, and then competes as one row.
     """

@@ -12,7 +12,7 @@ from weft.elastic.rules import Room, admitted, weight_of
 
 
 class MarginalPolicy(BasePolicy):
-    """One smallest size each, in order of submission, then repeatedly the step with the largest gain per worker."""
+    """The smallest size each, in order of submission; then always the step that gains most per worker."""
 
     def next_column(self, menu: Menu, column: int) -> int | None:
         """The next larger size to consider."""
@@ -83,9 +83,9 @@ class Doubling(MarginalPolicy):
 class Afs(BasePolicy):
     """Elastic sharing between short jobs and jobs that use devices well.
 
-    Jobs stand in line by remaining time.  Each next worker goes to the first of them, unless one further back would
-    gain relatively more by it (its gain measured against its speed after, that of the one in front against its
-    speed before: in doubt the shorter job wins).
+    Jobs stand in line by remaining time.  Each next worker goes to the first of them, unless one further
+    back would gain relatively more by it (its gain measured against its speed after, that of the one in
+    front against its speed before: in doubt the shorter job wins).
     """
 
     name = "afs"

@@ -34,7 +34,7 @@ class Menu:
 
 @dataclass(frozen=True, eq=False)
 class MenuTable:
-    """Menus of several jobs, padded to one width: column 0 is "no workers", padding has infinite step time."""
+    """Menus of several jobs, padded to one width; column 0 is "no workers", padding takes for ever."""
 
     sizes: IntArray
     step_s: FloatArray
@@ -64,7 +64,7 @@ class MenuBook:
         return MenuTable(table.sizes[numbers], table.step_s[numbers], table.exposed_s[numbers])
 
     def _row_numbers(self, cluster: Cluster, jobs: tuple[JobView, ...]) -> list[int]:
-        if cluster is not self._cluster and cluster != self._cluster or len(self._rows) > _MAX_KEPT_MENUS:
+        if (cluster is not self._cluster and cluster != self._cluster) or len(self._rows) > _MAX_KEPT_MENUS:
             self._cluster = cluster
             self._rows.clear()
             self._menus.clear()
@@ -85,7 +85,8 @@ class MenuBook:
 def menu_of(spec: JobSpec, curve: SpeedCurve, cluster: Cluster, *, aligned: bool) -> Menu:
     """The sizes ``spec`` may have on ``cluster`` for which ``curve`` knows a step time.
 
-    ``aligned`` keeps those that pack into nodes without leaving odd rests; where that would leave nothing, all stay.
+    ``aligned`` keeps those that pack into nodes without leaving odd rests; where that would leave nothing,
+    all stay.
     """
     allowed = [size for size in spec.allowed_sizes(cluster.num_devices) if size in curve.times]
     if aligned:
@@ -109,7 +110,7 @@ def packs_well(size: int, node: int) -> bool:
 
 
 def _padded(menus: list[Menu]) -> MenuTable:
-    width = 1 + max(len(menu.sizes) for menu in menus)
+    width = 1 + max(1, *(len(menu.sizes) for menu in menus))
     sizes = np.zeros((len(menus), width), dtype=np.int64)
     step_s = np.full((len(menus), width), np.inf)
     exposed_s = np.zeros((len(menus), width))

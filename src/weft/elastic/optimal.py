@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,7 +31,8 @@ class Stakes:
 
     def times_s(self) -> FloatArray:
         """Remaining time by job and column, without restarts; infinite where a job would not run."""
-        return self.remaining_steps[:, None] * self.table.step_s
+        times_s: FloatArray = self.remaining_steps[:, None] * self.table.step_s
+        return times_s
 
     def restarts_s(self) -> FloatArray:
         """What moving to each column costs in restarts."""
@@ -57,7 +58,7 @@ class UtilityPolicy(BasePolicy):
         """Utility of ending after ``times_s`` (infinite: not running), element by element."""
 
     def confine(self, snapshot: Snapshot, utility: FloatArray, table: MenuTable) -> None:
-        """Rule out (``-inf``) what pins and ageing forbid: pinned jobs keep their size, overdue ones must run."""
+        """Rule out (``-inf``) what the rules forbid: pinned jobs keep their size, overdue ones must run."""
         rules = self.rules
         urgent = [row for row, job in enumerate(snapshot.jobs) if rules.pinned(job) or rules.overdue(job)]
         room = Room(snapshot)
@@ -74,8 +75,12 @@ class UtilityPolicy(BasePolicy):
 
     def _decide(self, snapshot: Snapshot) -> Allocation:
         jobs = snapshot.jobs
+        table = self._book.table(snapshot.cluster, jobs)
+        if not table.sizes[:, 1].all():  # some need more devices than there are
+            able = tuple(job for job, size in zip(jobs, table.sizes[:, 1], strict=True) if size)
+            return self.decide(replace(snapshot, jobs=able))
         stakes = Stakes(
-            self._book.table(snapshot.cluster, jobs),
+            table,
             np.array([job.remaining_steps for job in jobs]),
             np.array([job.restart_s for job in jobs]) * self.restart_charge,
             np.array([job.workers for job in jobs]),
@@ -97,7 +102,7 @@ class UtilityPolicy(BasePolicy):
     def _with_pairs(
         self, snapshot: Snapshot, stakes: Stakes, standing: FloatArray, utility: FloatArray, choice: IntArray
     ) -> tuple[dict[str, int], tuple[tuple[str, str], ...]] | None:
-        """Sizes and pairs that are worth more together than ``choice`` without pairs; None if there are none."""
+        """Sizes and pairs that are worth more than ``choice`` without pairs; None if there are none."""
         jobs, cluster = snapshot.jobs, snapshot.cluster
         if self._pairs is None or self._pairs.setting != (snapshot.handover_s, cluster):
             self._pairs = PairBook(snapshot.handover_s, cluster)
@@ -175,10 +180,10 @@ class UtilityPolicy(BasePolicy):
 class Balanced(UtilityPolicy):
     """Maximises the sum of weight x standing / remaining time.
 
-    The standing of a job says what its speed is worth to everybody.  It grows with the number of jobs that are at
-    least as long (they profit when it is gone), and it measures remaining time against what the job could hope for: half
-    way (geometrically) between its smallest and its best size.  A short job thus gets what it can use well, a long one is
-    never starved, and nobody is given devices that hardly speed it up.
+    The standing of a job says what its speed is worth to everybody.  It grows with the number of jobs that
+    are at least as long (they profit when it is gone), and it measures remaining time against what the job
+    could hope for: half way (geometrically) between its smallest and its best size.  A short job thus gets
+    what it can use well, a long one is never starved, and nobody is given devices that hardly speed it up.
     """
 
     name = "balanced"
@@ -198,7 +203,9 @@ class Balanced(UtilityPolicy):
         smallest_s, best_s = times_s[:, 1], times_s.min(axis=1)
         num_longer = np.empty(len(times_s))
         num_longer[np.argsort(-smallest_s, kind="stable")] = np.arange(1, len(times_s) + 1)
-        return stakes.weights * num_longer**self.crowding * (smallest_s * best_s) ** (self.exponent / 2)
+        reference_s = np.sqrt(smallest_s * best_s)
+        standing: FloatArray = stakes.weights * num_longer**self.crowding * reference_s**self.exponent
+        return standing
 
     def utility(self, times_s: FloatArray, standing: FloatArray) -> FloatArray:
         return standing / times_s**self.exponent
@@ -217,14 +224,9 @@ class Exact(UtilityPolicy):
         return -standing * times_s
 
     def confine(self, snapshot: Snapshot, utility: FloatArray, table: MenuTable) -> None:
-        """Jobs are let in at their smallest size in order of submission; those that fit must run, the others wait."""
+        """Jobs are let in at their smallest size in order of submission; those that fit must run."""
         first = table.sizes[:, 1]
-        if (
-            not snapshot.quotas
-            and not self.rules.hold_s
-            and first.all()
-            and int(first.sum()) <= snapshot.cluster.num_devices
-        ):
+        if not snapshot.quotas and not self.rules.hold_s and int(first.sum()) <= snapshot.cluster.num_devices:
             return  # everybody fits, and not running is ruled out by its infinite time
         menus = self._book.menus(snapshot.cluster, snapshot.jobs)
         inside, _ = admitted(snapshot, menus, ordered(snapshot, self.rules, [0.0] * len(menus)), self.rules)

@@ -1,11 +1,12 @@
 """Crossover: who takes turns with whom, decided together with the sizes.
 
 [Note: one price for singles and pairs]
-At a price per device a job alone is worth v_i = max_w u_i(w) - price w, and two jobs taking turns on the same
-devices v_ij = max_w u_ij(w) - price w.  A matching of greatest weight v_ij - v_i - v_j then says who pairs up at that
-price, and the devices all of them ask for say whether the price was right.  With the pairs found at the right
-price, every pair is one more row of the exact knapsack of singles, and sizes are chosen once more for all.  The result
-is taken only if it is worth more than the best allocation without pairs.
+At a price per device a job alone is worth v_i = max_w u_i(w) -
+price w, and two jobs taking turns on the same devices v_ij = max_w u_ij(w) - price w.  A matching of
+greatest weight v_ij - v_i - v_j then says who pairs up at that price, and the devices all of them ask for
+say whether the price was right.  With the pairs found at the right price, every pair is one more row of
+the exact knapsack of singles, and sizes are chosen once more for all.  The result is taken only if it is
+worth more than the best allocation without pairs.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ _PRICE_STEPS = 12
 
 @dataclass(frozen=True, eq=False)
 class PairOptions:
-    """Candidate pairs by row: their jobs, and the speeds of both on each size (0 where pairing does not pay)."""
+    """Candidate pairs by row: their jobs, and both speeds on each size (0 where pairing does not pay)."""
 
     first: IntArray
     second: IntArray
@@ -92,7 +93,9 @@ class PairBook:
             part = pairs[start : start + 4096]
             mine = [np.array([self._curves[one][kind] for one, _ in part]) for kind in (0, 1)]
             theirs = [np.array([self._curves[other][kind] for _, other in part]) for kind in (0, 1)]
-            one_speed, other_speed, gain = pair_speeds(*mine, *theirs, self.handover_s)
+            one_speed, other_speed, gain = pair_speeds(
+                mine[0], mine[1], theirs[0], theirs[1], self.handover_s
+            )
             pays = gain >= 1 + MIN_GAIN
             one_speed, other_speed = np.where(pays, one_speed, 0.0), np.where(pays, other_speed, 0.0)
             for index, key in enumerate(part):
@@ -111,8 +114,8 @@ def pair_sizes(num_devices: int, node: int) -> IntArray:
 def match(singles: FloatArray, pairs: PairOptions, values: FloatArray) -> list[int]:
     """Indices into ``pairs`` of a matching with (nearly) the greatest weight over singles.
 
-    The assignment relaxation is solved instead of the matching itself (a hundred times faster): its cycles of two
-    are pairs, longer cycles are cut into pairs, losing at most the weakest link of an odd one.
+    The assignment relaxation is solved instead of the matching itself (a hundred times faster): its cycles
+    of two are pairs, longer cycles are cut into pairs, losing at most the weakest link of an odd one.
     """
     gain = values - singles[pairs.first] - singles[pairs.second]
     useful = np.flatnonzero(gain > 1e-12 * np.abs(values))

@@ -1,9 +1,9 @@
 """Which devices: node-aligned, packed, and with as few moves as possible.
 
-First everything that keeps its size stays where it is and the rest is fitted into the gaps.  Where a job that
-fits one node would be torn apart, the fewest others are moved into gaps elsewhere.  Only when that is impossible
-the cluster is packed afresh, and the packed nodes are matched to the real ones so that most workers find
-themselves where they were (an assignment problem).
+First everything that keeps its size stays where it is and the rest is fitted into the gaps.  Where a job
+that fits one node would be torn apart, the fewest others are moved into gaps elsewhere.  Only when that is
+impossible the cluster is packed afresh, and the packed nodes are matched to the real ones so that most
+workers find themselves where they were (an assignment problem).
 """
 
 from __future__ import annotations
@@ -109,7 +109,7 @@ def _evacuate(cluster: Cluster, unit: Unit, placed: dict[Unit, Devices], free: d
 def _moves_off(
     node: int, need: int, others: Sequence[Unit], free: Mapping[int, set[int]]
 ) -> list[tuple[Unit, int]] | None:
-    """Units to move from ``node`` and where to, so that ``need`` devices come free there; None if impossible."""
+    """Units to move from ``node``, and where to, so that ``need`` devices come free there, if possible."""
     room = {other: len(devices) for other, devices in free.items() if other != node and devices}
     moves: list[tuple[Unit, int]] = []
     left = sorted(others, key=lambda unit: (unit.workers, unit.names))
@@ -162,7 +162,7 @@ def _take(free: dict[int, set[int]], num: int) -> Devices:
 
 
 def _repacked(cluster: Cluster, units: Sequence[Unit], current: Mapping[str, Devices]) -> dict[Unit, Devices]:
-    """All units packed afresh, large ones first, the packed nodes matched to the nodes they overlap most with."""
+    """All units packed afresh, large ones first; packed nodes go where they overlap most with the present."""
     nodes = [node for node in range(cluster.num_nodes) if node not in cluster.failed_nodes]
     home = {unit: _home(cluster, unit, current) for unit in units}
     # Neighbours stay neighbours: equal sizes are packed in the order of where they are now.

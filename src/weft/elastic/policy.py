@@ -26,7 +26,7 @@ class BasePolicy(ABC):
 
     def decide(self, snapshot: Snapshot) -> Allocation:
         """The workers each job should have from now on."""
-        if not snapshot.jobs:
+        if not snapshot.jobs or not snapshot.cluster.num_devices:
             return Allocation({})
         return self._decide(snapshot)
 
@@ -40,11 +40,11 @@ class BasePolicy(ABC):
         workers = allocation.workers.get(job, 0)
         num_devices = snapshot.cluster.num_devices
         if not menu.sizes:
-            return f"{job} waits: it needs at least {view.spec.min_workers} workers, {num_devices} devices are in use"
+            return f"{job} waits: it needs {view.spec.min_workers} or more of {num_devices} devices"
         if not workers:
             return (
-                f"{job} waits with {view.remaining_steps:.0f} steps to go: the {num_devices} devices went to others, "
-                f"because {self.because}"
+                f"{job} waits with {view.remaining_steps:.0f} steps to go, the devices went to others: "
+                f"{self.because}"
             )
         sentence = f"{job} has {workers} of {num_devices} devices"
         if partner := allocation.partners().get(job):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
+
 from weft.core.snapshot import Allocation, JobView, Snapshot
 from weft.elastic.menu import Menu
 from weft.elastic.policy import BasePolicy, ordered
@@ -15,9 +17,9 @@ class QueuePolicy(BasePolicy):
     blocking = False
     """Whether the first job that does not fit holds up those behind it."""
 
+    @abstractmethod
     def key(self, job: JobView, menu: Menu) -> float:
         """Smaller is served sooner."""
-        raise NotImplementedError
 
     def _decide(self, snapshot: Snapshot) -> Allocation:
         menus = self._book.menus(snapshot.cluster, snapshot.jobs)
@@ -26,7 +28,8 @@ class QueuePolicy(BasePolicy):
         workers: dict[str, int] = {}
         for row in ordered(snapshot, self.rules, keys):
             job, menu = snapshot.jobs[row], menus[row]
-            size = self.size(job, menu)
+            pinned = self.rules.pinned(job) and job.workers in menu.sizes
+            size = job.workers if pinned else self.size(job, menu)
             if not size:
                 continue
             if room.fits(job, size):
@@ -65,18 +68,15 @@ class Srtf(QueuePolicy):
     name = "srtf"
     because = "jobs run at the size they asked for, the one that would be done soonest first"
 
+    # Running jobs only get shorter and waiting ones stay as they are: the order does not turn by itself.
     def key(self, job: JobView, menu: Menu) -> float:
         if not menu.sizes:
             return float("inf")
         return job.remaining_steps * menu.step_s[menu.sizes.index(self.size(job, menu))] / job.spec.weight
 
-    def next_change_s(self, snapshot: Snapshot) -> float:
-        # Running jobs only get shorter, waiting ones stay: the order among them never turns by itself.
-        return float("inf")
-
 
 class Tiresias(QueuePolicy):
-    """Two queues by device time used so far; first in, first out within each.  Needs no idea of remaining work."""
+    """Two queues by device time used so far; first in, first out within each; no idea of remaining work."""
 
     name = "tiresias"
     because = "jobs run at the size they asked for, those that have used little device time first"

@@ -1,7 +1,8 @@
 """What holds under every policy: pins, ageing, priorities, quotas.
 
 - A job that changed less than ``hold_s`` ago keeps what it has (the rate limit on restarts).
-- A job that has waited ``ageing_s`` is overdue: it comes before all that are not, whatever the policy prefers.
+- A job that has waited ``ageing_s`` is overdue: it comes before all that are not, whatever the policy
+  prefers.
 - Then higher ``priority`` first; then the policy's own order.
 """
 

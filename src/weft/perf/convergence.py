@@ -62,7 +62,7 @@ def fit_loss(steps: Sequence[float], losses: Sequence[float]) -> LossCurve:
     """
     if len(steps) != len(losses) or len(steps) < 3:
         raise UsageError(
-            f"{len(steps)} steps and {len(losses)} losses: expected as many of one as of the other, at least 3"
+            f"{len(steps)} steps and {len(losses)} losses: expected equally many, and at least 3"
         )
     at = np.asarray(steps, dtype=float)
     loss = np.asarray(losses, dtype=float)
@@ -71,7 +71,7 @@ def fit_loss(steps: Sequence[float], losses: Sequence[float]) -> LossCurve:
 
     def given(floor: float) -> tuple[float, tuple[float, float]]:
         height = loss - floor
-        # 1 / height is linear in the step; weighting by height^2 makes the residuals those of the loss itself.
+        # 1 / height is linear in the step; weights height^2 turn its residuals into those of the loss.
         rows = np.stack([at, np.ones_like(at)], axis=1) * height[:, None] ** 2
         (rate, offset), _ = nnls(rows, height)
         fitted = 1.0 / np.maximum(rate * at + offset, 1e-12) + floor

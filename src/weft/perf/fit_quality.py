@@ -33,7 +33,7 @@ class FitQuality:
 
 def left_out_predictions(samples: Sequence[SpeedSample]) -> list[LeftOut]:
     """Leave out one size at a time and predict it; sizes out of reach of the rest are skipped."""
-    results = []
+    results: list[LeftOut] = []
     for left in sorted({sample.workers for sample in samples}):
         rest = [sample for sample in samples if sample.workers != left]
         if not rest or left > MAX_EXTRAPOLATION * max(sample.workers for sample in rest):

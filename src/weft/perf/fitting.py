@@ -2,9 +2,9 @@
 
     T(w) = a B / w + b (w - 1) + c (w - 1) / w + d + e [more than one node]
 
-with coefficients >= 0 (non-negative least squares on relative errors).  B is constant for a job and part of a.  At measured
-sizes the measured value counts; between them the model is bent to pass through its neighbours; beyond the
-largest it is followed up to twice that size and no further.
+with coefficients >= 0 (non-negative least squares on relative errors).  B is constant for a job and part
+of a.  At measured sizes the measured value counts; between them the model is bent to pass through its
+neighbours; beyond the largest it is followed up to twice that size and no further.
 """
 
 from __future__ import annotations
@@ -86,7 +86,8 @@ class SpeedModel:
         return Prediction(step_s, self.relative_error * step_s * distance, "extrapolated")
 
     def exposed_s(self, shape: Shape, step_s: float) -> float:
-        """Exposed communication in a step: measured, else the share of the nearest measured size on as many workers."""
+        """Exposed communication in a step: measured, else the share of the nearest measured size on as
+        many workers."""
         key = (sum(shape), len(shape))
         if key in self.measured:
             return min(self.measured[key].exposed_s, step_s)
@@ -107,7 +108,8 @@ class SpeedModel:
         return float(np.dot(_features(workers, nodes), self.coefficients))
 
     def _bend(self, workers: int, nodes: int) -> float:
-        """Measured / fitted, interpolated over log(workers) between the neighbours on as many nodes (1 or more)."""
+        """Measured / fitted, interpolated over log(workers) between the neighbours on as many nodes (1 or
+        more)."""
         alike = {
             key[0]: time.step_s / self._fitted_s(*key)
             for key, time in self.measured.items()

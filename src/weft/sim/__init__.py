@@ -3,6 +3,6 @@
     workload (readers, synthetic)  ->  weft.sim.loop.simulate(workload, cluster, policy, options, progress)
                                    ->  SimulationResult  ->  tables, plots, traces
 
-``policy`` comes from ``weft.elastic.policy_named(name)``; ``options`` is a ``SimulationOptions``; ``progress``
-is called now and then with (jobs finished, jobs in all).
+``policy`` comes from ``weft.elastic.policy_named(name)``; ``options`` is a ``SimulationOptions``;
+``progress`` is called now and then with (jobs finished, jobs in all).
 """

@@ -39,7 +39,7 @@ def simulate(
     options: SimulationOptions | None = None,
     progress: Progress | None = None,
 ) -> SimulationResult:
-    """Replay ``workload`` on ``cluster`` under ``policy``; ``progress`` is called with (finished, all) jobs."""
+    """Replay ``workload`` on ``cluster`` under ``policy``; ``progress`` hears of (finished, all) jobs."""
     return _Replay(workload, cluster, policy, options or SimulationOptions(), progress).run()
 
 
@@ -61,7 +61,8 @@ class _Replay:
         self.due_s = _NEVER
         self.num_busy = 0
         self.predictions: list[tuple[float, int, int, int, JobRun]] = []
-        """Heap of (time, kind, index of job, version, run): ends and resumptions that hold if nothing changes."""
+        """Heap of (time, kind, index of job, version, run): ends and resumptions that hold if nothing
+        changes."""
         for job in workload.jobs:
             if not job.spec.allowed_sizes(cluster.num_devices):
                 raise UsageError(
@@ -84,8 +85,8 @@ class _Replay:
             now_s = min(arrival_s, predicted_s, outage_s, self.due_s)
             if now_s == _NEVER:
                 raise UsageError(
-                    f"policy {self.policy.name} leaves {', '.join(list(self.active)[:3])} waiting for ever on "
-                    f"{self.cluster.num_devices} devices: check quotas, sizes and the cluster"
+                    f"policy {self.policy.name} leaves {', '.join(list(self.active)[:3])} waiting on "
+                    f"{self.cluster.num_devices} devices for ever: check quotas, sizes and the cluster"
                 )
             if predicted_s == now_s:
                 self._predicted(now_s)
@@ -113,7 +114,8 @@ class _Replay:
     def _call_for_decision(self, at_s: float) -> None:
         step_s = self.options.decision_interval_s
         if step_s and at_s < _NEVER:
-            at_s = math.ceil(at_s / step_s) * step_s
+            tick_s = math.ceil(at_s / step_s) * step_s
+            at_s = tick_s if tick_s >= at_s else tick_s + step_s
         self.due_s = min(self.due_s, at_s)
 
     def _predicted(self, now_s: float) -> None:
