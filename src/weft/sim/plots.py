@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 HOUR_S = 3600.0
 MAX_GANTT_JOBS = 200
+MAX_STACKED_JOBS = 200
+MAX_MOMENTS = 4000
 WAIT_COLOUR = "#d9d9d9"
 INK = "#333333"
 
@@ -114,22 +116,30 @@ def _means(axis: Axes, outcomes: Sequence[Outcome]) -> None:
 
 
 def _devices_over_time(axis: Axes, result: SimulationResult) -> None:
-    """Devices held by each job, stacked; a shared device counts half for each of its two jobs."""
-    moments = sorted({t for span in result.spans for t in (span.start_s, span.end_s)})
-    index = {moment: position for position, moment in enumerate(moments)}
-    held: dict[str, list[float]] = {job.name: [0.0] * len(moments) for job in result.jobs}
+    """Devices held by each job, stacked; a shared device counts half for each of its two jobs.
+
+    Of long logs the jobs with the most device time have a colour each, the rest is one grey band.
+    """
+    import numpy as np
+
+    moments = np.unique([t for span in result.spans for t in (span.start_s, span.end_s)])
+    if len(moments) > MAX_MOMENTS:
+        moments = np.linspace(moments[0], moments[-1], MAX_MOMENTS)
+    largest = sorted(result.jobs, key=lambda job: -job.device_s)[:MAX_STACKED_JOBS]
+    kept = {job.name for job in largest}
+    row = {job.name: number + 1 for number, job in enumerate(j for j in result.jobs if j.name in kept)}
+    change = np.zeros((len(row) + 1, len(moments) + 1))
     for span in result.spans:
-        amount = len(span.devices) * (0.5 if span.partner else 1.0)
-        row = held[span.job]
-        for position in range(index[span.start_s], index[span.end_s]):
-            row[position] += amount
-    names = [job.name for job in result.jobs]
-    colour = _palette(len(names))
-    hours = [moment / HOUR_S for moment in moments]
-    stack = [held[name] for name in names]
-    axis.stackplot(hours, stack, colors=[colour(n) for n in range(len(names))], step="post", linewidth=0)
+        held = len(span.devices) * (0.5 if span.partner else 1.0)
+        band = row.get(span.job, 0)
+        change[band, np.searchsorted(moments, span.start_s)] += held
+        change[band, np.searchsorted(moments, span.end_s)] -= held
+    colour = _palette(len(row))
+    colours = [WAIT_COLOUR, *(colour(number) for number in range(len(row)))]
+    stack = np.cumsum(change, axis=1)[:, :-1]
+    axis.stackplot(moments / HOUR_S, stack, colors=colours, step="post", linewidth=0)
     axis.axhline(result.num_devices, color=INK, linewidth=1)
-    axis.set_xlim(0, max(hours))
+    axis.set_xlim(0, moments[-1] / HOUR_S)
     axis.set_ylim(0, 1.05 * result.num_devices)
     axis.set_xlabel("hours")
     axis.set_ylabel("GPUs, one colour a job")
