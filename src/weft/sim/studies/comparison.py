@@ -178,20 +178,22 @@ def _measure(done: Comparison, kinds: Sequence[JobKind], *, quick: bool, progres
 def _replay_speed(done: Comparison, workloads: Sequence[Workload]) -> None:
     done.replay_speed = replay_speeds(workloads, list(POLICIES), SCENARIO.cluster())
     slowest = min(row["slowest_jobs_per_s"] for row in done.replay_speed)
-    done.claims.append(at_least("jobs replayed per second, slowest policy and workload", slowest, 1000.0))
+    done.claims.append(
+        at_least("jobs replayed per second of one core, slowest policy and workload", slowest, 1000.0)
+    )
 
 
 def _long_log(done: Comparison, data: Path, *, quick: bool, progress: Progress) -> None:
     path = data / "pollux" / "philly.csv"
     if not path.exists():
         return
-    began = time.perf_counter()
+    began, core_began = time.perf_counter(), time.process_time()
     workload = read_workload(path, num_devices=LOG_SCENARIO.num_gpus)
     if quick:
         workload = replace(workload, jobs=workload.jobs[:QUICK_LOG_JOBS])
     options = SimulationOptions(record=False)
     (outcome,) = run_scenarios(workload, [LOG_SCENARIO], [DEFAULT_POLICY], options, progress=progress)
-    took_s = time.perf_counter() - began
+    took_s, core_s = time.perf_counter() - began, time.process_time() - core_began
     row = outcome.row()
     done.long_log = [
         {
@@ -199,11 +201,12 @@ def _long_log(done: Comparison, data: Path, *, quick: bool, progress: Progress) 
             "jobs": len(workload.jobs),
             "gpus": LOG_SCENARIO.num_gpus,
             "end_to_end_s": round(took_s, 1),
+            "core_s": round(core_s, 1),
             **{name: row[name] for name in ("policy", "mean_jct_s", "lower_bound_s", "restarts_per_job")},
         }
     ]
     if not quick:
-        done.claims.append(at_most("seconds for the Philly log, read to result", took_s, 180.0))
+        done.claims.append(at_most("seconds of one core for the Philly log, read to result", core_s, 180.0))
 
 
 def _hardships(workloads: Sequence[Workload], progress: Progress) -> list[dict[str, Any]]:
