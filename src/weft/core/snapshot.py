@@ -67,6 +67,8 @@ class Allocation:
 
     workers: Mapping[str, int]
     pairs: tuple[tuple[str, str], ...] = ()
+    fillers: frozenset[str] = frozenset()
+    """Jobs that only run in the gaps of their partner, which keeps its speed; other pairs take turns."""
     valid_until_s: float = float("inf")
     """The same policy would answer the same until then, as long as no job arrives, ends or changes."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -11,7 +12,7 @@ from numpy.typing import NDArray
 from weft.core.snapshot import Allocation, Snapshot
 from weft.elastic.knapsack import best_choices, best_choices_in_groups
 from weft.elastic.menu import MenuTable
-from weft.elastic.pairing import MAX_CANDIDATES, PairBook, PairOptions, choose_pairs
+from weft.elastic.pairing import MAX_CANDIDATES, PairBook, PairOptions, Sharing, choose_pairs
 from weft.elastic.policy import BasePolicy, ordered
 from weft.elastic.rules import Room, Rules, admitted, weight_of
 
@@ -90,18 +91,18 @@ class UtilityPolicy(BasePolicy):
         utility = self.utility(stakes.times_s() + stakes.restarts_s(), standing[:, None])
         self.confine(snapshot, utility, stakes.table)
         valid_until_s = min(self.rules.next_due_s(snapshot), snapshot.now_s + self.rules.review_s)
-        choice = self._choose(snapshot, utility, stakes.table.sizes)
+        choice = self._choose(snapshot, [job.spec.user for job in jobs], utility, stakes.table.sizes)
         if snapshot.crossover:
             paired = self._with_pairs(snapshot, stakes, standing, utility, choice)
             if paired:
-                return Allocation(*paired, valid_until_s=valid_until_s)
+                return replace(paired, valid_until_s=valid_until_s)
         picked = stakes.table.sizes[np.arange(len(jobs)), choice].tolist()
         workers = {job.name: size for job, size in zip(jobs, picked, strict=True) if size}
         return Allocation(workers, valid_until_s=valid_until_s)
 
     def _with_pairs(
         self, snapshot: Snapshot, stakes: Stakes, standing: FloatArray, utility: FloatArray, choice: IntArray
-    ) -> tuple[dict[str, int], tuple[tuple[str, str], ...]] | None:
+    ) -> Allocation | None:
         """Sizes and pairs that are worth more than ``choice`` without pairs; None if there are none."""
         jobs, cluster = snapshot.jobs, snapshot.cluster
         if self._pairs is None or self._pairs.setting != (snapshot.handover_s, cluster):
@@ -130,19 +131,22 @@ class UtilityPolicy(BasePolicy):
         all_utility[len(alone) :, 0] = utility[pairs.first[chosen], 0] + utility[pairs.second[chosen], 0]
         all_utility[len(alone) :, 1 : worth.shape[1] + 1] = worth[chosen]
         all_sizes[len(alone) :, 1 : worth.shape[1] + 1] = pairs.sizes
-        picked = best_choices(all_utility, all_sizes, cluster.num_devices)
+        picked = self._choose(snapshot, [jobs[row].spec.user for row in alone], all_utility, all_sizes)
         rows = np.arange(len(picked))
         if all_utility[rows, picked].sum() <= utility[np.arange(len(jobs)), choice].sum():
             return None
         num = all_sizes[rows, picked].tolist()
         workers = {jobs[row].name: size for row, size in zip(alone, num, strict=False) if size}
         couples = []
+        fillers = set()
         for index, size in zip(chosen, num[len(alone) :], strict=True):
             if size:
                 first, second = jobs[int(pairs.first[index])].name, jobs[int(pairs.second[index])].name
                 workers[first] = workers[second] = size
                 couples.append((first, second))
-        return workers, tuple(couples)
+                if pairs.sharing[index] is not Sharing.TURNS:
+                    fillers.add(second if pairs.sharing[index] is Sharing.PRIMARY else first)
+        return Allocation(workers, tuple(couples), frozenset(fillers))
 
     def _pair_utility(
         self, snapshot: Snapshot, stakes: Stakes, standing: FloatArray, pairs: PairOptions
@@ -166,12 +170,15 @@ class UtilityPolicy(BasePolicy):
         )
         return np.where(pairs.first_steps_per_s > 0, worth, -np.inf)
 
-    def _choose(self, snapshot: Snapshot, utility: FloatArray, sizes: IntArray) -> IntArray:
+    @staticmethod
+    def _choose(snapshot: Snapshot, users: Sequence[str], utility: FloatArray, sizes: IntArray) -> IntArray:
+        """The best columns within capacity and quotas; ``users`` own the first rows, the others count for
+        nobody."""
         capacity = snapshot.cluster.num_devices
         if not snapshot.quotas:
             return best_choices(utility, sizes, capacity)
         groups = [
-            (np.flatnonzero([job.spec.user == user for job in snapshot.jobs]), limit)
+            (np.flatnonzero([owner == user for owner in users]), limit)
             for user, limit in snapshot.quotas.items()
         ]
         return best_choices_in_groups(utility, sizes, capacity, groups)

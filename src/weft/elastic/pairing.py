@@ -11,6 +11,7 @@ worth more than the best allocation without pairs.
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -19,8 +20,8 @@ from numpy.typing import NDArray
 from scipy.optimize import linear_sum_assignment
 
 from weft.core.cluster import Cluster
-from weft.elastic.menu import Menu
-from weft.perf.crossover import MIN_GAIN, pair_speeds
+from weft.elastic.menu import Menu, packs_well
+from weft.perf.crossover import MIN_GAIN, filler_speeds, turns_speeds
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
@@ -29,6 +30,18 @@ MAX_PAIR_SIZES = 24
 MAX_CANDIDATES = 128
 """Only so many jobs are looked at for pairing: the number of pairs grows with the square."""
 _PRICE_STEPS = 12
+_MAX_KEPT_CURVES = 2000
+_LEARNED_AT_ONCE = 4096
+
+
+class Sharing(enum.Enum):
+    """How the first job of a pair shares its devices with the second."""
+
+    TURNS = enum.auto()
+    PRIMARY = enum.auto()
+    """It keeps its speed, the second runs in its gaps."""
+    FILLER = enum.auto()
+    """It runs in the gaps of the second, which keeps its speed."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,9 +50,13 @@ class PairOptions:
 
     first: IntArray
     second: IntArray
+    sharing: tuple[Sharing, ...]
     sizes: IntArray
     first_steps_per_s: FloatArray
     second_steps_per_s: FloatArray
+
+
+Speeds = tuple[FloatArray, FloatArray]
 
 
 class PairBook:
@@ -49,25 +66,26 @@ class PairBook:
         self.setting = (handover_s, cluster)
         self.handover_s = handover_s
         self.sizes = pair_sizes(cluster.num_devices, max(cluster.devices_by_node))
-        self._curves: dict[Menu, tuple[FloatArray, FloatArray]] = {}
-        self._speeds: dict[tuple[Menu, Menu], tuple[FloatArray, FloatArray] | None] = {}
+        self._curves: dict[Menu, Speeds] = {}
+        self._speeds: dict[tuple[Menu, Menu], list[tuple[Sharing, Speeds]]] = {}
 
     def options(self, menus: Sequence[Menu], candidates: Sequence[int]) -> PairOptions | None:
         """The pairs among ``candidates`` (rows of ``menus``) that pay on some size."""
         self._learn({menus[row] for row in candidates})
-        first, second, speeds = [], [], []
+        first, second, sharing, speeds = [], [], [], []
         for place, one in enumerate(candidates):
             for other in candidates[place + 1 :]:
-                known = self._speeds[menus[one], menus[other]]
-                if known is not None:
+                for kind, known in self._speeds[menus[one], menus[other]]:
                     first.append(one)
                     second.append(other)
+                    sharing.append(kind)
                     speeds.append(known)
         if not first:
             return None
         return PairOptions(
             np.array(first),
             np.array(second),
+            tuple(sharing),
             self.sizes,
             np.array([one for one, _ in speeds]),
             np.array([other for _, other in speeds]),
@@ -77,7 +95,7 @@ class PairBook:
         new = [menu for menu in menus if menu not in self._curves]
         if not new:
             return
-        if len(self._curves) > 2000:
+        if len(self._curves) > _MAX_KEPT_CURVES:
             self._curves.clear()
             self._speeds.clear()
             new = list(menus)
@@ -89,22 +107,31 @@ class PairBook:
             self._curves[menu] = (step, exposed)
         known = list(self._curves)
         pairs = [(one, other) for one in known for other in known if (one, other) not in self._speeds]
-        for start in range(0, len(pairs), 4096):
-            part = pairs[start : start + 4096]
-            mine = [np.array([self._curves[one][kind] for one, _ in part]) for kind in (0, 1)]
-            theirs = [np.array([self._curves[other][kind] for _, other in part]) for kind in (0, 1)]
-            one_speed, other_speed, gain = pair_speeds(
-                mine[0], mine[1], theirs[0], theirs[1], self.handover_s
-            )
+        for start in range(0, len(pairs), _LEARNED_AT_ONCE):
+            self._learn_pairs(pairs[start : start + _LEARNED_AT_ONCE])
+
+    def _learn_pairs(self, pairs: Sequence[tuple[Menu, Menu]]) -> None:
+        mine = [np.array([self._curves[one][kind] for one, _ in pairs]) for kind in (0, 1)]
+        theirs = [np.array([self._curves[other][kind] for _, other in pairs]) for kind in (0, 1)]
+        by_turns = turns_speeds(mine[0], mine[1], theirs[0], theirs[1], self.handover_s)
+        as_primary = filler_speeds(mine[0], mine[1], theirs[0], theirs[1], self.handover_s)
+        second, first, filler_gain = filler_speeds(theirs[0], theirs[1], mine[0], mine[1], self.handover_s)
+        for key in pairs:
+            self._speeds[key] = []
+        for sharing, (one_speed, other_speed, gain) in (
+            (Sharing.TURNS, by_turns),
+            (Sharing.PRIMARY, as_primary),
+            (Sharing.FILLER, (first, second, filler_gain)),
+        ):
             pays = gain >= 1 + MIN_GAIN
             one_speed, other_speed = np.where(pays, one_speed, 0.0), np.where(pays, other_speed, 0.0)
-            for index, key in enumerate(part):
-                self._speeds[key] = (one_speed[index], other_speed[index]) if pays[index].any() else None
+            for index in np.flatnonzero(pays.any(axis=1)).tolist():
+                self._speeds[pairs[index]].append((sharing, (one_speed[index], other_speed[index])))
 
 
 def pair_sizes(num_devices: int, node: int) -> IntArray:
-    """Sizes on which pairs are offered: parts and multiples of nodes, thinned out where there are many."""
-    sizes = [size for size in range(1, num_devices + 1) if node % size == 0 or size % node == 0]
+    """Sizes on which pairs are offered: those that pack well, thinned out where there are many."""
+    sizes = [size for size in range(1, num_devices + 1) if packs_well(size, node)]
     if len(sizes) > MAX_PAIR_SIZES:
         wanted = np.geomspace(1, num_devices, MAX_PAIR_SIZES)
         sizes = sorted({min(sizes, key=lambda size: abs(np.log(size / want))) for want in wanted})
@@ -127,6 +154,8 @@ def match(singles: FloatArray, pairs: PairOptions, values: FloatArray) -> list[i
     other = np.array([place[int(row)] for row in pairs.second[useful]])
     weight = np.zeros((len(rows), len(rows)))
     number = np.full((len(rows), len(rows)), -1)
+    rising = np.argsort(gain[useful], kind="stable")  # of several ways to share, the best is written last
+    one, other, useful = one[rising], other[rising], useful[rising]
     weight[one, other] = weight[other, one] = gain[useful]
     number[one, other] = number[other, one] = useful
     _, target = linear_sum_assignment(weight, maximize=True)

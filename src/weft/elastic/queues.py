@@ -29,7 +29,8 @@ class QueuePolicy(BasePolicy):
         for row in ordered(snapshot, self.rules, keys):
             job, menu = snapshot.jobs[row], menus[row]
             pinned = self.rules.pinned(job) and job.workers in menu.sizes
-            size = job.workers if pinned else self.size(job, menu)
+            limit = snapshot.quotas.get(job.spec.user, snapshot.cluster.num_devices)
+            size = job.workers if pinned else self.size(job, menu, limit)
             if not size:
                 continue
             if room.fits(job, size):
@@ -41,9 +42,9 @@ class QueuePolicy(BasePolicy):
             workers, valid_until_s=min(self.rules.next_due_s(snapshot), self.next_change_s(snapshot))
         )
 
-    def size(self, job: JobView, menu: Menu) -> int:
-        """The one size ``job`` is run at; 0 where the cluster is too small."""
-        return menu.nearest(job.spec.requested_workers) if menu.sizes else 0
+    def size(self, job: JobView, menu: Menu, limit: int) -> int:
+        """The one size ``job`` is run at, within ``limit`` if possible; 0 where the cluster is too small."""
+        return menu.nearest(min(job.spec.requested_workers, limit)) if menu.sizes else 0
 
     def next_change_s(self, snapshot: Snapshot) -> float:
         """When the order changes by itself."""
@@ -72,7 +73,11 @@ class Srtf(QueuePolicy):
     def key(self, job: JobView, menu: Menu) -> float:
         if not menu.sizes:
             return float("inf")
-        return job.remaining_steps * menu.step_s[menu.sizes.index(self.size(job, menu))] / job.spec.weight
+        return (
+            job.remaining_steps
+            * menu.step_s[menu.sizes.index(menu.nearest(job.spec.requested_workers))]
+            / job.spec.weight
+        )
 
 
 class Tiresias(QueuePolicy):

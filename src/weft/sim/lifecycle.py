@@ -13,7 +13,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from weft.core.cluster import Shape
-from weft.perf.crossover import pair_speed
+from weft.perf.crossover import filler_speed, turns_speed
 from weft.sim.workload import TrueJob
 
 
@@ -34,6 +34,8 @@ class JobRun:
     devices: tuple[int, ...] = ()
     shape: Shape = ()
     partner: JobRun | None = None
+    fills: bool = False
+    """Whether it only runs in the gaps of its partner."""
     started_s: float = -1.0
     finished_s: float = -1.0
     num_restarts: int = 0
@@ -82,7 +84,7 @@ def assign(run: JobRun, now_s: float, devices: tuple[int, ...], shape: Shape, re
 
 def release(run: JobRun, now_s: float) -> None:
     """Take all devices away; progress stays."""
-    run.devices, run.shape, run.partner = (), (), None
+    run.devices, run.shape, run.partner, run.fills = (), (), None, False
     run.changed_s = now_s
     run.steps_per_s = 0.0
     run.version += 1
@@ -101,14 +103,20 @@ def rate(run: JobRun, now_s: float, handover_s: float) -> None:
     partner = run.partner
     if partner is None or partner.resume_s > now_s >= run.resume_s:
         run.steps_per_s = 1 / own.step_s  # a partner that is still being started takes no turn
+    elif run.fills:
+        primary = partner.job.profile.step_time(run.shape)
+        run.steps_per_s = filler_speed(primary, own, handover_s).second_steps_per_s
+    elif partner.fills:
+        run.steps_per_s = 1 / own.step_s
     else:
-        run.steps_per_s = pair_speed(
-            own, partner.job.profile.step_time(run.shape), handover_s
-        ).first_steps_per_s
+        other = partner.job.profile.step_time(run.shape)
+        run.steps_per_s = turns_speed(own, other, handover_s).first_steps_per_s
     run.version += 1
 
 
 def finish_time_s(run: JobRun) -> float:
-    """When the job will be done if nothing changes."""
+    """When the job will be done if nothing changes; a filler whose primary leaves no gap never is."""
+    if run.steps_per_s <= 0:
+        return float("inf")
     start_s = run.resume_s if run.resume_s > run.updated_s else run.updated_s
     return start_s + max(0.0, run.remaining_steps) / run.steps_per_s

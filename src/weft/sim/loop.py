@@ -142,7 +142,7 @@ class _Replay:
             self.progress(len(self.done), len(self.workload.jobs))
         if partner:
             self.recorder.span_ended(partner, now_s)
-            partner.partner = None
+            partner.partner, partner.fills = None, False
             self.recorder.span_began(partner, now_s)
             self._rate(partner, now_s)
         if self.active:
@@ -177,7 +177,9 @@ class _Replay:
 
     def _rate(self, run: JobRun, now_s: float) -> None:
         rate(run, now_s, self.options.handover_s)
-        heapq.heappush(self.predictions, (finish_time_s(run), _FINISH, run.index, run.version, run))
+        finish_s = finish_time_s(run)
+        if finish_s < _NEVER:
+            heapq.heappush(self.predictions, (finish_s, _FINISH, run.index, run.version, run))
         new_size = self.options.explore and len(run.devices) not in run.tried
         if (run.partner or new_size) and now_s < run.resume_s:
             heapq.heappush(self.predictions, (run.resume_s, _RESUME, run.index, run.version, run))
@@ -233,6 +235,7 @@ class _Replay:
         if all(
             wanted.get(name, 0) == len(run.devices)
             and (run.partner.name if run.partner else None) == partners.get(name)
+            and run.fills == (name in allocation.fillers)
             for name, run in self.active.items()
         ):
             return
@@ -245,10 +248,15 @@ class _Replay:
         current = {name: run.devices for name, run in self.active.items() if run.devices}
         placed = place(self.cluster, units, current)
         changed = []
+        roles = {
+            name: (run.fills, bool(run.partner and run.partner.fills)) for name, run in self.active.items()
+        }
         for name, run in self.active.items():
             devices = placed.get(name, ())
             partner = self.active[partners[name]] if name in partners else None
-            if devices == run.devices and partner is run.partner:
+            fills = name in allocation.fillers
+            filled = partners.get(name) in allocation.fillers
+            if devices == run.devices and partner is run.partner and (fills, filled) == roles[name]:
                 continue
             changed.append(run)
             had = len(run.devices)
@@ -262,7 +270,7 @@ class _Replay:
                 kind = "started" if not had else "moved" if had == len(devices) else "resized"
                 assign(run, now_s, devices, self.cluster.shape(devices), self.options.restart_s)
                 self.recorder.event(now_s, kind, name, _where(devices, partner))
-            run.partner = partner
+            run.partner, run.fills = partner, fills
         for run in changed:
             if run.devices:
                 self._rate(run, now_s)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import networkx as nx
 import numpy as np
 import pytest
@@ -13,7 +15,7 @@ from weft.core.job import JobSpec
 from weft.core.snapshot import JobView, Snapshot
 from weft.core.speed import SpeedCurve, StepTime
 from weft.elastic import policy_named
-from weft.elastic.pairing import PairOptions, match, pair_sizes
+from weft.elastic.pairing import PairOptions, Sharing, match, pair_sizes
 
 
 def snapshot_of(curves: list[SpeedCurve], *, crossover: bool = True, may_share: bool = True) -> Snapshot:
@@ -33,8 +35,19 @@ COMPUTING = SpeedCurve({4: StepTime(2.0), 8: StepTime(1.0)})
 def test_two_jobs_that_wait_for_the_network_take_turns() -> None:
     allocation = policy_named("balanced").decide(snapshot_of([WAITING, WAITING]))
     assert allocation.pairs == (("j0", "j1"),)
+    assert not allocation.fillers
     assert allocation.workers == {"j0": 8, "j1": 8}
     assert allocation.num_devices() == 8
+
+
+def test_a_long_job_fills_the_gaps_of_a_short_one() -> None:
+    """The short job keeps its speed on all devices; the long one advances instead of waiting."""
+    snapshot = snapshot_of([WAITING, COMPUTING])
+    short, long = snapshot.jobs
+    jobs = (replace(short, remaining_steps=10.0), replace(long, remaining_steps=1e6))
+    allocation = policy_named("balanced").decide(replace(snapshot, jobs=jobs))
+    assert allocation.workers == {"j0": 8, "j1": 8}
+    assert allocation.fillers == {"j1"}
 
 
 def test_jobs_that_never_wait_are_not_paired() -> None:
@@ -61,7 +74,7 @@ def test_matching_is_close_to_the_true_maximum(num_jobs: int, seed: int) -> None
     first, second = np.triu_indices(num_jobs, 1)
     values = draw.normal(size=len(first))
     empty = np.zeros((len(first), 1))
-    pairs = PairOptions(first, second, np.array([1]), empty, empty)
+    pairs = PairOptions(first, second, (Sharing.TURNS,) * len(first), np.array([1]), empty, empty)
     chosen = match(np.zeros(num_jobs), pairs, values)
     members = [int(row) for index in chosen for row in (first[index], second[index])]
     assert len(members) == len(set(members))
@@ -74,5 +87,5 @@ def test_matching_is_close_to_the_true_maximum(num_jobs: int, seed: int) -> None
 
 
 def test_pair_sizes_stay_few_on_large_clusters() -> None:
-    assert pair_sizes(64, 4).tolist()[:5] == [1, 2, 4, 8, 12]
+    assert pair_sizes(64, 4).tolist()[:5] == [1, 2, 4, 6, 8]
     assert len(pair_sizes(4096, 8)) <= 24

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import numpy as np
+from collections.abc import Callable
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from weft.core.speed import StepTime
-from weft.perf.crossover import pair_speed, pair_speeds, round_s
+from weft.perf.crossover import PairSpeed, filler_speed, round_s, turns_speed
 
 
 @st.composite
@@ -28,11 +29,15 @@ def test_one_step_each_follows_the_design(first: StepTime, second: StepTime) -> 
     assert round_s(first, second, handover_s=0.01) == pytest.approx(expected)
 
 
-@given(first=steps(), second=steps())
+@pytest.mark.parametrize("speed_of", [turns_speed, filler_speed])
+@given(first=steps(), second=steps(), handover_s=st.sampled_from([0.0, 0.005]))
 def test_a_device_and_a_link_are_never_used_for_more_than_all_of_the_time(
-    first: StepTime, second: StepTime
+    speed_of: Callable[[StepTime, StepTime, float], PairSpeed],
+    first: StepTime,
+    second: StepTime,
+    handover_s: float,
 ) -> None:
-    speed = pair_speed(first, second)
+    speed = speed_of(first, second, handover_s)
     a, b = speed.first_steps_per_s, speed.second_steps_per_s
     assert a * first.compute_s + b * second.compute_s <= 1 + 1e-9
     assert a * first.exposed_s + b * second.exposed_s <= 1 + 1e-9
@@ -42,23 +47,16 @@ def test_a_device_and_a_link_are_never_used_for_more_than_all_of_the_time(
 
 
 @given(first=steps(), second=steps())
-def test_it_does_not_matter_who_is_named_first(first: StepTime, second: StepTime) -> None:
-    one, other = pair_speed(first, second), pair_speed(second, first)
+def test_taking_turns_does_not_depend_on_who_is_named_first(first: StepTime, second: StepTime) -> None:
+    one, other = turns_speed(first, second), turns_speed(second, first)
     assert one.gain == pytest.approx(other.gain)
     if first.step_s != second.step_s:
         assert one.first_steps_per_s == pytest.approx(other.second_steps_per_s)
 
 
-@given(first=steps(), second=steps())
-def test_arrays_and_single_pairs_agree(first: StepTime, second: StepTime) -> None:
-    """The policy predicts with the arrays, the replay runs by the single pair."""
-    single = pair_speed(first, second, 0.001)
-    a, b, gain = pair_speeds(
-        np.array([first.step_s]),
-        np.array([first.exposed_s]),
-        np.array([second.step_s]),
-        np.array([second.exposed_s]),
-        0.001,
-    )
-    assert gain[0] == pytest.approx(single.gain, rel=1e-6)
-    assert a[0] * first.step_s + b[0] * second.step_s == pytest.approx(gain[0])
+@given(primary=steps(), filler=steps())
+def test_a_filler_costs_the_primary_nothing_and_needs_a_real_gap(primary: StepTime, filler: StepTime) -> None:
+    speed = filler_speed(primary, filler, handover_s=0.001)
+    assert speed.first_steps_per_s == 1 / primary.step_s
+    if primary.exposed_s < 0.003:
+        assert speed.second_steps_per_s == 0

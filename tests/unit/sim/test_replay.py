@@ -11,10 +11,11 @@ from hypothesis import strategies as st
 
 from weft.core.cluster import Cluster, Shape
 from weft.core.job import JobSpec
+from weft.core.snapshot import Allocation, Snapshot
 from weft.core.speed import StepTime
 from weft.elastic import POLICIES, policy_named
 from weft.errors import UsageError
-from weft.perf.crossover import pair_speed
+from weft.perf.crossover import filler_speed, turns_speed
 from weft.sim.loop import simulate
 from weft.sim.options import SimulationOptions
 from weft.sim.result import SimulationResult
@@ -66,24 +67,54 @@ def test_every_move_costs_its_restart() -> None:
     assert work_s <= 880.0 + starts * 10.0 * 8
 
 
+class Together:
+    """Two jobs on all devices, always."""
+
+    name = "together"
+
+    def __init__(self, *, fill: bool) -> None:
+        self.fill = fill
+
+    def decide(self, snapshot: Snapshot) -> Allocation:
+        names = [job.name for job in snapshot.jobs]
+        if len(names) == 1:
+            return Allocation({names[0]: 8})
+        fillers = frozenset(names[1:] if self.fill else ())
+        return Allocation(dict.fromkeys(names, 8), ((names[0], names[1]),), fillers)
+
+    def explain(self, snapshot: Snapshot, allocation: Allocation, job: str) -> str:
+        return f"{job} shares"
+
+
+def share(steps: tuple[float, float], *, fill: bool, restart_s: float = 0.0) -> SimulationResult:
+    jobs = [job(name, 0.0, num, profile=WAITING) for name, num in zip("ab", steps, strict=True)]
+    options = replace(AT_ONCE, crossover=True, handover_s=0.0, restart_s=restart_s)
+    return simulate(Workload("two", tuple(jobs)), Cluster.uniform(2, 4), Together(fill=fill), options)
+
+
 def test_two_jobs_that_take_turns_advance_by_the_rule_of_the_design() -> None:
-    jobs = [job("a", 0.0, 1000.0, profile=WAITING), job("b", 0.0, 1000.0, profile=WAITING)]
-    options = replace(AT_ONCE, crossover=True, handover_s=0.0)
-    result = replay(jobs, options=options)
-    speed = pair_speed(WAITING.times[8], WAITING.times[8]).first_steps_per_s
+    result = share((1000.0, 1000.0), fill=False)
+    speed = turns_speed(WAITING.times[8], WAITING.times[8]).first_steps_per_s
     assert {span.partner for span in result.spans} == {"a", "b"}
     assert [one.finished_s for one in result.jobs] == pytest.approx([1000.0 / speed] * 2)
     assert result.busy_device_s == pytest.approx(8 * 1000.0 / speed)
 
 
 def test_the_survivor_of_a_pair_has_the_devices_to_itself() -> None:
-    jobs = [job("a", 0.0, 1000.0, profile=WAITING), job("b", 0.0, 500.0, profile=WAITING)]
-    result = replay(jobs, options=replace(AT_ONCE, crossover=True, handover_s=0.0))
-    speed = pair_speed(WAITING.times[8], WAITING.times[8]).first_steps_per_s
-    together_s = 500.0 / speed
+    result = share((1000.0, 500.0), fill=False)
+    together_s = 500.0 / turns_speed(WAITING.times[8], WAITING.times[8]).first_steps_per_s
     assert result.jobs[1].finished_s == pytest.approx(together_s)
     assert result.jobs[0].finished_s == pytest.approx(together_s + 500.0 * WAITING.times[8].step_s)
     assert result.jobs[0].num_restarts == 0
+
+
+def test_a_primary_ends_as_if_it_were_alone_and_its_filler_got_the_gaps() -> None:
+    result = share((1000.0, 1000.0), fill=True)
+    alone_s = 1000.0 * WAITING.times[8].step_s
+    filled = filler_speed(WAITING.times[8], WAITING.times[8]).second_steps_per_s * alone_s
+    assert 0 < filled < 1000.0
+    assert result.jobs[0].finished_s == pytest.approx(alone_s)
+    assert result.jobs[1].finished_s == pytest.approx(alone_s + (1000.0 - filled) * WAITING.times[8].step_s)
 
 
 @st.composite
