@@ -6,8 +6,9 @@ the points (devices occupied, steps per second).
 
 With crossover two jobs share devices, and a device counts as occupied by a job only while that job computes
 on it.  Taking turns makes neither job faster than alone, and never lets two jobs compute on a device at once:
-the compute of both fits into the time that passes.  So the points (devices x compute / step, 1 / step) stay
-optimistic for pairs too, whatever rounds they take, and every bound built on them holds with crossover.
+the compute of both fits into the time that passes, whether they alternate or one fills the gaps of the
+other.  So the points (devices x compute / step, 1 / step) stay optimistic for pairs too, and every bound
+built on them holds with crossover.
 """
 
 from __future__ import annotations
