@@ -153,9 +153,9 @@ class UtilityPolicy(BasePolicy):
     ) -> FloatArray:
         """Summed utility of both jobs of each pair by size; a restart for each that would have to move."""
         first, second = pairs.first, pairs.second
-        partner = [job.partner for job in snapshot.jobs]
-        names = [job.name for job in snapshot.jobs]
-        couple = np.array([partner[one] == names[other] for one, other in zip(first, second, strict=True)])
+        row_of = {job.name: row for row, job in enumerate(snapshot.jobs)}
+        partner = np.array([row_of.get(job.partner or "", -1) for job in snapshot.jobs])
+        couple = partner[first] == second
         first_there = stakes.workers[first][:, None] == pairs.sizes
         second_there = stakes.workers[second][:, None] == pairs.sizes
         # Of two that are not together yet, at least one moves in with the other.

@@ -67,28 +67,34 @@ class PairBook:
         self.handover_s = handover_s
         self.sizes = pair_sizes(cluster.num_devices, max(cluster.devices_by_node))
         self._curves: dict[Menu, Speeds] = {}
-        self._speeds: dict[tuple[Menu, Menu], list[tuple[Sharing, Speeds]]] = {}
+        self._ways: dict[tuple[Menu, Menu], list[tuple[Sharing, int]]] = {}
+        """Ways to share that pay, each with its row in the tables of speeds."""
+        self._first: list[FloatArray] = []
+        self._second: list[FloatArray] = []
+        self._tables: Speeds | None = None
 
     def options(self, menus: Sequence[Menu], candidates: Sequence[int]) -> PairOptions | None:
         """The pairs among ``candidates`` (rows of ``menus``) that pay on some size."""
         self._learn({menus[row] for row in candidates})
-        first, second, sharing, speeds = [], [], [], []
+        first, second, sharing, rows = [], [], [], []
         for place, one in enumerate(candidates):
             for other in candidates[place + 1 :]:
-                for kind, known in self._speeds[menus[one], menus[other]]:
+                for kind, row in self._ways[menus[one], menus[other]]:
                     first.append(one)
                     second.append(other)
                     sharing.append(kind)
-                    speeds.append(known)
+                    rows.append(row)
         if not first:
             return None
+        if self._tables is None:
+            self._tables = (np.array(self._first), np.array(self._second))
         return PairOptions(
             np.array(first),
             np.array(second),
             tuple(sharing),
             self.sizes,
-            np.array([one for one, _ in speeds]),
-            np.array([other for _, other in speeds]),
+            self._tables[0][rows],
+            self._tables[1][rows],
         )
 
     def _learn(self, menus: set[Menu]) -> None:
@@ -96,8 +102,8 @@ class PairBook:
         if not new:
             return
         if len(self._curves) > _MAX_KEPT_CURVES:
-            self._curves.clear()
-            self._speeds.clear()
+            for kept in (self._curves, self._ways, self._first, self._second):
+                kept.clear()
             new = list(menus)
         for menu in new:
             at = {size: column for column, size in enumerate(menu.sizes)}
@@ -106,7 +112,7 @@ class PairBook:
             exposed = np.array([menu.exposed_s[column] if column >= 0 else np.nan for column in columns])
             self._curves[menu] = (step, exposed)
         known = list(self._curves)
-        pairs = [(one, other) for one in known for other in known if (one, other) not in self._speeds]
+        pairs = [(one, other) for one in known for other in known if (one, other) not in self._ways]
         for start in range(0, len(pairs), _LEARNED_AT_ONCE):
             self._learn_pairs(pairs[start : start + _LEARNED_AT_ONCE])
 
@@ -116,8 +122,9 @@ class PairBook:
         by_turns = turns_speeds(mine[0], mine[1], theirs[0], theirs[1], self.handover_s)
         as_primary = filler_speeds(mine[0], mine[1], theirs[0], theirs[1], self.handover_s)
         second, first, filler_gain = filler_speeds(theirs[0], theirs[1], mine[0], mine[1], self.handover_s)
+        self._tables = None
         for key in pairs:
-            self._speeds[key] = []
+            self._ways[key] = []
         for sharing, (one_speed, other_speed, gain) in (
             (Sharing.TURNS, by_turns),
             (Sharing.PRIMARY, as_primary),
@@ -126,7 +133,9 @@ class PairBook:
             pays = gain >= 1 + MIN_GAIN
             one_speed, other_speed = np.where(pays, one_speed, 0.0), np.where(pays, other_speed, 0.0)
             for index in np.flatnonzero(pays.any(axis=1)).tolist():
-                self._speeds[pairs[index]].append((sharing, (one_speed[index], other_speed[index])))
+                self._ways[pairs[index]].append((sharing, len(self._first)))
+                self._first.append(one_speed[index])
+                self._second.append(other_speed[index])
 
 
 def pair_sizes(num_devices: int, node: int) -> IntArray:
@@ -149,34 +158,34 @@ def match(singles: FloatArray, pairs: PairOptions, values: FloatArray) -> list[i
     if not len(useful):
         return []
     rows = np.unique(np.concatenate([pairs.first[useful], pairs.second[useful]]))
-    place = {int(row): index for index, row in enumerate(rows)}
-    one = np.array([place[int(row)] for row in pairs.first[useful]])
-    other = np.array([place[int(row)] for row in pairs.second[useful]])
+    one = np.searchsorted(rows, pairs.first[useful])
+    other = np.searchsorted(rows, pairs.second[useful])
     weight = np.zeros((len(rows), len(rows)))
     number = np.full((len(rows), len(rows)), -1)
     rising = np.argsort(gain[useful], kind="stable")  # of several ways to share, the best is written last
     one, other, useful = one[rising], other[rising], useful[rising]
     weight[one, other] = weight[other, one] = gain[useful]
     number[one, other] = number[other, one] = useful
-    _, target = linear_sum_assignment(weight, maximize=True)
+    target = linear_sum_assignment(weight, maximize=True)[1].tolist()
     chosen: list[int] = []
-    seen = np.zeros(len(rows), dtype=bool)
+    seen = [False] * len(rows)
     for start in range(len(rows)):
         cycle = []
         at = start
         while not seen[at]:
             seen[at] = True
             cycle.append(at)
-            at = int(target[at])
-        chosen.extend(_cut(cycle, weight, number))
+            at = target[at]
+        if len(cycle) == 2 and number[cycle[0], cycle[1]] >= 0:
+            chosen.append(int(number[cycle[0], cycle[1]]))
+        elif len(cycle) > 2:
+            chosen.extend(_cut(cycle, weight, number))
     return chosen
 
 
 def _cut(cycle: list[int], weight: FloatArray, number: IntArray) -> list[int]:
     """The best pairs of neighbours along a cycle, each member in at most one."""
     num = len(cycle)
-    if num < 2:
-        return []
     best_weight, best = 0.0, []
     for shift in range(num if num % 2 else min(num, 2)):
         order = cycle[shift:] + cycle[:shift]

@@ -48,7 +48,12 @@ class BasePolicy(ABC):
             )
         sentence = f"{job} has {workers} of {num_devices} devices"
         if partner := allocation.partners().get(job):
-            sentence += f", taking turns with {partner}"
+            if job in allocation.fillers:
+                sentence += f", running in the gaps of {partner}"
+            elif partner in allocation.fillers:
+                sentence += f", {partner} running in its gaps"
+            else:
+                sentence += f", taking turns with {partner}"
         if workers != view.workers and view.workers:
             sentence += f" (before: {view.workers}, a restart costs {view.restart_s:.0f} s)"
         return f"{sentence}: {self._prospect(view, menu, workers)}; {self._standing(view)}{self.because}"
