@@ -26,7 +26,7 @@ from weft.sim.workload import Workload
 Progress = Callable[[str, int, int], None]
 
 SCENARIO = Scenario(num_gpus=64, gpus_per_node=4)
-LOG_SCENARIO = Scenario(num_gpus=512, gpus_per_node=8)
+LOG_SCENARIO = Scenario(num_gpus=1024, gpus_per_node=8)
 DEFAULT_POLICY = next(iter(POLICIES))
 NUM_INSTANCES = 2000
 QUICK_INSTANCES = 1000
@@ -127,7 +127,7 @@ def compare(data: Path | None, *, quick: bool, progress: Progress) -> Comparison
     done = Comparison()
     workloads = list(_workloads(data))
     kinds = own_kinds() if data is None else measured_kinds(ApplicationFolder(data / "pollux" / "profiles"))
-    _replay(done, workloads, quick=quick, progress=progress)
+    _replay(done, workloads, progress)
     if data is not None:
         done.published = {name: dict(m) for name, m in published_means(data / "pollux" / "published").items()}
         crossover = done.means(crossover=True)[DEFAULT_POLICY]
@@ -152,10 +152,10 @@ def _workloads(data: Path | None) -> Iterator[Workload]:
         yield synthetic_workload(f"{PREFIX}{level}", num_devices=num_gpus)
 
 
-def _replay(done: Comparison, workloads: Sequence[Workload], *, quick: bool, progress: Progress) -> None:
+def _replay(done: Comparison, workloads: Sequence[Workload], progress: Progress) -> None:
     for workload in workloads:
         for crossover in (False, True):
-            policies = list(POLICIES) if not (crossover and quick) else [DEFAULT_POLICY]
+            policies = [DEFAULT_POLICY] if crossover else list(POLICIES)
             options = SimulationOptions(crossover=crossover)
             for outcome in run_scenarios(workload, [SCENARIO], policies, options, progress=progress):
                 done.outcomes.append((outcome, crossover))
