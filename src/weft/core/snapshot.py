@@ -29,7 +29,7 @@ class JobView:
     workers: int = 0
     """Workers it has now; 0 while it waits."""
     partner: str | None = None
-    """The job it takes turns with on its devices, if any."""
+    """The job it shares its devices with, if any."""
     attained_device_s: float = 0.0
     """Devices held x time so far."""
     waited_s: float = 0.0

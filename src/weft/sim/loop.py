@@ -270,6 +270,10 @@ class _Replay:
                 kind = "started" if not had else "moved" if had == len(devices) else "resized"
                 assign(run, now_s, devices, self.cluster.shape(devices), self.options.restart_s)
                 self.recorder.event(now_s, kind, name, _where(devices, partner))
+            elif partner is not run.partner or fills != run.fills:
+                self.recorder.event(
+                    now_s, "shares", name, f"with={partner.name}" if partner else "with=nobody"
+                )
             run.partner, run.fills = partner, fills
         for run in changed:
             if run.devices:

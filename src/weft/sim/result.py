@@ -43,7 +43,7 @@ class SimEvent:
 
     time_s: float
     kind: str
-    """submitted, started, resized, moved, paused, finished, node_failed or node_repaired."""
+    """submitted, started, resized, moved, shares, paused, finished, node_failed or node_repaired."""
     subject: str
     detail: str = ""
 
