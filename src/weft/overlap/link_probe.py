@@ -32,7 +32,7 @@ def measure_link(transport: Transport, device: torch.device) -> Link:
             if device.type == "cuda":
                 torch.cuda.synchronize(device)
             if repeat:  # the first one warms connections up
-                samples.append((exchange.wire_bytes, time.perf_counter() - began))
+                samples.append((exchange.reduce_bytes, time.perf_counter() - began))
     link = fit_link(samples, launch_s=sorted(launches)[len(launches) // 2])
     agreed = torch.tensor([link.alpha_s, link.beta_s_per_byte * 1e9, link.launch_s], dtype=torch.float64, device=device)
     transport.broadcast(agreed).wait()

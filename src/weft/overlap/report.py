@@ -55,11 +55,12 @@ def make_report(schedule: Rounds, tuner: Tuner) -> Report:
     backward = clock.median(lambda s: s.backward_s)
     update = clock.median(lambda s: s.update_s)
     beta = tuner.link.beta_s_per_byte if tuner.link else 0.0
-    half = beta * sum(bucket.exchange.wire_bytes for bucket in schedule.buckets)
+    reduce = beta * sum(bucket.exchange.reduce_bytes for bucket in schedule.buckets)
+    gather = beta * sum(bucket.exchange.gather_bytes for bucket in schedule.buckets)
     bound_of = ddp_bound_s
     if isinstance(schedule, ShardedSchedule):
         bound_of = eager_bound_s if schedule.eager else barrier_bound_s
-    bound = bound_of(forward, backward, half, half, update)
+    bound = bound_of(forward, backward, reduce, gather, update)
     return Report(
         num_steps=schedule.num_steps,
         step_s=step,

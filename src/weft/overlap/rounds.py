@@ -32,12 +32,14 @@ class Rounds(ABC):
         transport: Transport,
         clock: StepClock,
         comm_dtype: torch.dtype | None,
+        overlapped: bool,
     ) -> None:
         self.names = names
         self.parameters = parameters
         self.optimizer = optimizer
         self.transport = transport
         self.clock = clock
+        self.overlapped = overlapped
         self.sync = True
         # What this worker's gradient counts for in the average; uneven batches set it for a step.
         self.share = 1.0 / transport.num_workers
@@ -123,8 +125,9 @@ class Rounds(ABC):
         for bucket in self._buckets_of[number]:
             bucket.collect(number, line, self.share)
         self.ready_order.append(number)
-        self._launch_complete()
-        self._make_progress()
+        if self.overlapped:
+            self._launch_complete()
+            self._make_progress()
 
     def _begin(self) -> None:
         self._open = True

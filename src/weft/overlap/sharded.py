@@ -51,9 +51,8 @@ class ShardedSchedule(Rounds):
         overlapped: bool,
         shared: frozenset[int],
     ) -> None:
-        super().__init__(names, parameters, optimizer, transport, clock, comm_dtype)
+        super().__init__(names, parameters, optimizer, transport, clock, comm_dtype, overlapped)
         self.eager = eager
-        self.overlapped = overlapped
         self.updates: list[ShardUpdate] = []
         self._addresses: list[int] = []
         self._shared = shared
@@ -135,7 +134,7 @@ class ShardedSchedule(Rounds):
             super().forward_begins()
 
     def _after_launch(self, bucket: Bucket) -> None:
-        self._occupy_link(bucket)
+        self._occupy_link(bucket.exchange.reduce_bytes)
         if self.eager_now and not self._left_to_step(bucket):
             self._half_updated = True
             self._readers.guard(bucket.plan.parameters)
@@ -166,9 +165,9 @@ class ShardedSchedule(Rounds):
                     return
                 self._gather(bucket)
 
-    def _occupy_link(self, bucket: Bucket) -> None:
+    def _occupy_link(self, num_bytes: int) -> None:
         if self.link is not None:
-            takes = self.link.alpha_s + self.link.beta_s_per_byte * bucket.exchange.wire_bytes
+            takes = self.link.alpha_s + self.link.beta_s_per_byte * num_bytes
             self._link_busy_until_s = max(self._link_busy_until_s, self.clock.now()) + takes
 
     def _drop_round(self) -> None:
@@ -280,7 +279,7 @@ class ShardedSchedule(Rounds):
     def _gather(self, bucket: Bucket) -> None:
         self.clock.launched("all-gather", bucket)
         self.transport.launch_gather(bucket.exchange, self.num_steps)
-        self._occupy_link(bucket)
+        self._occupy_link(bucket.exchange.gather_bytes)
         bucket.phase = Phase.GATHERING
 
     # ---- forward

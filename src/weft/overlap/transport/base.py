@@ -35,10 +35,14 @@ class Exchange:
     reduced: torch.Tensor | None = None
 
     @property
-    def wire_bytes(self) -> int:
-        """Bytes this worker sends for one collective of this bucket."""
-        workers = self.send.shape[0]
-        return (workers - 1) * self.shard * self.send.element_size()
+    def reduce_bytes(self) -> int:
+        """Bytes this worker sends for the reduce-scatter."""
+        return (self.send.shape[0] - 1) * self.shard * self.send.element_size()
+
+    @property
+    def gather_bytes(self) -> int:
+        """Bytes this worker sends for the all-gather."""
+        return (self.send.shape[0] - 1) * self.shard * self.region.element_size()
 
 
 class Transport(Protocol):
