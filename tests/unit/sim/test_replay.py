@@ -13,7 +13,7 @@ from weft.core.cluster import Cluster, Shape
 from weft.core.job import JobSpec
 from weft.core.snapshot import Allocation, Snapshot
 from weft.core.speed import StepTime
-from weft.elastic import POLICIES, Rules, policy_named
+from weft.elastic import POLICIES, policy_named
 from weft.errors import UsageError
 from weft.perf.crossover import filler_speed, turns_speed
 from weft.sim.loop import simulate
@@ -182,18 +182,6 @@ def check_devices(result: SimulationResult, *, shared: bool) -> None:
                     break
                 assert shared
                 assert (partner, other_partner) == (other, name)
-
-
-def test_the_rate_limit_does_not_tear_pairs_apart() -> None:
-    jobs = [job(f"j{i}", 100.0 * i, 5000.0, profile=WAITING) for i in range(6)]
-    workload, cluster = Workload("pairs", tuple(jobs)), Cluster.uniform(2, 4)
-    options = SimulationOptions(crossover=True)
-    free, limited = (
-        simulate(workload, cluster, policy_named("balanced", Rules(hold_s=hold_s)), options)
-        for hold_s in (0.0, 300.0)
-    )
-    assert any(span.partner for span in limited.spans)
-    assert limited.restarts_per_job <= free.restarts_per_job
 
 
 def test_node_failures_cost_time_but_no_job() -> None:
