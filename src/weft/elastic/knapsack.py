@@ -80,6 +80,8 @@ def best_choices_in_groups(
     A group is worked out alone for every total up to its limit, and then competes as one row.
     """
     groups = [(rows, min(limit, capacity)) for rows, limit in groups if len(rows)]
+    if not groups:
+        return best_choices(utility, sizes, capacity)
     grouped = {int(row) for rows, _ in groups for row in rows}
     single = [row for row in range(len(utility)) if row not in grouped]
     tables = [_group_table(utility[rows], sizes[rows], limit) for rows, limit in groups]

@@ -172,8 +172,7 @@ class UtilityPolicy(BasePolicy):
 
     @staticmethod
     def _choose(snapshot: Snapshot, users: Sequence[str], utility: FloatArray, sizes: IntArray) -> IntArray:
-        """The best columns within capacity and quotas; ``users`` own the first rows, the others count for
-        nobody."""
+        """The best columns within capacity and quotas; ``users`` own the first rows, nobody the others."""
         capacity = snapshot.cluster.num_devices
         if not snapshot.quotas:
             return best_choices(utility, sizes, capacity)
@@ -181,7 +180,16 @@ class UtilityPolicy(BasePolicy):
             (np.flatnonzero([owner == user for owner in users]), limit)
             for user, limit in snapshot.quotas.items()
         ]
-        return best_choices_in_groups(utility, sizes, capacity, groups)
+        # Most quotas do not bind: only those that do are worked into the program, which stays exact.
+        binding: list[tuple[IntArray, int]] = []
+        slack = groups
+        while True:
+            choice = best_choices_in_groups(utility, sizes, capacity, binding)
+            broken = [sizes[rows, choice[rows]].sum() > limit for rows, limit in slack]
+            if not any(broken):
+                return choice
+            binding += [group for group, over in zip(slack, broken, strict=True) if over]
+            slack = [group for group, over in zip(slack, broken, strict=True) if not over]
 
 
 class Balanced(UtilityPolicy):

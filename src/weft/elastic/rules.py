@@ -35,7 +35,8 @@ class Rules:
 
     def pinned(self, job: JobView) -> bool:
         """Whether ``job`` was changed so recently that it must be left alone."""
-        return job.workers > 0 and job.settled_s < self.hold_s
+        # Of two that share devices one may have to go when the other grows: they are never pinned.
+        return job.workers > 0 and job.partner is None and job.settled_s < self.hold_s
 
     def overdue(self, job: JobView) -> bool:
         """Whether ``job`` has waited so long that it comes first."""
@@ -56,7 +57,7 @@ class Rules:
             if job.workers == 0:
                 if job.waited_s < self.ageing_s:
                     soonest = min(soonest, self.ageing_s - job.waited_s)
-            elif job.settled_s < self.hold_s:
+            elif self.pinned(job):
                 soonest = min(soonest, self.hold_s - job.settled_s)
         return snapshot.now_s + soonest
 

@@ -14,7 +14,7 @@ from weft.core.cluster import Cluster
 from weft.core.job import JobSpec
 from weft.core.snapshot import JobView, Snapshot
 from weft.core.speed import SpeedCurve, StepTime
-from weft.elastic import policy_named
+from weft.elastic import Rules, policy_named
 from weft.elastic.pairing import PairOptions, Sharing, match, pair_sizes
 
 
@@ -58,6 +58,17 @@ def test_jobs_that_never_wait_are_not_paired() -> None:
 def test_nobody_is_paired_against_the_users_will(switch: str) -> None:
     snapshot = snapshot_of([WAITING, WAITING], **{switch: False})
     assert policy_named("balanced").decide(snapshot).pairs == ()
+
+
+def test_the_rate_limit_does_not_tear_a_fresh_pair_apart() -> None:
+    snapshot = snapshot_of([WAITING, WAITING])
+    first, second = snapshot.jobs
+    jobs = (
+        replace(first, workers=8, partner="j1", settled_s=10.0),
+        replace(second, workers=8, partner="j0", settled_s=10.0),
+    )
+    policy = policy_named("balanced", Rules(hold_s=300.0))
+    assert policy.decide(replace(snapshot, jobs=jobs)).pairs == (("j0", "j1"),)
 
 
 def test_a_lone_job_keeps_its_devices_to_itself() -> None:
