@@ -16,24 +16,30 @@ class BufferSync:
     """Packs all buffers of a dtype into one message."""
 
     def __init__(self, model: torch.nn.Module, transport: Transport) -> None:
+        self._model = model
         self._transport = transport
-        kinds: dict[torch.dtype, list[torch.Tensor]] = {}
-        for buffer in model.buffers():
-            kinds.setdefault(buffer.dtype, []).append(buffer)
-        self._kinds = list(kinds.values())
-        self._under_way: list[tuple[list[torch.Tensor], torch.Tensor, Any]] = []
+        self._under_way: list[tuple[list[str], torch.Tensor, Any]] = []
 
     @torch.no_grad()
     def launch(self) -> None:
-        for buffers in self._kinds:
-            packed = torch.cat([buffer.reshape(-1) for buffer in buffers])
-            self._under_way.append((buffers, packed, self._transport.broadcast(packed)))
+        kinds: dict[torch.dtype, list[str]] = {}
+        # By name, each time: `self.average = 0.9 * self.average + ...` puts a new tensor under the old name.
+        buffers = dict(self._model.named_buffers())
+        for name, buffer in buffers.items():
+            kinds.setdefault(buffer.dtype, []).append(name)
+        for names in kinds.values():
+            packed = torch.cat([buffers[name].reshape(-1) for name in names])
+            self._under_way.append((names, packed, self._transport.broadcast(packed)))
 
     @torch.no_grad()
     def finish(self) -> None:
-        for buffers, packed, work in self._under_way:
+        if not self._under_way:
+            return
+        buffers = dict(self._model.named_buffers())
+        for names, packed, work in self._under_way:
             work.wait()
             if self._transport.rank != 0:
-                for buffer, values in zip(buffers, torch.split(packed, [b.numel() for b in buffers]), strict=True):
-                    buffer.copy_(values.view_as(buffer))
+                parts = torch.split(packed, [buffers[name].numel() for name in names])
+                for name, values in zip(names, parts, strict=True):
+                    buffers[name].copy_(values.view_as(buffers[name]))
         self._under_way.clear()

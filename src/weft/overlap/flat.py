@@ -24,7 +24,8 @@ class FlatMemory:
             kinds.setdefault((parameters[number].dtype, parameters[number].device), []).append(number)
         self.lanes: list[Lane] = []
         self.buffers: list[torch.Tensor] = []
-        for (dtype, device), numbers in kinds.items():
+        # In an order of their own: cuts are kept per lane while the order of parameters changes.
+        for (dtype, device), numbers in sorted(kinds.items(), key=str):
             sizes = [(number, parameters[number].numel()) for number in numbers]
             lane = make_lane(sizes, num_workers, dtype.itemsize)
             buffer = torch.zeros(lane.num_elements, dtype=dtype, device=device)

@@ -97,7 +97,8 @@ class Rounds(ABC):
         """A training forward of the whole model: a good moment to let the others send early."""
         if self._open and torch._C._current_graph_task_id() == -1:
             self.abandon()
-        if self.sync and not self._armed and all(b.phase in (Phase.IDLE, Phase.GATHERING) for b in self.buckets):
+        idle = all(b.phase in (Phase.IDLE, Phase.GATHERING) for b in self.buckets)
+        if self.sync and not self._armed and idle and self._may_overwrite_gradients():
             self._arm()
 
     def gradient_ready(self, number: int) -> None:
@@ -116,7 +117,7 @@ class Rounds(ABC):
             self._end_queued = True
             torch.autograd.Variable._execution_engine.queue_callback(self._backward_ended)
         self.clock.gradient_ready(number)
-        if self._buckets_of[number][0].phase is not Phase.COLLECTING:
+        if any(bucket.phase is not Phase.COLLECTING for bucket in self._buckets_of[number]):
             raise OverlapError(
                 f"the gradient of {self.names[number]} came twice in one backward after its bucket had left: "
                 "reentrant checkpointing does that; use torch.utils.checkpoint(..., use_reentrant=False)"
@@ -215,6 +216,10 @@ class Rounds(ABC):
     @abstractmethod
     def _prepare_buckets(self) -> None:
         """Before a round: everything under way is waited for, what must be kept is kept."""
+
+    def _may_overwrite_gradients(self) -> bool:
+        """Whether nobody needs the last round's gradients any more."""
+        return True
 
     def _make_progress(self) -> None:
         """After a gradient: use the moment."""

@@ -128,10 +128,9 @@ class ShardedSchedule(Rounds):
         # that one of them refuses must be refused by all.
         self._eager_options = frozen(options_of(self.optimizer)) if self.eager_now else None
 
-    def forward_begins(self) -> None:
+    def _may_overwrite_gradients(self) -> bool:
         # Gradients that were not zeroed lie in memory that the others would overwrite: let backward sort it out.
-        if not any(isinstance(p.grad, ShardedGradient) for p in self.parameters):
-            super().forward_begins()
+        return not any(isinstance(p.grad, ShardedGradient) for p in self.parameters)
 
     def _after_launch(self, bucket: Bucket) -> None:
         self._occupy_link(bucket.exchange.reduce_bytes)

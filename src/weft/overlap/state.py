@@ -51,7 +51,7 @@ def export_runs(updates: Iterable[ShardUpdate]) -> list[StateRun]:
 
 
 def import_runs(updates: Iterable[ShardUpdate], runs: Iterable[StateRun]) -> None:
-    """Fill the own slices' state from runs that cover them; parameters without runs get none."""
+    """Replace the own slices' state by runs that cover them; parameters without runs have none afterwards."""
     by_parameter: dict[int, list[StateRun]] = {}
     for run in runs:
         by_parameter.setdefault(run.parameter, []).append(run)
@@ -59,13 +59,13 @@ def import_runs(updates: Iterable[ShardUpdate], runs: Iterable[StateRun]) -> Non
         if update.optimizer is None:
             continue
         for piece, slice_ in update.slices:
-            # Some optimizers fill their state when they are made; what is imported replaces it.
             state: dict[str, Any] = {}
             for run in by_parameter.get(piece.parameter, ()):
                 if run.start == _WHOLE:
                     state[run.key] = run.values.detach().clone()
                 else:
                     _copy_overlap(state, piece, slice_, run)
+            update.optimizer.state.pop(slice_, None)
             if state:
                 update.optimizer.state[slice_] = state
 

@@ -98,6 +98,8 @@ class ShardUpdate:
         for name, value in amp.items():
             setattr(self.optimizer, name, value)
         self.optimizer.step()
+        for name in amp:  # GradScaler takes them away after each step, too
+            delattr(self.optimizer, name)
         for _, run in self.slices:
             run.grad = None
 
