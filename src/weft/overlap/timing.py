@@ -94,6 +94,13 @@ class StepClock:
         waited = current.backward_wait_s + current.backward_update_s
         current.ready_s[number] = self.now() - current.forward_end_s - waited
 
+    def expected_backward_end_s(self) -> float:
+        """When this backward will have ended if it takes as long as the last one."""
+        if not self.steps:
+            return self.now()
+        last = self.steps[-1]
+        return self.current.forward_end_s + last.backward_end_s - last.forward_end_s
+
     def backward_ended(self) -> None:
         self.current.backward_end_s = self.now()
 
