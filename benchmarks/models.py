@@ -155,7 +155,7 @@ _REAL = {
     "transformer": Workload(
         "transformer",
         lambda: LanguageModel(vocabulary=6144, width=512, num_layers=6, num_heads=8, length=80),
-        _token_batch(vocabulary=6144, num_sequences=4, length=80),
+        _token_batch(vocabulary=6144, num_sequences=7, length=80),
         F.cross_entropy,
         _adamw,
         _module_list("blocks"),

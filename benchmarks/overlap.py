@@ -17,7 +17,7 @@ from typing import Any
 from benchmarks.overlap_bounds import StepShape, rate_for_ratio
 from benchmarks.overlap_results import Results
 from benchmarks.overlap_rows import make_row
-from benchmarks.overlap_scenarios import Scenario, Timed
+from benchmarks.overlap_scenarios import MODELS, Scenario, Timed
 from benchmarks.testbed import HostFailed, Testbed
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -42,7 +42,8 @@ def run_scenarios(
     results = Results(folder, started or datetime.now(), command)
     shapes: dict[tuple[str, int], StepShape] = {}
     peaks: dict[str, dict[str, int]] = {}
-    for num_hosts in sorted({scenario.num_hosts for scenario in scenarios}):
+    # Many hosts first: they are what a broken machine fails at, and they take the shortest.
+    for num_hosts in sorted({scenario.num_hosts for scenario in scenarios}, reverse=True):
         with Testbed(num_hosts, START_RATE_BITS_PER_S) as bed:
             for scenario in (s for s in scenarios if s.num_hosts == num_hosts):
                 try:
@@ -50,8 +51,14 @@ def run_scenarios(
                 except HostFailed as failure:
                     results.failures.append(f"{scenario.label}: {failure}")
                     on_progress(0, f"{scenario.label} failed, going on")
+                results.rows.sort(key=_reading_order)
                 results.save()
     return results
+
+
+def _reading_order(row: dict[str, Any]) -> tuple[bool, int, int, float]:
+    model = MODELS.index(row["model"]) if row["model"] in MODELS else len(MODELS)
+    return row["emulated_compute"], model, row["hosts"], row["ratio_wanted"]
 
 
 def _measure(
