@@ -222,11 +222,9 @@ def _weft_eager(workload: Workload) -> Trainer:
     return WeftTrainer(workload, eager=True)
 
 
-@contender("weft_1mb")
-def _weft_small(workload: Workload) -> Trainer:
-    return WeftTrainer(workload, tune=False, bucket_bytes=1 << 20)
+def _with_buckets_of(size_mb: int) -> Maker:
+    return lambda workload: WeftTrainer(workload, tune=False, bucket_bytes=size_mb << 20)
 
 
-@contender("weft_25mb")
-def _weft_large(workload: Workload) -> Trainer:
-    return WeftTrainer(workload, tune=False, bucket_bytes=25 << 20)
+for _size_mb in (1, 2, 4, 8, 16, 25):
+    contender(f"weft_{_size_mb}mb")(_with_buckets_of(_size_mb))

@@ -45,7 +45,7 @@ def draw(rows: Sequence[Row], path: Path, caption: str) -> None:
         raise MissingToolError(
             "matplotlib is not installed, so the results get no picture: pip install 'weft[plot]'"
         ) from None
-    real = [row for row in rows if not row["emulated_compute"]]
+    real = [row for row in rows if not row["emulated_compute"] and "weft_4mb_ms" not in row]
     models = list(dict.fromkeys(row["model"] for row in real))
     growth = sorted((row for row in rows if row["emulated_compute"]), key=lambda row: row["hosts"])
     num_columns = max(1, len(models) + bool(growth))

@@ -11,6 +11,7 @@ from datetime import datetime
 from pathlib import Path
 
 from benchmarks.overlap_rows import Row, speedup
+from benchmarks.overlap_scenarios import SWEEP_CONTENDERS
 
 COLUMNS = (
     *(
@@ -25,6 +26,7 @@ COLUMNS = (
     ),
     *("bound_ms", "eager_bound_ms"),
 )
+SWEEP_COLUMNS = (*(f"{name}_ms" for name in SWEEP_CONTENDERS), "weft_ms")
 GROWTH_COLUMNS = ("alone_ms", "ddp_ms", "ddp_1mb_ms", "ddp_best_ms", "weft_1mb_ms", "weft_25mb_ms", "weft_ms")
 
 
@@ -67,6 +69,7 @@ def machine() -> dict[str, str | int]:
 def markdown(results: Results) -> str:
     """The tables, as they stand in the documentation."""
     about = machine()
+    compared = [row for row in results.rows if "weft_4mb_ms" not in row]
     lines = [
         "# Overlap benchmark",
         "",
@@ -77,13 +80,16 @@ def markdown(results: Results) -> str:
         "rank counting. "
         "`bound` is the best a schedule with a barrier can do, `eager bound` the best without.",
         "",
-        *_table(results.rows, COLUMNS),
+        *_table(compared, COLUMNS),
         "",
         "Speed of weft as a ratio within a row (above 1: weft is faster), and the share of the bounds.",
         "",
-        *_ratio_table(results.rows),
+        *_ratio_table(compared),
     ]
-    growth = [row for row in results.rows if "weft_1mb_ms" in row or "ddp_1mb_ms" in row]
+    swept = [row for row in results.rows if "weft_4mb_ms" in row]
+    if swept:
+        lines += ["", "The tuned plan against buckets of one size.", "", *_table(swept, SWEEP_COLUMNS)]
+    growth = [row for row in results.rows if "ddp_1mb_ms" in row]
     if growth:
         lines += [
             "",

@@ -11,7 +11,7 @@ from benchmarks.overlap_bounds import (
     eager_bound_s,
     network_over_compute,
 )
-from benchmarks.overlap_scenarios import BUCKET_CONTENDERS, CONTENDERS, Scenario
+from benchmarks.overlap_scenarios import CONTENDERS, Scenario
 
 Row = dict[str, Any]
 
@@ -40,9 +40,8 @@ def make_row(
     for name in CONTENDERS:
         row[f"{name}_ms"] = _ms(measured[name]["step_s"]) if name in measured else None
     row["bound_ms"] = _ms(barrier_bound_s(shape, scenario.num_hosts, rate_bits_per_s))
-    for name in BUCKET_CONTENDERS:
-        if name in measured:
-            row[f"{name}_ms"] = _ms(measured[name]["step_s"])
+    for name in (name for name in measured if name not in CONTENDERS):
+        row[f"{name}_ms"] = _ms(measured[name]["step_s"])
     row |= {
         "ratio_wanted": scenario.ratio,
         "eager_bound_ms": _ms(eager_bound_s(shape, scenario.num_hosts, rate_bits_per_s)),

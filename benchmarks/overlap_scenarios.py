@@ -12,6 +12,8 @@ CONTENDERS = ("alone", "ddp", "ddp_best", "fsdp2", "fsdp2_async", "dear", "weft"
 # FSDP2's asynchronous variant takes minutes a row and is shown at ratio 1 only.
 WITHOUT_ASYNC = tuple(name for name in CONTENDERS if name != "fsdp2_async")
 BUCKET_CONTENDERS = ("ddp_1mb", "weft_1mb", "weft_25mb")
+# One size for all buckets, without tuning: what the tuned plan is held against.
+SWEEP_CONTENDERS = tuple(f"weft_{size}mb" for size in (1, 2, 4, 8, 16, 25))
 # Several times slower than everybody else: one timed step a round shows that as well as several.
 SLOW = frozenset({"fsdp2", "fsdp2_async"})
 
@@ -104,9 +106,10 @@ def full_run() -> list[Scenario]:
         for model in MODELS
         for ratio in RATIOS
     ]
+    sweep = Scenario("transformer", 2, 1.0, ("alone", "ddp", "weft", *SWEEP_CONTENDERS), Effort())
     growing = (*WITHOUT_ASYNC, *BUCKET_CONTENDERS)
     effort = Effort(num_warmup_steps=1, num_rounds=2)
-    return real + [Scenario("timed", num_hosts, 1.0, growing, effort, Timed()) for num_hosts in (2, 4, 8)]
+    return [*real, sweep] + [Scenario("timed", num_hosts, 1.0, growing, effort, Timed()) for num_hosts in (2, 4, 8)]
 
 
 def quick_run() -> list[Scenario]:
