@@ -11,13 +11,16 @@ from typing import Annotated, Any
 
 import typer
 
-from weft.errors import MissingToolError, WeftError
+from weft.errors import MissingToolError, UsageError, WeftError
 
 COLUMNS = ("alone", "ddp", "ddp_best", "fsdp2", "dear", "weft", "weft_eager", "bound")
 
 
 def overlap(
     quick: Annotated[bool, typer.Option("--quick", help="One model, two ratios, under five minutes.")] = False,
+    model: Annotated[
+        list[str] | None, typer.Option(help="Only rows of this model (transformer, resnet, mlp, timed); repeatable.")
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help='Print {"rows": [...]} instead of a table.')] = False,
 ) -> None:
     """Time a training step with each contender at several network/compute ratios.
@@ -28,6 +31,8 @@ def overlap(
     benchmark = _load("overlap")
     scenarios_module = _load("overlap_scenarios")
     scenarios = scenarios_module.quick_run() if quick else scenarios_module.full_run()
+    if model:
+        scenarios = _only(scenarios, model)
     results = _run_with_progress(benchmark, scenarios)
     if results.rows:
         _draw(results)
@@ -40,6 +45,14 @@ def overlap(
             f"{len(results.failures)} of {len(scenarios)} rows could not be measured, the others are in "
             f"{results.path('json')}; the first that failed: {results.failures[0]}"
         )
+
+
+def _only(scenarios: list[Any], models: list[str]) -> list[Any]:
+    known = sorted({scenario.model for scenario in scenarios})
+    for name in models:
+        if name not in known:
+            raise UsageError(f"this run has no model {name!r}: expected one of {', '.join(known)}")
+    return [scenario for scenario in scenarios if scenario.model in models]
 
 
 def _load(name: str) -> Any:
