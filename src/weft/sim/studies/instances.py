@@ -35,7 +35,7 @@ def random_snapshot(
     *,
     running: bool = False,
 ) -> Snapshot:
-    """``num_jobs`` jobs of random kinds; ``running`` gives some of them workers already, at no size twice."""
+    """``num_jobs`` jobs of random kinds; ``running`` gives them up to four workers while devices last."""
     views = []
     free = cluster.num_devices
     for number in range(num_jobs):
