@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import weakref
 from typing import Any
 
 import torch
@@ -172,7 +171,6 @@ def _hook_up(
     ]
     if opaque:
         handle.hooks.append(model.register_forward_pre_hook(lambda module, args: schedule.flush()))
-    weakref.finalize(model, checks.give_back, list(parameters)).atexit = False
 
 
 def _reads_unseen(module: nn.Module) -> bool:

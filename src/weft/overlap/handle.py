@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,7 @@ from weft.overlap.flat import FlatMemory
 from weft.overlap.report import Report, make_report
 from weft.overlap.rounds import Rounds
 from weft.overlap.sharded import ShardedSchedule
-from weft.overlap.state import export_runs, full_state, import_runs, overlapping, runs_of_full_state
+from weft.overlap.state import StateRun, export_runs, full_state, import_runs, overlapping, runs_of_full_state
 from weft.overlap.state_service import StateService
 from weft.overlap.tuning import Tuner
 
@@ -59,7 +59,7 @@ class Overlap:
         if isinstance(schedule, ShardedSchedule):
             if schedule.transport.num_workers > 1:
                 ranks = dist.get_process_group_ranks(group)
-                self._service = StateService(StateService.group(ranks), lambda: export_runs(schedule.updates))
+                self._service = StateService(StateService.group(ranks), _exporter(schedule))
             self._take_over_state(schedule)
         tuner.relayout = self._move_to
         _HANDLES[id(model)] = self
@@ -119,6 +119,7 @@ class Overlap:
         self.hooks.clear()
         if self._service:
             self._service.leave()
+            self._service = None
         checks.give_back(schedule.parameters)
         del _HANDLES[id(self.model)]
 
@@ -218,3 +219,14 @@ class Overlap:
 
     def _changing(self, step_done: bool = False) -> Any:
         return self._service.changing(step_done) if self._service else nullcontext()
+
+
+def _exporter(schedule: ShardedSchedule) -> Callable[[], list[StateRun]]:
+    """For the thread of the state service, which must not keep a model alive that nobody trains any more."""
+    reference = weakref.ref(schedule)
+
+    def export() -> list[StateRun]:
+        alive = reference()
+        return export_runs(alive.updates) if alive else []
+
+    return export

@@ -28,11 +28,11 @@ import torch.distributed as dist
 from weft.errors import OverlapError
 from weft.overlap.state import StateRun, decode, encode
 
-_ASK, _SIZE, _DATA, _MOVED_SIZE, _MOVED_DATA = 1, 2, 3, 4, 5
+_ASK, _SIZE, _DATA, _MOVED_SIZE, _MOVED_DATA, _BYE = 1, 2, 3, 4, 5, 6
 _NEVER = datetime.timedelta(days=3650)
 _AHEAD = -1
-_LEAVING = -1
-_LINGER_S = 120.0
+_STOP = -1
+_LINGER = datetime.timedelta(seconds=120)
 
 
 class StateService:
@@ -48,11 +48,12 @@ class StateService:
         self._recv_any = backend.recv_anysource
         self._export = export
         self._steps_done = 0
-        self._gone: set[int] = set()
+        self._num_stopped = 0
         self._changed = threading.Condition(threading.RLock())
         self._thread = threading.Thread(target=self._answer, name="weft-state", daemon=True)
         self._thread.start()
-        # The service itself, not through the handle: its thread must have ended before the interpreter does.
+        # The service itself, not through the handle: its thread must have ended before the interpreter does, for a
+        # thread that wakes up in gloo while the interpreter goes down takes the process with it.
         atexit.register(self.leave)
 
     @staticmethod
@@ -63,7 +64,7 @@ class StateService:
 
     @contextmanager
     def changing(self, step_done: bool = False) -> Iterator[None]:
-        """While the state changes nobody is answered."""
+        """While the state changes nobody is answered.  A step, or loading, makes it another state."""
         with self._changed:
             yield
             self._steps_done += step_done
@@ -100,7 +101,7 @@ class StateService:
         return runs
 
     def leave(self) -> None:
-        """At the end of the script, or of overlapping: stay until the others leave too, or are gone.
+        """At the end of the script, or of overlapping: answer until the others leave too, or are gone.
 
         A worker that ends with an error does not stay: whoever watches it must learn of it at once.
         """
@@ -108,33 +109,36 @@ class StateService:
         if hasattr(sys, "last_type"):
             return
         try:
+            # From each by name: only such a wait ends when the other is gone without a word.
+            waits = [self._recv_from([torch.zeros(1)], other, _BYE) for other in self._others]
             for other in self._others:
-                self._send(other, _ASK, torch.tensor([_LEAVING]))
+                self._send(other, _BYE, torch.zeros(1))
+            for wait in waits:
+                wait.wait(_LINGER)
+            for other in self._others:
+                self._send(other, _ASK, torch.tensor([_STOP]))
         except RuntimeError:
-            return  # somebody is gone already: there is nobody to stay for
-        with self._changed:
-            self._changed.wait_for(lambda: len(self._gone) == len(self._others), _LINGER_S)
-        self._thread.join(_LINGER_S)
+            return  # somebody has gone or failed: there is nobody to stay for
+        self._thread.join(_LINGER.total_seconds())
 
     def _answer(self) -> None:
-        try:
-            while len(self._gone) < len(self._others):
-                asked = torch.zeros(1, dtype=torch.int64)
+        while self._num_stopped < len(self._others):
+            asked = torch.zeros(1, dtype=torch.int64)
+            try:
                 work = self._recv_any([asked], _ASK)
                 work.wait()
+            except RuntimeError:
+                return  # the group is gone, and with it everybody who could ask
+            try:
                 self._reply(work._source_rank(), int(asked.item()))
-        except RuntimeError:
-            # A worker has gone without a word.  Whoever needs it will say so; staying is pointless now.
-            with self._changed:
-                self._gone.update(self._others)
-                self._changed.notify_all()
+            except RuntimeError:
+                continue  # who asked has gone and needs no answer
 
     def _reply(self, other: int, step: int) -> None:
+        if step == _STOP:
+            self._num_stopped += 1
+            return
         with self._changed:
-            if step == _LEAVING:
-                self._gone.add(other)
-                self._changed.notify_all()
-                return
             self._changed.wait_for(lambda: self._steps_done >= step)
             message = encode(self._export()) if self._steps_done == step else None
         self._send(other, _SIZE, torch.tensor([_AHEAD if message is None else message.numel()]))

@@ -1,0 +1,196 @@
+"""Optimizer state lies in shards, and nobody has to know: ordinary state dicts, at any moment, for any number of workers."""
+
+from __future__ import annotations
+
+import copy
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from test_must_work import assert_equal_states
+from torch import nn
+from training import Tangle, Tower, adamw, assert_same, grouped, made, sgd, with_ddp, with_weft
+from workers import call_on_workers, on_workers
+
+
+@on_workers(2)
+def test_every_worker_gets_the_whole_state() -> None:
+    expected, found = with_ddp(made(Tangle), grouped), with_weft(made(Tangle), grouped)
+    assert_equal_states(found.optimizer.state_dict(), expected.optimizer.state_dict())
+    for run in (expected, found):
+        run.train(3)
+    assert_equal_states(found.optimizer.state_dict(), expected.optimizer.state_dict())
+
+
+@on_workers(3)
+def test_one_worker_alone_can_save_while_the_others_train_on() -> None:
+    expected, found = with_weft(made(Tangle), adamw, enabled=False), with_weft(made(Tangle), adamw)
+    for step in range(6):
+        for run in (expected, found):
+            run.train(1, first=step)
+        if dist.get_rank() == step % 3:
+            mine = found.optimizer.state_dict()
+            # nobody is further: each needs the gradients of the one that asks
+            assert mine["state"][0]["step"] == step + 1
+    assert_equal_states(found.optimizer.state_dict(), expected.optimizer.state_dict())
+
+
+@on_workers(2)
+def test_state_asked_for_after_every_step_while_buckets_are_tuned() -> None:
+    expected, found = with_ddp(made(Tower), adamw), with_weft(made(Tower), adamw, tune=True)
+    for step in range(12):
+        for run in (expected, found):
+            run.train(1, first=step)
+        if dist.get_rank() == 0:
+            assert_equal_states(found.optimizer.state_dict(), expected.optimizer.state_dict())
+
+
+def save_after(steps: int, path: str) -> None:
+    run = with_weft(made(Tower), adamw).train(steps)
+    if dist.get_rank() == 0:
+        torch.save({"model": run.model.state_dict(), "optimizer": run.optimizer.state_dict()}, path)
+
+
+def train_on(path: str, overlapped: bool) -> dict[str, Any]:
+    """Every worker sees the same batches, so that the number of workers does not matter."""
+    model = made(Tower)
+    run = with_weft(model, adamw, bucket_bytes=512) if overlapped else with_ddp(model, adamw)
+    saved = torch.load(path)
+    run.model.load_state_dict(saved["model"])
+    run.optimizer.load_state_dict(saved["optimizer"])
+    assert_equal_states(run.optimizer.state_dict(), saved["optimizer"])
+    run.train(3, first=3)
+    return {"parameters": run.parameters(), "state": run.optimizer.state_dict()}
+
+
+@pytest.mark.parametrize("num_workers", [1, 2, 3])
+def test_state_saved_on_two_workers_is_loaded_on_another_number(num_workers: int, tmp_path: Path) -> None:
+    path = str(tmp_path / "checkpoint.pt")
+    call_on_workers(2, save_after, steps=3, path=path)
+    found = call_on_workers(num_workers, train_on, path=path, overlapped=True)
+    expected = call_on_workers(num_workers, train_on, path=path, overlapped=False)
+    for mine, theirs in zip(found, expected, strict=True):
+        if num_workers < 3:
+            assert_same(mine["parameters"], theirs["parameters"])
+            assert_equal_states(mine["state"], theirs["state"])
+        for name, value in theirs["parameters"].items():  # three workers: DDP adds in another order
+            torch.testing.assert_close(mine["parameters"][name], value, rtol=1e-4, atol=1e-4)
+
+
+@on_workers(2)
+def test_loading_a_younger_state_forgets_what_came_after() -> None:
+    def make() -> nn.Module:
+        return Tangle(rare_ranks=lambda step: [0, 1] if step >= 2 else [])
+
+    def train(run: Any) -> Any:
+        run.train(2)
+        saved = copy.deepcopy(run.optimizer.state_dict())
+        run.train(2, first=2)  # `rare` gets momentum only here
+        run.optimizer.load_state_dict(saved)
+        return run.train(3, first=2)
+
+    expected, found = train(with_ddp(made(make), sgd)), train(with_weft(made(make), sgd))
+    assert_same(found.state(), expected.state())
+    assert_equal_states(found.optimizer.state_dict(), expected.optimizer.state_dict())
+
+
+@on_workers(2)
+def test_state_that_the_optimizer_had_before_is_kept() -> None:
+    def train_alone(model: Any) -> torch.optim.Optimizer:
+        optimizer = adamw(model)
+        for _ in range(3):  # the same on every rank
+            optimizer.zero_grad()
+            model(torch.ones(2, 7)).sum().backward()
+            optimizer.step()
+        return optimizer
+
+    torch.manual_seed(1)
+    expected = with_ddp(model := Tower(), lambda m: train_alone(m)).train(3)
+    torch.manual_seed(1)
+    found = with_weft(Tower(), lambda m: train_alone(m)).train(3)
+    assert model is expected.model
+    assert_same(found.state(), expected.state())
+
+
+@on_workers(2)
+def test_each_worker_keeps_half_of_the_state() -> None:
+    """Counted in the shards that exist, not in what a state dict shows."""
+    run = with_weft(made(Tower), adamw).train(2)
+    assert run.handle is not None
+    shards: Any = run.handle.schedule
+    kept = sum(
+        value.numel()
+        for update in shards.updates
+        if update.optimizer is not None
+        for state in update.optimizer.state.values()
+        for value in state.values()
+        if value.dim()
+    )
+    whole = 2 * sum(p.numel() for p in run.model.parameters())
+    assert 0.4 * whole < kept < 0.6 * whole
+    assert not run.optimizer.state
+
+
+LAST_WORD = '''
+import os, sys, time
+import torch, torch.distributed as dist
+torch.set_num_threads(1)
+sys.path.insert(0, sys.argv[4])
+import weft
+how, rank, folder = sys.argv[1], int(sys.argv[2]), sys.argv[3]
+dist.init_process_group("gloo", init_method="file://" + folder + "/rendezvous", rank=rank, world_size=2)
+torch.manual_seed(0)
+model = torch.nn.Linear(20, 20)
+optimizer = torch.optim.AdamW(model.parameters())
+weft.overlap(model, optimizer)
+for _ in range(3):
+    optimizer.zero_grad()
+    model(torch.ones(2, 20)).sum().backward()
+    optimizer.step()
+if rank == 1 and how == "error":
+    raise KeyError("worker 1 fails")
+if rank == 0 and how != "error":
+    # Rank 1 has nothing to do any more: it is at the end of the script long before this.
+    torch.save(optimizer.state_dict(), folder + "/optimizer.pt")
+if how == "destroy":
+    dist.destroy_process_group()
+print("done", rank)
+'''
+
+
+@pytest.mark.parametrize("how", ["plain", "destroy", "error"])
+def test_the_last_checkpoint_is_written_while_the_other_worker_leaves(how: str, tmp_path: Path) -> None:
+    source = str(Path(sys.modules["weft"].__file__ or "").parents[1])
+    environment = {**os.environ, "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
+    workers = [
+        subprocess.Popen(
+            [sys.executable, "-c", LAST_WORD, how, str(rank), str(tmp_path), source],
+            env=environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for rank in range(2)
+    ]
+    try:
+        results = [worker.communicate(timeout=60) for worker in workers]
+    finally:
+        for worker in workers:
+            worker.kill()
+    codes = [worker.returncode for worker in workers]
+    if how == "error":
+        assert codes[1] != 0
+        assert "worker 1 fails" in results[1][1]
+        assert codes[0] == 0  # it had nothing more to ask of the other
+        return
+    assert codes == [0, 0], results
+    assert [stdout.strip() for stdout, _ in results] == ["done 0", "done 1"]
+    assert [stderr for _, stderr in results] == ["", ""]
+    saved = torch.load(tmp_path / "optimizer.pt")
+    assert saved["state"][0]["exp_avg"].shape == (20, 20)
+    assert saved["state"][0]["step"] == 3
