@@ -110,7 +110,7 @@ class Member:
 
 
 class Gang:
-    """Starts the workers of one attempt and sees them through. ``log_dir`` takes their output instead of the console."""
+    """Starts the workers of one attempt and sees them through; ``log_dir`` takes their output, else the console."""
 
     def __init__(
         self,

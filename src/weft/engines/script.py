@@ -84,10 +84,9 @@ def _report(report_file: int, error: str) -> None:
 def _from_script_on(trace: TracebackType | None) -> TracebackType | None:
     """The traceback without our frames and runpy's, as the user knows it from ``python train.py``."""
     frame = trace
-    while frame is not None and frame.tb_frame.f_globals.get("__name__") in (__name__, "runpy"):
+    while frame is not None and frame.tb_frame.f_code.co_filename in (__file__, runpy.run_path.__code__.co_filename):
         frame = frame.tb_next
-    # An error in importing the script itself (a syntax error, a missing module) has only such frames.
-    return frame
+    return frame  # None for a syntax error in the script itself
 
 
 def main() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import signal
 from collections.abc import Mapping
@@ -78,7 +79,7 @@ def supervise(run: Run, console: Console) -> int:
     with CaughtSignals() as signals:
         pool = _launch_pool(run)
         try:
-            for attempt in range(run.max_restarts + 1):
+            for attempt in itertools.count():
                 try:
                     outcome = _attempt(run, attempt, pool, signals, console)
                 except PoolLost as lost:
@@ -91,7 +92,6 @@ def supervise(run: Run, console: Console) -> int:
                 console.say(f"restart {attempt + 1} of {run.max_restarts}, {_whence(run)}")
                 if pool.process.returncode is not None:
                     pool = _launch_pool(run)
-            raise SystemError("the last attempt returns")
         finally:
             pool.close()
 
