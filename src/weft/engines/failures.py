@@ -28,6 +28,7 @@ class Failure:
     fate: Fate
     code: int = 0  # exit code, or the signal's number
     error: str = ""  # first line of what it raised
+    dead_child: str = ""  # a process of its own that had failed by then, in words
 
     def __str__(self) -> str:
         match self.fate:
@@ -36,7 +37,8 @@ class Failure:
             case Fate.KILLED:
                 return f"it was killed by {signal_name(self.code)}" + OUT_OF_MEMORY * (self.code == signal.SIGKILL)
             case Fate.EXITED:
-                return f"{self.error} (exit code {self.code})" if self.error else f"it left with exit code {self.code}"
+                words = f"{self.error} (exit code {self.code})" if self.error else f"it left with exit code {self.code}"
+                return f"{self.dead_child}, then {words}" if self.dead_child else words
 
     @property
     def exit_code(self) -> int:
@@ -54,12 +56,13 @@ class Failure:
         """Whether a worker says this when another one is gone."""
         if self.fate is Fate.KILLED:
             return self.code in (signal.SIGABRT, signal.SIGPIPE)  # torch aborts when a watchdog thread gives up
-        return self.fate is Fate.EXITED and PEER_IS_GONE.search(self.error) is not None
+        own_fault = self.fate is Fate.HUNG or self.dead_child
+        return not own_fault and PEER_IS_GONE.search(self.error) is not None
 
 
 OUT_OF_MEMORY = ": by hand, or by the kernel when memory ran out (`dmesg` tells)"
 PEER_IS_GONE = re.compile(
-    r"connection (was )?(closed|reset|refused)|broken pipe|socket (closed|timeout)|gloo|nccl|peer|"
+    r"connection (was )?(closed|reset|refused)|broken pipe|socket (closed|timeout)|gloo|nccl|peer|did not answer|"
     r"DistBackendError|DistNetworkError|DistStoreError|(?<!DataLoader )timed out",
     re.IGNORECASE,
 )

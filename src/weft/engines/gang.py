@@ -36,6 +36,7 @@ class Patience:
     """How long what may take."""
 
     grace_s: float = 120.0  # from the first stop request to the kill: time to save
+    leave_s: float = 10.0  # for the others, once a worker has just died of the stop signal instead of saving
     hang_s: float = 5.0  # a worker may be paused by a signal
     settle_s: float = 0.3  # after a failure, for others that failed at the same time
     suspect_s: float = 2.0  # the same, while all known failures may be consequences of one still to come
@@ -70,6 +71,7 @@ class Member:
         self._error_file = None if log_dir is None else log_dir / f"rank{self.rank}.err"
         self.failed_at_s: float | None = None
         self.error = ""
+        self.dead_child = ""
         self.paused_at_s: float | None = None
         stdout = JoinedOutput(self.rank, num_workers, console.out)
         self.streams: dict[int, JoinedOutput | Lines] = {started.report: self._reports}
@@ -92,7 +94,8 @@ class Member:
         for line in stream.feed(data) or ():
             report = json.loads(line)
             if self.failed_at_s is None:
-                self.failed_at_s, self.error = report["time_s"], report["error"]
+                self.failed_at_s = report["time_s"]
+                self.error, self.dead_child = report["error"], report["dead_child"]
         return bool(data)
 
     def close(self) -> None:
@@ -186,8 +189,11 @@ class Gang:
             fate=Fate.KILLED if code < 0 else Fate.EXITED,
             code=abs(code),
             error=member.error,
+            dead_child=member.dead_child,
         )
         our_doing = (-code if code < 0 else code - 128) in self._sent
+        if our_doing and not self._ending:  # without it the others cannot agree on a step to stop after
+            self._kill_at_s = min(self._kill_at_s, self._clock() + self._patience.leave_s)
         # Asked to stop, workers of a script without a session leave one by one and lose each other.
         lost_each_other = self._stop_signal is not None and failure.may_be_consequence
         if not our_doing and not lost_each_other:

@@ -11,6 +11,7 @@ import ctypes
 import json
 import os
 import runpy
+import signal
 import sys
 import threading
 import time
@@ -20,6 +21,7 @@ from types import TracebackType
 from weft.engines.launch import Script
 
 INTERRUPTED = 130  # what shells report for a program ended by SIGINT
+CHILD_ENDS_S = 0.1
 
 
 def run(script: Script, report_file: int) -> int:
@@ -39,7 +41,8 @@ def run(script: Script, report_file: int) -> int:
         return INTERRUPTED
     except BaseException as error:
         # Before the traceback is printed and the sockets close: the others fail as soon as they do.
-        _report(report_file, f"{type(error).__name__}: {error}".removesuffix(": "))
+        lost_a_connection = isinstance(error, ConnectionError | EOFError)
+        _report(report_file, f"{type(error).__name__}: {error}".removesuffix(": "), lost_a_connection)
         error.__traceback__ = _from_script_on(error.__traceback__)  # torch's own hook looks here, not at its argument
         sys.excepthook(type(error), error, error.__traceback__)
         return 1
@@ -72,13 +75,38 @@ def _exit_code(leaving: SystemExit, report_file: int) -> int:
     return code & 0xFF
 
 
-def _report(report_file: int, error: str) -> None:
-    first_line = error.strip().partition("\n")[0][:500]
-    line = json.dumps({"time_s": time.monotonic(), "error": first_line}) + "\n"
+def _report(report_file: int, error: str, lost_a_connection: bool = False) -> None:
+    report = {
+        "time_s": time.monotonic(),
+        "error": error.strip().partition("\n")[0][:500],
+        "dead_child": _dead_child(CHILD_ENDS_S if lost_a_connection else 0.0),
+    }
     try:
-        os.write(report_file, line.encode())
+        os.write(report_file, (json.dumps(report) + "\n").encode())
     except OSError:  # the supervisor is gone: there is nobody to tell
         return
+
+
+def _dead_child(patience_s: float) -> str:
+    """A child process that failed and that nobody has waited for yet.
+
+    When a data loader is killed, what its parent raises is often no more than a lost connection: the kernel
+    closes a dying process's files before it declares it dead.
+    """
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # torch's handler would raise in the midst of this
+    latest_s = time.monotonic() + patience_s
+    while True:
+        try:
+            seen = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+        except ChildProcessError:
+            return ""
+        if seen is not None or time.monotonic() >= latest_s:
+            break
+        time.sleep(0.005)
+    if seen is None or seen.si_status == 0:
+        return ""
+    end = "left with exit code" if seen.si_code == os.CLD_EXITED else "was killed by signal"
+    return f"its child process {seen.si_pid} (a DataLoader worker?) {end} {seen.si_status}"
 
 
 def _from_script_on(trace: TracebackType | None) -> TracebackType | None:

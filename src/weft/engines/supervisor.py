@@ -127,4 +127,4 @@ def _whence(run: Run) -> str:
     folder = run.environment.get(CHECKPOINT_DIR)
     if folder:
         return f"from the newest checkpoint in {folder}"
-    return "from the beginning (--checkpoint-dir would let it go on)"
+    return "from its newest checkpoint if the script keeps any"

@@ -29,6 +29,14 @@ def test_a_worker_that_lost_its_peer_is_not_blamed_even_if_it_was_quicker(lost, 
     assert root_cause([victim, culprit]) is culprit
 
 
+def test_a_worker_whose_data_loader_died_is_the_cause_though_it_speaks_of_a_connection():
+    words = "ConnectionResetError: Connection reset by peer"
+    victim = Failure(0, 1.0, Fate.EXITED, 1, words)
+    culprit = Failure(1, 1.2, Fate.EXITED, 1, words, dead_child="its child process 4711 was killed by signal 9")
+    assert root_cause([victim, culprit]) is culprit
+    assert str(culprit).startswith("its child process 4711")
+
+
 def test_of_equals_the_earliest_is_the_cause():
     failures = [Failure(rank, 5.0 - rank, Fate.EXITED, 1, "ValueError: bad sample") for rank in range(3)]
     assert root_cause(failures).rank == 2

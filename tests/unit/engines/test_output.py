@@ -1,6 +1,7 @@
 """Joined output: whole lines, in order, with the rank in front."""
 
 import os
+from itertools import pairwise
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -12,7 +13,7 @@ from weft.engines.output import LONGEST_LINE_BYTES, NUM_KEPT_LINES, Console, Joi
 def test_lines_do_not_depend_on_how_the_pipe_cut_them(data, cuts):
     bounds = [0, *sorted(min(cut, len(data)) for cut in cuts), len(data)]
     lines = Lines()
-    seen = [line for low, high in zip(bounds, bounds[1:], strict=False) for line in lines.feed(data[low:high])]
+    seen = [line for low, high in pairwise(bounds) for line in lines.feed(data[low:high])]
     seen += lines.end()
     expected = [line.removesuffix(b"\r") for line in data.split(b"\n")[:-1]]
     rest = data.split(b"\n")[-1]
