@@ -26,8 +26,17 @@ from weft.engines import kernel, messages
 from weft.engines.launch import Worker
 from weft.engines.script import leave, run
 
-# torch.optim loads torch._dynamo with the first optimizer of a process: 1.4 s of a cold start.
-PRELOADED = ("torch", "torch.distributed", "torch.utils.data", "torch._dynamo", "weft.overlap", "weft.worker")
+# torch.optim loads torch._dynamo with the first optimizer of a process (1.4 s of a cold start), weft.overlap loads
+# bayes_opt to tune its buckets (1.1 s).
+PRELOADED = (
+    "torch",
+    "torch.distributed",
+    "torch.utils.data",
+    "torch._dynamo",
+    "bayes_opt",
+    "weft.overlap",
+    "weft.worker",
+)
 
 
 def preload(names: Iterable[str]) -> str:
