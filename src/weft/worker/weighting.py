@@ -40,7 +40,8 @@ class DdpWeighting(Weighting):
         self._weight = 1.0 / dist.get_world_size()
         for model in models:
             try:
-                model.register_comm_hook(state=model.process_group, hook=self._reduce)
+                # A lambda: DDP compares annotations as objects, and ours are strings.
+                model.register_comm_hook(model.process_group, lambda group, bucket: self._reduce(group, bucket))
             except RuntimeError as error:
                 raise SessionError(
                     f"the batches do not divide evenly among the workers, and DistributedDataParallel takes no hook to "
