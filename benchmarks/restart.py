@@ -30,6 +30,7 @@ from weft.engines.launch import Devices, Script, gang
 from weft.engines.output import Console
 from weft.engines.pool_client import PoolClient
 from weft.engines.ports import ReservedPort
+from weft.engines.rendezvous import Rendezvous
 from weft.errors import WeftError
 
 NUM_WORKERS = 2
@@ -64,7 +65,7 @@ class StopWhenRunning(Console):
 
     def __init__(self) -> None:
         super().__init__()
-        self._read, self._write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        self._asked, self._ask = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         self._num_running = 0
         self.asked_s = 0.0
 
@@ -72,34 +73,38 @@ class StopWhenRunning(Console):
         self._num_running += data.count(b"running")
         if self._num_running == NUM_WORKERS and not self.asked_s:
             self.asked_s = time.monotonic()
-            os.write(self._write, bytes([signal.SIGTERM]))
+            os.write(self._ask, bytes([signal.SIGTERM]))
 
     def err(self, data: bytes) -> None:
         """What workers and weft say is not what is measured."""
 
     def fileno(self) -> int:
-        return self._read
+        return self._asked
 
     def take(self) -> list[int]:
-        return list(os.read(self._read, 16))
+        return list(os.read(self._asked, 16))
 
     def close(self) -> None:
-        os.close(self._read)
-        os.close(self._write)
+        os.close(self._asked)
+        os.close(self._ask)
 
 
-def in_pool(pool: PoolClient) -> Runner:
+def in_pool(pool: PoolClient, *, warm: bool) -> Runner:
+    devices = Devices.of_this_machine()
+
     def run(marks: Path, environment: Mapping[str, str]) -> JobRun:
         console = StopWhenRunning()
-        with ReservedPort() as port:
+        with Rendezvous(pool) if warm else ReservedPort() as place:
             workers = gang(
                 Script(str(WORKER), (str(marks),)),
                 num_workers=NUM_WORKERS,
-                devices=Devices.of_this_machine(),
-                port=port.number,
-                environment=environment,
+                devices=devices,
+                port=place.port,
+                environment={**environment, **place.environment},
             )
-            outcome = Gang(pool, workers, console).run(console)
+            started = Gang(pool, workers, console)
+            place.serve(environment, devices.cores)
+            outcome = started.run(console)
         gone_s = time.monotonic()
         console.close()
         if outcome.exit_code != STOPPED_EXIT_CODE:
@@ -159,8 +164,8 @@ def measure(num_rounds: int, folder: Path, say: Callable[[str], None]) -> dict[s
         (cold if warm.ready else warm).hear()
     torchrun = ("-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={NUM_WORKERS}")
     contenders = {
-        "warm": in_pool(warm),
-        "cold": in_pool(cold),
+        "warm": in_pool(warm, warm=True),
+        "cold": in_pool(cold, warm=False),
         "weft run": as_command(sys.executable, "-m", "weft", "run", "--workers", str(NUM_WORKERS)),
         "torchrun": as_command(sys.executable, *torchrun),
     }

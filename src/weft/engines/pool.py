@@ -38,6 +38,8 @@ PRELOADED = (
     "weft.worker",
 )
 
+INHERITED = "WEFT_INHERITED_FILE"  # tells a worker the number of the file it was started with, if any
+
 
 def preload(names: Iterable[str]) -> str:
     """Import what workers will need. Returns why forking is not possible, or nothing."""
@@ -131,7 +133,10 @@ class Pool:
             self._control.close()
             os.close(self._wake)
             os.close(self._waker)
-            report_file = _redirect(files)
+            report_file = _redirect(files[:3])
+            if files[3:]:
+                worker.environment[INHERITED] = str(files[3])
+                os.set_inheritable(files[3], True)
             os.chdir(worker.script.cwd)
             os.sched_setaffinity(0, worker.cores)
             if not self._warm:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import socket
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -41,7 +42,8 @@ class PoolClient:
     process: subprocess.Popen[bytes]
     ready: bool = False
     cold_because: str = ""
-    workers: dict[int, StartedWorker] = field(default_factory=dict)
+    workers: dict[int, StartedWorker] = field(default_factory=dict)  # those not known to have ended
+    _numbers: Iterator[int] = field(default_factory=itertools.count)
 
     @staticmethod
     def launch(*, warm: bool, environment: Mapping[str, str], outlive: bool = False) -> PoolClient:
@@ -62,9 +64,11 @@ class PoolClient:
             )
         return PoolClient(ours, process)
 
-    def start(self, worker: Worker, files: tuple[int, int] | None = None) -> StartedWorker:
-        """Ask for one worker. ``files`` take its output instead of pipes to us."""
-        number = len(self.workers)
+    def start(
+        self, worker: Worker, files: tuple[int, int] | None = None, inherited: Sequence[int] = ()
+    ) -> StartedWorker:
+        """Ask for one worker. ``files`` take its output instead of pipes to us; ``inherited`` stay open in it."""
+        number = next(self._numbers)
         report, their_report = os.pipe2(os.O_CLOEXEC)
         if files is None:
             out, their_out = os.pipe2(os.O_CLOEXEC)
@@ -75,7 +79,7 @@ class PoolClient:
             messages.send(
                 self.channel,
                 {"kind": "start", "number": number, "worker": worker.to_json()},
-                [their_out, their_err, their_report],
+                [their_out, their_err, their_report, *inherited],
             )
         except OSError as error:
             raise self._lost() from error

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+from collections.abc import Mapping
 from types import TracebackType
 
 
@@ -13,16 +14,20 @@ class ReservedPort:
     none of them listens yet. Asking for a free port and closing it again would leave a gap in which another job's
     worker can be given the same one.
 
-    >>> with ReservedPort() as port:
-    ...     port.number > 1023
+    >>> with ReservedPort() as reserved:
+    ...     reserved.port > 1023
     True
     """
 
     def __init__(self) -> None:
+        self.environment: dict[str, str] = {}
         self._socket = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         self._socket.bind(("", 0))
-        self.number: int = self._socket.getsockname()[1]
+        self.port: int = self._socket.getsockname()[1]
+
+    def serve(self, environment: Mapping[str, str], cores: tuple[int, ...]) -> None:
+        """Rank 0 will."""
 
     def close(self) -> None:
         self._socket.close()

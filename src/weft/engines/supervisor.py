@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import os
 import signal
 from collections.abc import Mapping
@@ -17,6 +16,7 @@ from weft.engines.launch import Devices, Script, gang
 from weft.engines.output import Console
 from weft.engines.pool_client import PoolClient, PoolLost
 from weft.engines.ports import ReservedPort
+from weft.engines.rendezvous import Rendezvous
 
 
 @dataclass(frozen=True)
@@ -79,7 +79,8 @@ def supervise(run: Run, console: Console) -> int:
     with CaughtSignals() as signals:
         pool = _launch_pool(run)
         try:
-            for attempt in itertools.count():
+            attempt = 0
+            while True:
                 try:
                     outcome = _attempt(run, attempt, pool, signals, console)
                 except PoolLost as lost:
@@ -90,6 +91,7 @@ def supervise(run: Run, console: Console) -> int:
                 if outcome.exit_code in (0, STOPPED_EXIT_CODE) or stop_asked or attempt == run.max_restarts:
                     return outcome.exit_code
                 console.say(f"restart {attempt + 1} of {run.max_restarts}, {_whence(run)}")
+                attempt += 1
                 if pool.process.returncode is not None:
                     pool = _launch_pool(run)
         finally:
@@ -101,16 +103,19 @@ def _launch_pool(run: Run) -> PoolClient:
 
 
 def _attempt(run: Run, attempt: int, pool: PoolClient, signals: CaughtSignals, console: Console) -> Outcome:
-    with ReservedPort() as port:
+    # Only a process with torch can serve the store; a cold one would take longer to load it than rank 0 does.
+    with Rendezvous(pool) if run.warm else ReservedPort() as place:
         workers = gang(
             run.script,
             num_workers=run.num_workers,
             devices=run.devices,
-            port=port.number,
-            environment=run.environment,
+            port=place.port,
+            environment={**run.environment, **place.environment},
             attempt=attempt,
         )
-        return Gang(pool, workers, console, patience=run.patience, log_dir=run.log_dir).run(signals)
+        started = Gang(pool, workers, console, patience=run.patience, log_dir=run.log_dir)
+        place.serve(run.environment, run.devices.cores)
+        return started.run(signals)
 
 
 def _last_words(outcome: Outcome, run: Run) -> tuple[str, ...]:

@@ -86,7 +86,7 @@ class Bench:
                 script,
                 num_workers=workers,
                 devices=Devices.of_this_machine({}),
-                port=port.number,
+                port=port.port,
                 environment={**os.environ, **(environment or {})},
             )
             return Gang(self.pool, members, self.console, patience=patience, log_dir=log_dir).run(self.stops)
