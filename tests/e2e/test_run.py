@@ -70,6 +70,10 @@ class WeftRun:
             os.close(handle)
 
 
+def parent_of(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/stat").read_text().rsplit(")")[-1].split()[1])
+
+
 @pytest.fixture
 def weft_run(tmp_path: Path) -> Iterator:
     runs = []
@@ -105,8 +109,7 @@ def test_nobody_outlives_a_killed_weft_run(weft_run):
 def test_nobody_outlives_a_killed_pool_and_its_end_is_told(weft_run):
     run = weft_run(WAITING, "--workers", "2")
     worker = run.workers_ready(2)[0]
-    pool = int(Path(f"/proc/{worker}/stat").read_text().rsplit(")")[-1].split()[1])
-    os.kill(pool, signal.SIGKILL)
+    os.kill(parent_of(worker), signal.SIGKILL)
     code, _, err = run.end()
     assert code == 1
     assert "process that starts the workers is gone" in err
@@ -122,10 +125,10 @@ def test_workers_go_on_without_weft_run_when_asked(weft_run, tmp_path):
         print("still here")
     """
     os.mkfifo(tmp_path / "ready")
-    run = weft_run(source, "--workers", "1", "--outlive", "--log-dir", "logs")
+    run = weft_run(source, "--workers", "1", "--outlive", "--log-dir", "logs", cold=False)
     with open(tmp_path / "ready") as ready:
         worker = int(ready.readline())
-    run.hold_on_to(worker)
+    run.hold_on_to(worker, parent_of(worker))
     run.process.kill()
     run.process.wait(TIMEOUT_S)
     os.kill(worker, signal.SIGUSR1)

@@ -167,6 +167,8 @@ class Gang:
 
     def _hear(self) -> None:
         started = self._pool.hear()
+        if started is None and self._pool.cold_because:
+            self._console.say(f"workers start cold: {self._pool.cold_because}")
         member = next((member for member in self._members if member.started is started), None)
         if member is None:
             return

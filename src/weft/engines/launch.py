@@ -26,6 +26,9 @@ class Script:
         return f"-m {self.target}" if self.is_module else self.target
 
 
+SERVES_WORKERS = -1  # in place of a rank: a process that is there for the workers and need not outlast them
+
+
 @dataclass(frozen=True)
 class Worker:
     """One rank of one attempt, ready to be started."""

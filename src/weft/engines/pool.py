@@ -23,7 +23,7 @@ from collections.abc import Iterable
 from typing import Any, NoReturn
 
 from weft.engines import kernel, messages
-from weft.engines.launch import Worker
+from weft.engines.launch import SERVES_WORKERS, Worker
 from weft.engines.script import leave, run
 
 # torch.optim loads torch._dynamo with the first optimizer of a process (1.4 s of a cold start), weft.overlap loads
@@ -68,6 +68,7 @@ class Pool:
         self._warm = warm
         self._outlive = outlive
         self._worker_of: dict[int, int] = {}  # pid -> the supervisor's number for it
+        self._training: set[int] = set()  # pids of those that have a rank
         self._selector = selectors.DefaultSelector()
         self._wake, self._waker = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
 
@@ -81,7 +82,7 @@ class Pool:
         self._selector.register(self._wake, selectors.EVENT_READ)
         self._tell(kind="ready", warm=self._warm, reason=reason)
         supervised = True
-        while supervised or (self._outlive and self._worker_of):
+        while supervised or (self._outlive and self._training):
             for key, _ in self._selector.select():
                 if key.fd == self._wake:
                     os.read(self._wake, 4096)
@@ -113,6 +114,8 @@ class Pool:
             if pid == 0:
                 self._become(worker, files)
             self._worker_of[pid] = number
+            if worker.rank != SERVES_WORKERS:
+                self._training.add(pid)
             self._tell(kind="started", number=number, pid=pid)
         finally:
             for file in files:
@@ -166,6 +169,7 @@ class Pool:
                 # Its data loaders and whatever else it started. Before the pid is given back: it names the group.
                 kernel.kill_group(pid, signal.SIGKILL)
                 del self._worker_of[pid]
+                self._training.discard(pid)
             os.waitid(os.P_PID, pid, os.WEXITED if over else os.WSTOPPED | os.WCONTINUED)
             if number is None:
                 continue

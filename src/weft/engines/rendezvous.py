@@ -15,7 +15,7 @@ import sys
 from collections.abc import Mapping
 from types import TracebackType
 
-from weft.engines.launch import Script, Worker
+from weft.engines.launch import SERVES_WORKERS, Script, Worker
 from weft.engines.pool import INHERITED
 from weft.engines.pool_client import PoolClient, StartedWorker
 
@@ -37,7 +37,7 @@ class Rendezvous:
     def serve(self, environment: Mapping[str, str], cores: tuple[int, ...]) -> None:
         """Start the serving process. Better after the workers: they need it only when they have joined the queue."""
         script = Script(MODULE, (str(self.port),), is_module=True)
-        store = Worker(rank=-1, script=script, environment=dict(environment), cores=cores)
+        store = Worker(SERVES_WORKERS, script=script, environment=dict(environment), cores=cores)
         nowhere = os.open(os.devnull, os.O_WRONLY), os.open(os.devnull, os.O_WRONLY)
         self._process = self._pool.start(store, nowhere, inherited=[self._listener.fileno()])
         self._listener.close()
