@@ -22,9 +22,15 @@ def bench() -> None:
 
 
 @app.command()
-def overlap(quick: Quick = False, json_out: Json = False) -> None:
+def overlap(
+    quick: Quick = False,
+    json_out: Json = False,
+    model: Annotated[
+        list[str] | None, typer.Option(help="only rows of this model (transformer, resnet, mlp, timed); repeatable")
+    ] = None,
+) -> None:
     """Step times of DDP, FSDP2, DeAR and weft on a slow network (needs torch and root)."""
-    importlib.import_module("weft.cli.bench_overlap").overlap(quick, json_out)
+    importlib.import_module("weft.cli.bench_overlap").overlap(quick, json_out, model)
 
 
 @app.command()

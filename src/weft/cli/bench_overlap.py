@@ -7,22 +7,14 @@ import shlex
 import sys
 from importlib import import_module
 from pathlib import Path
-from typing import Annotated, Any
-
-import typer
+from typing import Any
 
 from weft.errors import MissingToolError, UsageError, WeftError
 
 COLUMNS = ("alone", "ddp", "ddp_best", "fsdp2", "dear", "weft", "weft_eager", "bound")
 
 
-def overlap(
-    quick: Annotated[bool, typer.Option("--quick", help="One model, two ratios, under five minutes.")] = False,
-    model: Annotated[
-        list[str] | None, typer.Option(help="Only rows of this model (transformer, resnet, mlp, timed); repeatable.")
-    ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help='Print {"rows": [...]} instead of a table.')] = False,
-) -> None:
+def overlap(quick: bool = False, as_json: bool = False, models: list[str] | None = None) -> None:
     """Time a training step with each contender at several network/compute ratios.
 
     Needs root and iproute2 for the network namespaces; nothing else should run on the machine meanwhile.
@@ -31,8 +23,8 @@ def overlap(
     benchmark = _load("overlap")
     scenarios_module = _load("overlap_scenarios")
     scenarios = scenarios_module.quick_run() if quick else scenarios_module.full_run()
-    if model:
-        scenarios = _only(scenarios, model)
+    if models:
+        scenarios = _only(scenarios, models)
     results = _run_with_progress(benchmark, scenarios)
     if results.rows:
         _draw(results)
