@@ -19,9 +19,9 @@ from typing import Any
 
 LIMIT_S = 60.0
 _CONTEXT = multiprocessing.get_context("forkserver")
-# torch._dynamo is loaded by the first optimizer, bayes_opt by the tuner: seconds, if every process did it itself.
+# torch._dynamo is loaded by the first optimizer: seconds, if every process did it itself.
 _CONTEXT.set_forkserver_preload(
-    ["torch", "torch.distributed", "weft.worker", "weft.overlap", "torch._dynamo", "bayes_opt"]
+    ["torch", "torch.distributed", "weft.worker", "weft.overlap", "torch._dynamo"]
 )
 
 

@@ -26,14 +26,12 @@ from weft.engines import kernel, messages
 from weft.engines.launch import SERVES_WORKERS, Worker
 from weft.engines.script import leave, run
 
-# torch.optim loads torch._dynamo with the first optimizer of a process (1.4 s of a cold start), weft.overlap loads
-# bayes_opt to tune its buckets (1.1 s).
+# torch.optim loads torch._dynamo with the first optimizer of a process (1.4 s of a cold start).
 PRELOADED = (
     "torch",
     "torch.distributed",
     "torch.utils.data",
     "torch._dynamo",
-    "bayes_opt",
     "weft.overlap",
     "weft.worker",
 )

@@ -204,10 +204,10 @@ class Overlap:
         schedule.drain()
         with self._changing():
             runs = export_runs(schedule.updates) if isinstance(schedule, ShardedSchedule) else []
-            memory = schedule.memory
-            if tuple(order) != memory.order:
-                memory = FlatMemory(schedule.parameters, order, schedule.transport.num_workers)
-            schedule.lay_out(memory, cuts)
+            schedule.forget_plan()  # the new buffers may take the place of the old ones
+            if tuple(order) != schedule.memory.order:
+                schedule.memory = FlatMemory(schedule.parameters, order, schedule.transport.num_workers)
+            schedule.lay_out(schedule.memory, cuts)
             if isinstance(schedule, ShardedSchedule):
                 if self._service:
                     pieces = [

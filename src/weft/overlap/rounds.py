@@ -87,6 +87,11 @@ class Rounds(ABC):
             for number in bucket.plan.parameters:
                 self._buckets_of[number].append(bucket)
 
+    def forget_plan(self) -> None:
+        """Let go of the buckets' memory; another plan follows."""
+        self.buckets = []
+        self._buckets_of = []
+
     def _exchange_buffers(self) -> list[torch.Tensor]:
         """The flat memory that gathers fill: the parameters, or a copy of the gradients."""
         return self.memory.buffers

@@ -74,6 +74,10 @@ class ShardedSchedule(Rounds):
         self._addresses = [parameter.data_ptr() for parameter in self.parameters]
         self.updates = [ShardUpdate(bucket, self.optimizer, self._group_of) for bucket in self.buckets]
 
+    def forget_plan(self) -> None:
+        super().forget_plan()
+        self.updates = []
+
     @property
     def eager_now(self) -> bool:
         """Whether this round updates during backward."""
