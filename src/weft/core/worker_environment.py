@@ -1,7 +1,7 @@
 """The environment of a worker: the names by which whoever starts it tells it where it is.
 
-``RANK``, ``WORLD_SIZE``, ``LOCAL_RANK``, ``LOCAL_WORLD_SIZE``, ``MASTER_ADDR`` and ``MASTER_PORT`` are torchrun's and mean
-what they mean there.  All names below are optional; a script started by hand needs none of them.
+``RANK``, ``WORLD_SIZE``, ``LOCAL_RANK``, ``LOCAL_WORLD_SIZE``, ``MASTER_ADDR`` and ``MASTER_PORT`` are torchrun's and
+mean what they mean there.  All names below are optional; a script started by hand needs none of them.
 """
 
 from __future__ import annotations
