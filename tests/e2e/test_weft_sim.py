@@ -73,9 +73,7 @@ def test_the_same_command_gives_the_same_numbers(queue: Path) -> None:
     def numbers() -> list[dict[str, float]]:
         out = weft("sim", "synthetic:extreme:40", "--seed", "7", "--crossover", "--json").stdout
         rows = json.loads(out)["rows"]
-        return [
-            {name: row[name] for name in FIELDS if name not in ("decision_ms", "jobs_per_s")} for row in rows
-        ]
+        return [{name: row[name] for name in FIELDS if name not in ("decision_ms", "jobs_per_s")} for row in rows]
 
     assert numbers() == numbers()
 
@@ -89,9 +87,7 @@ def test_a_sweep_says_which_cluster_and_load_a_row_is_for(queue: Path) -> None:
 
 def test_pictures_and_timelines_are_written_whole(queue: Path, tmp_path: Path) -> None:
     picture, sweep, trace = tmp_path / "one.png", tmp_path / "sweep.png", tmp_path / "trace.json"
-    first = weft(
-        "sim", queue, "--gpus", "4", "--policy", "balanced,fifo", "--plot", picture, "--trace", trace
-    )
+    first = weft("sim", queue, "--gpus", "4", "--policy", "balanced,fifo", "--plot", picture, "--trace", trace)
     second = weft("sim", queue, "--gpus", "2,4", "--policy", "balanced,fifo", "--plot", sweep)
     assert (first.returncode, second.returncode) == (0, 0), first.stderr + second.stderr
     for path in (picture, sweep):
@@ -203,7 +199,5 @@ def test_help_loads_neither_numpy_nor_torch() -> None:
         "except SystemExit: pass\n"
         "print(sorted({'numpy', 'scipy', 'torch', 'matplotlib'} & set(sys.modules)))"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=True
-    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=True)
     assert done.stdout.rstrip().endswith("[]")

@@ -8,9 +8,7 @@ from typing import Annotated
 
 import typer
 
-app = typer.Typer(
-    add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None, no_args_is_help=True
-)
+app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None, no_args_is_help=True)
 
 Quick = Annotated[bool, typer.Option("--quick", help="the short version, under 5 minutes")]
 Json = Annotated[bool, typer.Option("--json", help="rows as JSON on stdout")]

@@ -16,11 +16,7 @@ LEFT_OUT = ("p50_jct_s", "makespan_s", "decision_ms", "jobs_per_s")
 BENCH_COLUMNS = (
     Column("workload", "workload"),
     Column("crossover", "shared", lambda shared: "yes" if shared else "no"),
-    *(
-        Column(column.field, column.heading, column.write)
-        for column in COLUMNS
-        if column.field not in LEFT_OUT
-    ),
+    *(Column(column.field, column.heading, column.write) for column in COLUMNS if column.field not in LEFT_OUT),
     Column("published_mean_jct_s", "published", duration),
     Column("over_published", "ours / publ.", number(2)),
 )

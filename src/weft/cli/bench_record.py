@@ -37,9 +37,7 @@ def machine() -> dict[str, Any]:
     }
 
 
-def keep_record(
-    folder: Path, name: str, command: str, document: Mapping[str, Any], tables: str
-) -> tuple[Path, Path]:
+def keep_record(folder: Path, name: str, command: str, document: Mapping[str, Any], tables: str) -> tuple[Path, Path]:
     """Write ``name.json`` and ``name.md``; each appears whole or not at all."""
     date = datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")
     about = {"command": command, "date": date, "machine": machine()}

@@ -29,16 +29,12 @@ def sim(
         Path | None,
         typer.Option(help="folder of application profiles [default: ../profiles from the workload]"),
     ] = None,
-    gpus: Annotated[
-        str, typer.Option(help="GPUs of the cluster; several, like 32,64,128, for a sweep")
-    ] = "64",
+    gpus: Annotated[str, typer.Option(help="GPUs of the cluster; several, like 32,64,128, for a sweep")] = "64",
     gpus_per_node: Annotated[int, typer.Option(min=1, help="GPUs of a node")] = 4,
     policy: Annotated[str, typer.Option(help="policies to compare, like balanced,fifo [default: all]")] = "",
     restart_s: Annotated[float, typer.Option(help="what a (re)start costs a job, in seconds")] = 30.0,
     seed: Annotated[int, typer.Option(help="seed of everything random")] = 0,
-    crossover: Annotated[
-        bool, typer.Option("--crossover", help="let two jobs take turns on a device")
-    ] = False,
+    crossover: Annotated[bool, typer.Option("--crossover", help="let two jobs take turns on a device")] = False,
     load: Annotated[str, typer.Option(help="arrivals so many times as fast; several for a sweep")] = "1",
     plot: Annotated[Path | None, typer.Option(help="draw completion times, GPUs and jobs here")] = None,
     trace: Annotated[Path | None, typer.Option(help="write a timeline for Perfetto here")] = None,
@@ -47,12 +43,8 @@ def sim(
     prediction_error: Annotated[
         float, typer.Option(help="relative error of the speeds and lengths that the policy is told")
     ] = 0.0,
-    explore: Annotated[
-        bool, typer.Option("--explore", help="speeds are known only at sizes already tried")
-    ] = False,
-    node_mtbf_s: Annotated[
-        float, typer.Option(help="mean time between failures of a node; 0: none fail")
-    ] = 0.0,
+    explore: Annotated[bool, typer.Option("--explore", help="speeds are known only at sizes already tried")] = False,
+    node_mtbf_s: Annotated[float, typer.Option(help="mean time between failures of a node; 0: none fail")] = 0.0,
     node_repair_s: Annotated[float, typer.Option(help="how long a failed node stays away")] = 1800.0,
     handover_s: Annotated[float, typer.Option(help="what a handover between two sharing jobs costs")] = 0.001,
     json_out: Annotated[bool, typer.Option("--json", help="rows as JSON on stdout")] = False,
@@ -150,9 +142,7 @@ def _write_outputs(outcomes: list[Outcome], plot: Path | None, trace: Path | Non
         write_chrome_trace(trace, spans)
 
 
-def _print(
-    outcomes: list[Outcome], jobs: Workload, options: SimulationOptions, explain: str, *, as_json: bool
-) -> None:
+def _print(outcomes: list[Outcome], jobs: Workload, options: SimulationOptions, explain: str, *, as_json: bool) -> None:
     from weft.cli import render
     from weft.cli.sim_table import explanation_rows, sim_columns, sim_rows
 

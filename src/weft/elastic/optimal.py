@@ -148,9 +148,7 @@ class UtilityPolicy(BasePolicy):
                     fillers.add(second if pairs.sharing[index] is Sharing.PRIMARY else first)
         return Allocation(workers, tuple(couples), frozenset(fillers))
 
-    def _pair_utility(
-        self, snapshot: Snapshot, stakes: Stakes, standing: FloatArray, pairs: PairOptions
-    ) -> FloatArray:
+    def _pair_utility(self, snapshot: Snapshot, stakes: Stakes, standing: FloatArray, pairs: PairOptions) -> FloatArray:
         """Summed utility of both jobs of each pair by size; a restart for each that would have to move."""
         first, second = pairs.first, pairs.second
         row_of = {job.name: row for row, job in enumerate(snapshot.jobs)}
@@ -165,9 +163,7 @@ class UtilityPolicy(BasePolicy):
             second_s = stakes.remaining_steps[second][:, None] / pairs.second_steps_per_s
         first_s += ~first_there * stakes.restart_s[first][:, None]
         second_s += ~second_stays * stakes.restart_s[second][:, None]
-        worth = self.utility(first_s, standing[first][:, None]) + self.utility(
-            second_s, standing[second][:, None]
-        )
+        worth = self.utility(first_s, standing[first][:, None]) + self.utility(second_s, standing[second][:, None])
         return np.where(pairs.first_steps_per_s > 0, worth, -np.inf)
 
     @staticmethod
@@ -177,8 +173,7 @@ class UtilityPolicy(BasePolicy):
         if not snapshot.quotas:
             return best_choices(utility, sizes, capacity)
         groups = [
-            (np.flatnonzero([owner == user for owner in users]), limit)
-            for user, limit in snapshot.quotas.items()
+            (np.flatnonzero([owner == user for owner in users]), limit) for user, limit in snapshot.quotas.items()
         ]
         # Most quotas do not bind: only those that do are worked into the program, which stays exact.
         binding: list[tuple[IntArray, int]] = []
@@ -205,9 +200,7 @@ class Balanced(UtilityPolicy):
     """
 
     name = "balanced"
-    because = (
-        "this split of the devices gives the most progress, short jobs and jobs that scale counting more"
-    )
+    because = "this split of the devices gives the most progress, short jobs and jobs that scale counting more"
     restart_charge = 2.0
     """A change that pays now is often undone soon."""
 

@@ -194,9 +194,7 @@ def _repacked(cluster: Cluster, units: Sequence[Unit], current: Mapping[str, Dev
                     for slot, num in pieces:
                         overlap[slot, column[node]] += num / len(held)
     for slot, node in enumerate(nodes):  # a packed node only fits a real one of at least its size
-        too_small = [
-            column[other] for other in nodes if cluster.devices_by_node[other] < cluster.devices_by_node[node]
-        ]
+        too_small = [column[other] for other in nodes if cluster.devices_by_node[other] < cluster.devices_by_node[node]]
         overlap[slot, too_small] = -1e6
     slots, columns = linear_sum_assignment(overlap, maximize=True)
     node_of_slot = {int(slot): nodes[int(index)] for slot, index in zip(slots, columns, strict=True)}

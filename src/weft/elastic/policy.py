@@ -43,8 +43,7 @@ class BasePolicy(ABC):
             return f"{job} waits: it needs {view.spec.min_workers} or more of {num_devices} devices"
         if not workers:
             return (
-                f"{job} waits with {view.remaining_steps:.0f} steps to go, the devices went to others: "
-                f"{self.because}"
+                f"{job} waits with {view.remaining_steps:.0f} steps to go, the devices went to others: {self.because}"
             )
         sentence = f"{job} has {workers} of {num_devices} devices"
         if partner := allocation.partners().get(job):

@@ -38,9 +38,7 @@ class QueuePolicy(BasePolicy):
                 workers[job.name] = size
             elif self.blocking and size > room.devices:
                 break
-        return Allocation(
-            workers, valid_until_s=min(self.rules.next_due_s(snapshot), self.next_change_s(snapshot))
-        )
+        return Allocation(workers, valid_until_s=min(self.rules.next_due_s(snapshot), self.next_change_s(snapshot)))
 
     def size(self, job: JobView, menu: Menu, limit: int) -> int:
         """The one size ``job`` is run at, within ``limit`` if possible; 0 where the cluster is too small."""

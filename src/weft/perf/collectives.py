@@ -62,9 +62,7 @@ def fastest_all_reduce(num_workers: int, num_bytes: float, link: Link) -> Algori
 
 def _half_s(algorithm: Algorithm, num_workers: int, num_bytes: float, link: Link, gamma: float) -> float:
     if num_workers < 1 or num_bytes < 0:
-        raise UsageError(
-            f"a collective of {num_workers} workers and {num_bytes} bytes: expected >= 1 and >= 0"
-        )
+        raise UsageError(f"a collective of {num_workers} workers and {num_bytes} bytes: expected >= 1 and >= 0")
     if num_workers == 1:
         return 0.0
     if algorithm is Algorithm.RING:

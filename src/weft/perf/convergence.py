@@ -61,9 +61,7 @@ def fit_loss(steps: Sequence[float], losses: Sequence[float]) -> LossCurve:
     (0.2, 0.1)
     """
     if len(steps) != len(losses) or len(steps) < 3:
-        raise UsageError(
-            f"{len(steps)} steps and {len(losses)} losses: expected equally many, and at least 3"
-        )
+        raise UsageError(f"{len(steps)} steps and {len(losses)} losses: expected equally many, and at least 3")
     at = np.asarray(steps, dtype=float)
     loss = np.asarray(losses, dtype=float)
     if not (np.isfinite(at).all() and np.isfinite(loss).all()):

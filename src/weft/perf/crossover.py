@@ -121,9 +121,7 @@ def filler_speeds(
     needed = filler_compute + np.minimum(filler_exposed_s, half) + late * gap / step_s
     k = gap / np.maximum(needed, 1e-300)
     k = np.minimum(k, step_s / filler_step_s)
-    k = np.minimum(
-        k, compute / np.maximum(filler_exposed_s, 1e-300)
-    )  # the link is the primary's for the rest
+    k = np.minimum(k, compute / np.maximum(filler_exposed_s, 1e-300))  # the link is the primary's for the rest
     filler_per_s = k / step_s
     return 1 / step_s, filler_per_s, 1 + filler_per_s * filler_step_s
 
@@ -137,9 +135,7 @@ def _round(
     handover_s: float,
 ) -> FloatArray:
     alternating = long - long_e + handover_s + k * (short - short_e + handover_s) + (k - 1) * short_e
-    rounds: FloatArray = np.maximum(
-        np.maximum(alternating, long), np.maximum(k * short, long_e + k * short_e)
-    )
+    rounds: FloatArray = np.maximum(np.maximum(alternating, long), np.maximum(k * short, long_e + k * short_e))
     return rounds
 
 

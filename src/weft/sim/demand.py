@@ -85,9 +85,7 @@ def demand_of(workload: Workload, cluster: Cluster, options: SimulationOptions) 
     known: dict[tuple[int, tuple[int, ...]], int] = {}
     kinds = []
     for job in workload.jobs:
-        sizes = tuple(
-            size for size in job.spec.allowed_sizes(cluster.num_devices) if size in set(job.profile.sizes)
-        )
+        sizes = tuple(size for size in job.spec.allowed_sizes(cluster.num_devices) if size in set(job.profile.sizes))
         key = (id(job.profile), sizes)
         if key not in known:
             known[key] = len(hulls)

@@ -90,9 +90,7 @@ def at_load(workload: Workload, load: float) -> Workload:
         return workload
     if not 0 < load < float("inf"):
         raise UsageError(f"a load of {load}: expected a number above 0, 1 being the workload as it is")
-    jobs = tuple(
-        replace(job, spec=replace(job.spec, submitted_s=job.spec.submitted_s / load)) for job in workload.jobs
-    )
+    jobs = tuple(replace(job, spec=replace(job.spec, submitted_s=job.spec.submitted_s / load)) for job in workload.jobs)
     return replace(workload, jobs=jobs)
 
 

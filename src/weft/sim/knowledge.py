@@ -53,9 +53,7 @@ class Knowledge:
 
     def _explored_curve(self, run: JobRun, true: SpeedCurve) -> SpeedCurve:
         """Only what was tried is known: the smallest size at first, later up to twice the largest tried."""
-        allowed = [
-            size for size in run.job.spec.allowed_sizes(self._cluster.num_devices) if size in true.times
-        ]
+        allowed = [size for size in run.job.spec.allowed_sizes(self._cluster.num_devices) if size in true.times]
         tried = frozenset(size for size in run.tried if size in true.times)
         if not tried:
             return self._explored.setdefault(
@@ -64,9 +62,7 @@ class Knowledge:
         key = (run.job.profile, tried)
         if key not in self._explored:
             samples = [
-                SpeedSample(
-                    self._cluster.packed_shape(size), true.times[size].step_s, true.times[size].exposed_s
-                )
+                SpeedSample(self._cluster.packed_shape(size), true.times[size].step_s, true.times[size].exposed_s)
                 for size in sorted(tried)
             ]
             sizes = [size for size in true.sizes if size <= MAX_EXTRAPOLATION * max(tried)]
@@ -78,8 +74,7 @@ class Knowledge:
         if key not in self._wrong:
             draw = random.Random(f"speed {self._options.seed} {run.name}")
             factors = {
-                size: draw.lognormvariate(0.0, self._options.prediction_error)
-                for size in range(1, 1 + curve.sizes[-1])
+                size: draw.lognormvariate(0.0, self._options.prediction_error) for size in range(1, 1 + curve.sizes[-1])
             }
             self._wrong[key] = SpeedCurve(
                 {

@@ -192,9 +192,7 @@ class _Replay:
         self._apply(now_s, allocation)
         self.recorder.decision(time.perf_counter() - began)
         if self.active:
-            self._call_for_decision(
-                max(allocation.valid_until_s, now_s + (self.options.decision_interval_s or 1.0))
-            )
+            self._call_for_decision(max(allocation.valid_until_s, now_s + (self.options.decision_interval_s or 1.0)))
         for name in self.options.explained_jobs & self.active.keys():
             sentence = self.policy.explain(snapshot, allocation, name)
             self.recorder.explain(now_s, name, allocation.workers.get(name, 0), sentence)
@@ -242,15 +240,12 @@ class _Replay:
         units = [
             Unit((name, partners[name]) if name in partners else (name,), wanted[name])
             for name in self.active
-            if wanted.get(name, 0)
-            and not (name in partners and _comes_later(self.active, name, partners[name]))
+            if wanted.get(name, 0) and not (name in partners and _comes_later(self.active, name, partners[name]))
         ]
         current = {name: run.devices for name, run in self.active.items() if run.devices}
         placed = place(self.cluster, units, current)
         changed = []
-        roles = {
-            name: (run.fills, bool(run.partner and run.partner.fills)) for name, run in self.active.items()
-        }
+        roles = {name: (run.fills, bool(run.partner and run.partner.fills)) for name, run in self.active.items()}
         for name, run in self.active.items():
             devices = placed.get(name, ())
             partner = self.active[partners[name]] if name in partners else None
@@ -271,9 +266,7 @@ class _Replay:
                 assign(run, now_s, devices, self.cluster.shape(devices), self.options.restart_s)
                 self.recorder.event(now_s, kind, name, _where(devices, partner))
             elif partner is not run.partner or fills != run.fills:
-                self.recorder.event(
-                    now_s, "shares", name, f"with={partner.name}" if partner else "with=nobody"
-                )
+                self.recorder.event(now_s, "shares", name, f"with={partner.name}" if partner else "with=nobody")
             run.partner, run.fills = partner, fills
         for run in changed:
             if run.devices:

@@ -75,9 +75,7 @@ def pyplot() -> Any:
     try:
         import matplotlib
     except ImportError:
-        raise MissingToolError(
-            "pictures need matplotlib, which is not installed: pip install 'weft[plot]'"
-        ) from None
+        raise MissingToolError("pictures need matplotlib, which is not installed: pip install 'weft[plot]'") from None
     matplotlib.use("Agg")
     import matplotlib.pyplot
 
@@ -105,9 +103,7 @@ def _means(axis: Axes, outcomes: Sequence[Outcome]) -> None:
     hours = [outcome.result.mean_jct_s / HOUR_S for outcome in outcomes]
     bars = axis.barh(names, hours, color=[f"C{number}" for number in range(len(names))])
     axis.bar_label(bars, fmt="%.2f h", padding=3, fontsize=8)
-    axis.axvline(
-        outcomes[0].lower_bound_s / HOUR_S, color=INK, linestyle="--", label="no policy can be below"
-    )
+    axis.axvline(outcomes[0].lower_bound_s / HOUR_S, color=INK, linestyle="--", label="no policy can be below")
     axis.set_ylim(max(4, len(names)) - 0.5, -0.5)
     axis.set_xlim(0, 1.15 * max(hours))
     axis.set_xlabel("mean completion time, hours")

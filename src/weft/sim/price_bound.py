@@ -80,9 +80,7 @@ def _first_prices(demand: Demand, ends_s: FloatArray, edges_s: FloatArray) -> Fl
     return np.append((arrived - left) / demand.num_devices, 0.0)
 
 
-def _evaluate(
-    demand: Demand, slots: _Slots, prices: FloatArray, worths: FloatArray
-) -> tuple[float, FloatArray]:
+def _evaluate(demand: Demand, slots: _Slots, prices: FloatArray, worths: FloatArray) -> tuple[float, FloatArray]:
     """The bound at these prices, and the device time that the jobs would buy in each slot."""
     total = -float(demand.num_devices * (prices * slots.length_s)[:-1].sum())
     used = np.zeros(len(prices))
@@ -127,9 +125,7 @@ class _Offers:
         value = self.worth[None, :] * steps[:, None]
         early = self.profit[:, first].T * first_s[:, None] - self.before[:, first + 1].T
         # cost[job, worth, slot of the end]
-        cost = (value - early)[:, :, None] - (
-            self.before[:, :-1] + self.last_profit * length_s - edges_s[:-1]
-        )[None]
+        cost = (value - early)[:, :, None] - (self.before[:, :-1] + self.last_profit * length_s - edges_s[:-1])[None]
         cost[jobs, :, first] = value - self.last_profit[:, first].T * first_s[:, None] + ready_s[:, None]
         by_slot = cost.max(axis=1)
         by_slot[slots[None, :] < first[:, None]] = np.inf

@@ -62,7 +62,5 @@ def snapshots(draw: st.DrawFn, *, crossover: bool = False) -> Snapshot:
         held += job.workers
         if held <= cluster.num_devices:
             jobs.append(job)
-    quotas = draw(
-        st.dictionaries(st.sampled_from(USERS[:2]), st.integers(1, cluster.num_devices), max_size=1)
-    )
+    quotas = draw(st.dictionaries(st.sampled_from(USERS[:2]), st.integers(1, cluster.num_devices), max_size=1))
     return Snapshot(1e5, cluster, tuple(jobs), quotas, crossover=crossover, handover_s=0.001)

@@ -54,9 +54,7 @@ def test_pairs_share_devices_and_keep_every_limit(name: str, snapshot: Snapshot)
 @pytest.mark.parametrize("name", POLICIES)
 @settings(max_examples=20, deadline=None)
 @given(snapshot=snapshots(), other=snapshots())
-def test_same_snapshot_same_answer_whatever_was_asked_before(
-    name: str, snapshot: Snapshot, other: Snapshot
-) -> None:
+def test_same_snapshot_same_answer_whatever_was_asked_before(name: str, snapshot: Snapshot, other: Snapshot) -> None:
     fresh, used = policy_named(name), policy_named(name)
     used.decide(other)
     assert used.decide(snapshot) == fresh.decide(snapshot)
@@ -119,9 +117,7 @@ def test_more_devices_never_leave_more_jobs_waiting(name: str, num_jobs: int, nu
 
 @pytest.mark.parametrize("name", POLICIES)
 def test_an_idle_cluster_is_used(name: str) -> None:
-    jobs = tuple(
-        JobView(JobSpec(f"j{i}", 0.0, max_workers=16, requested_workers=4), CURVE, 1000.0) for i in range(2)
-    )
+    jobs = tuple(JobView(JobSpec(f"j{i}", 0.0, max_workers=16, requested_workers=4), CURVE, 1000.0) for i in range(2))
     allocation = policy_named(name).decide(Snapshot(0.0, Cluster.uniform(4, 4), jobs))
     assert all(allocation.workers[job.name] >= 4 for job in jobs)
 
@@ -129,9 +125,7 @@ def test_an_idle_cluster_is_used(name: str) -> None:
 @pytest.mark.parametrize("name", POLICIES)
 def test_every_decision_can_be_explained_in_a_sentence(name: str) -> None:
     jobs = tuple(
-        JobView(
-            JobSpec(f"j{i}", float(i), max_workers=4, requested_workers=4), CURVE, 100.0, workers=4 * (i == 0)
-        )
+        JobView(JobSpec(f"j{i}", float(i), max_workers=4, requested_workers=4), CURVE, 100.0, workers=4 * (i == 0))
         for i in range(9)
     )
     snapshot = Snapshot(0.0, Cluster.uniform(1, 4), jobs)
@@ -169,8 +163,6 @@ def test_small_savings_are_not_worth_a_restart() -> None:
     )
     cluster = Cluster.uniform(3, 4)
     kept = policy_named("balanced").decide(Snapshot(0.0, cluster, jobs))
-    grown = policy_named("balanced").decide(
-        Snapshot(0.0, cluster, tuple(replace(job, restart_s=0.0) for job in jobs))
-    )
+    grown = policy_named("balanced").decide(Snapshot(0.0, cluster, tuple(replace(job, restart_s=0.0) for job in jobs)))
     assert kept.workers == {"j0": 4, "j1": 4}
     assert sum(grown.workers.values()) == 12

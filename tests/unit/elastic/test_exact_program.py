@@ -41,9 +41,7 @@ def programs(draw: st.DrawFn) -> tuple[np.ndarray, np.ndarray, int]:
 @pytest.mark.parametrize("small_table", [0, 10**9], ids=["by price", "by table"])
 @settings(max_examples=300, deadline=None)
 @given(program=programs())
-def test_best_choices_equal_brute_force(
-    small_table: int, program: tuple[np.ndarray, np.ndarray, int]
-) -> None:
+def test_best_choices_equal_brute_force(small_table: int, program: tuple[np.ndarray, np.ndarray, int]) -> None:
     utility, sizes, capacity = program
     before, knapsack._SMALL_TABLE = knapsack._SMALL_TABLE, small_table
     try:
@@ -76,9 +74,7 @@ def test_large_programs_agree_with_the_whole_table() -> None:
     for _ in range(20):
         sizes = np.cumsum(draw.integers(1, 5, size=(40, 12)), axis=1) - 1
         sizes[:, 0] = 0
-        utility = np.concatenate(
-            [np.zeros((40, 1)), np.cumsum(draw.exponential(size=(40, 11)), axis=1)], axis=1
-        )
+        utility = np.concatenate([np.zeros((40, 1)), np.cumsum(draw.exponential(size=(40, 11)), axis=1)], axis=1)
         rows = np.arange(40)
         by_price = utility[rows, knapsack.best_choices(utility, sizes, 150)].sum()
         by_table = utility[rows, knapsack._whole_table(utility, sizes, 150)].sum()
@@ -90,9 +86,7 @@ def summed_time(snapshot: Snapshot, workers: dict[str, int]) -> float:
     for job in snapshot.jobs:
         if workers.get(job.name):
             restart_s = job.restart_s if workers[job.name] != job.workers else 0.0
-            total += job.spec.weight * (
-                job.remaining_steps * job.curve.times[workers[job.name]].step_s + restart_s
-            )
+            total += job.spec.weight * (job.remaining_steps * job.curve.times[workers[job.name]].step_s + restart_s)
     return total
 
 

@@ -30,9 +30,7 @@ times = st.floats(0.0, 10.0)
 
 @given(workers=st.integers(1, 200), num_bytes=st.floats(0, 1e9))
 @pytest.mark.parametrize("algorithm", Algorithm)
-def test_no_collective_beats_the_bytes_it_must_move(
-    algorithm: Algorithm, workers: int, num_bytes: float
-) -> None:
+def test_no_collective_beats_the_bytes_it_must_move(algorithm: Algorithm, workers: int, num_bytes: float) -> None:
     least_s = num_bytes * (workers - 1) / workers * LINK.beta_s_per_byte
     gather_s = all_gather_s(algorithm, workers, num_bytes, LINK)
     reduce_s = reduce_scatter_s(algorithm, workers, num_bytes, LINK)
@@ -60,9 +58,7 @@ def test_more_overlap_is_never_slower_and_never_faster_than_compute(
 
 def test_more_workers_compute_less_and_wait_more() -> None:
     model = TrainingModel(0.001, 0.002, num_bytes=1e8)
-    one, eight = (
-        step_time(model.parts(workers, 256, Algorithm.RING, LINK), Overlap.DDP) for workers in (1, 8)
-    )
+    one, eight = (step_time(model.parts(workers, 256, Algorithm.RING, LINK), Overlap.DDP) for workers in (1, 8))
     assert one.exposed_s == 0.0
     assert eight.compute_s < one.compute_s
 
@@ -74,9 +70,7 @@ def test_more_workers_compute_less_and_wait_more() -> None:
     d=st.floats(0, 1),
     left=st.sampled_from([2, 4, 8]),
 )
-def test_a_curve_of_the_models_own_form_is_found_again(
-    a: float, b: float, c: float, d: float, left: int
-) -> None:
+def test_a_curve_of_the_models_own_form_is_found_again(a: float, b: float, c: float, d: float, left: int) -> None:
     def true(w: int) -> float:
         return a / w + b * (w - 1) + c * (w - 1) / w + d
 
@@ -99,9 +93,7 @@ def test_measured_sizes_count_as_measured_and_far_ones_are_refused() -> None:
 
 
 def test_a_step_across_nodes_is_told_from_one_within() -> None:
-    samples = [SpeedSample((w,), 1 / w) for w in (1, 2, 4)] + [
-        SpeedSample((w, w), 0.5 / w + 0.5) for w in (1, 2, 4)
-    ]
+    samples = [SpeedSample((w,), 1 / w) for w in (1, 2, 4)] + [SpeedSample((w, w), 0.5 / w + 0.5) for w in (1, 2, 4)]
     model = fit_speed(samples)
     assert model.predict((1, 1)).step_s == pytest.approx(1.0)
     assert model.predict((2,)).step_s == pytest.approx(0.5)

@@ -18,9 +18,7 @@ NAMES = tuple(f"workload-{number}" for number in (1, 2, 3, 4))
 
 
 def published(data: Path, policy: str) -> dict[str, float]:
-    means: dict[str, float] = json.loads((data / "pollux" / "published" / f"{policy}.json").read_text())[
-        "avgs"
-    ]
+    means: dict[str, float] = json.loads((data / "pollux" / "published" / f"{policy}.json").read_text())["avgs"]
     return means
 
 
@@ -33,9 +31,7 @@ def mean_jct_s(data: Path, name: str, policy: str, *, crossover: bool = False) -
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("policy", ["optimus", "tiresias"])
 def test_known_schedulers_come_out_as_published(public_data: Path, policy: str, name: str) -> None:
-    assert mean_jct_s(public_data, name, policy) == pytest.approx(
-        published(public_data, policy)[name], rel=0.10
-    )
+    assert mean_jct_s(public_data, name, policy) == pytest.approx(published(public_data, policy)[name], rel=0.10)
 
 
 def test_the_default_beats_the_published_schedulers_on_average(public_data: Path) -> None:
@@ -46,8 +42,7 @@ def test_the_default_beats_the_published_schedulers_on_average(public_data: Path
 
 def test_fifo_takes_twice_as_long_as_doubling_on_average(public_data: Path) -> None:
     fifo, doubling = (
-        statistics.fmean(mean_jct_s(public_data, name, policy) for name in NAMES)
-        for policy in ("fifo", "doubling")
+        statistics.fmean(mean_jct_s(public_data, name, policy) for name in NAMES) for policy in ("fifo", "doubling")
     )
     assert fifo >= 2 * doubling
 

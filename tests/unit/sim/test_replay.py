@@ -26,17 +26,13 @@ WAITING = TableProfile({w: StepTime(1.0 / w + 0.2, 0.2) for w in range(1, 9)})
 AT_ONCE = SimulationOptions(decision_interval_s=0.0, restart_s=0.0)
 
 
-def job(
-    name: str, submitted_s: float, steps: float, *, workers: int = 8, profile: TableProfile = LINEAR
-) -> TrueJob:
+def job(name: str, submitted_s: float, steps: float, *, workers: int = 8, profile: TableProfile = LINEAR) -> TrueJob:
     return TrueJob(
         JobSpec(name, submitted_s, max_workers=workers, requested_workers=workers), profile, total_steps=steps
     )
 
 
-def replay(
-    jobs: list[TrueJob], policy: str = "balanced", options: SimulationOptions = AT_ONCE
-) -> SimulationResult:
+def replay(jobs: list[TrueJob], policy: str = "balanced", options: SimulationOptions = AT_ONCE) -> SimulationResult:
     return simulate(Workload("test", tuple(jobs)), Cluster.uniform(2, 4), policy_named(policy), options)
 
 

@@ -25,9 +25,7 @@ def test_the_same_seed_gives_the_same_queue_and_another_seed_another() -> None:
 def test_a_level_offers_about_the_load_it_names(level: str) -> None:
     jobs = synthetic_workload(f"synthetic:{level}:4000", num_devices=64).jobs
     device_s = sum(
-        job.spec.requested_workers
-        * job.profile.step_time((job.spec.requested_workers,)).step_s
-        * job.total_steps
+        job.spec.requested_workers * job.profile.step_time((job.spec.requested_workers,)).step_s * job.total_steps
         for job in jobs
     )
     offered = device_s / (64 * jobs[-1].spec.submitted_s)

@@ -35,9 +35,7 @@ class ApplicationFolder:
 
     def __init__(self, folder: Path) -> None:
         if not folder.is_dir():
-            raise InputError(
-                "there is no such folder of profiles: name one with --profiles DIR", file=str(folder)
-            )
+            raise InputError("there is no such folder of profiles: name one with --profiles DIR", file=str(folder))
         self.folder = folder
         self._applications: dict[str, Application] = {}
         self._profiles: dict[tuple[str, int], tuple[Profile, float | None]] = {}

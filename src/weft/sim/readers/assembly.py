@@ -51,9 +51,7 @@ def assemble(
     for sourced in jobs:
         spec, row = sourced.job.spec, sourced.row
         if spec.name in seen:
-            raise row.error(
-                f"the name {spec.name!r} is already used on line {seen[spec.name]}: names must be unique"
-            )
+            raise row.error(f"the name {spec.name!r} is already used on line {seen[spec.name]}: names must be unique")
         seen[spec.name] = row.line
         needed = max(spec.min_workers, spec.requested_workers)
         if needed > num_devices:

@@ -46,9 +46,7 @@ class PolluxApplication:
     def check_batch_size(self, batch_size: int) -> None:
         low, high = min(self.epochs_by_batch), max(self.epochs_by_batch)
         if not max(low, self.min_local_batch) <= batch_size <= high:
-            raise UsageError(
-                f"{self.name} has no profile at batch size {batch_size}: expected {low} to {high}"
-            )
+            raise UsageError(f"{self.name} has no profile at batch size {batch_size}: expected {low} to {high}")
 
     def profile(self, batch_size: int) -> PolluxJobProfile:
         """What the simulator asks of it at one global batch size."""
@@ -67,9 +65,7 @@ class PolluxApplication:
         if num_workers == 1 and batch_size > self.min_local_batch:
             extra_passes = max(1, extra_passes)
         one_pass = self.steps.at(shape, math.ceil(local / (extra_passes + 1)))
-        return StepTime(
-            one_pass.step_s + extra_passes * (one_pass.step_s - one_pass.exposed_s), one_pass.exposed_s
-        )
+        return StepTime(one_pass.step_s + extra_passes * (one_pass.step_s - one_pass.exposed_s), one_pass.exposed_s)
 
     def total_steps(self, batch_size: int) -> float:
         """Steps to the end of the last epoch at a fixed global batch size."""
@@ -136,14 +132,10 @@ class PolluxJobProfile:
 
 def read_pollux_application(folder: Path) -> PolluxApplication:
     placements: dict[Shape, list[Row]] = {}
-    for row in read_table(
-        folder / "placements.csv", required=("placement", "local_bsz", "step_time", "sync_time")
-    ):
+    for row in read_table(folder / "placements.csv", required=("placement", "local_bsz", "step_time", "sync_time")):
         placements.setdefault(_shape(row), []).append(row)
     if not placements:
-        raise InputError(
-            "no measured placement: expected at least one row", file=str(folder / "placements.csv")
-        )
+        raise InputError("no measured placement: expected at least one row", file=str(folder / "placements.csv"))
     pairs: dict[tuple[int, int], list[Row]] = {}
     if (folder / "scalability.csv").exists():
         columns = ("num_nodes", "num_replicas", "local_bsz", "step_time", "sync_time")
@@ -189,9 +181,7 @@ def _read_epochs(folder: Path) -> dict[int, tuple[EpochRow, ...]]:
     for path in sorted(folder.glob("validation-*.csv")):
         size = path.stem.removeprefix("validation-")
         if not size.isdecimal() or int(size) == 0:
-            raise InputError(
-                "expected a file name like validation-128.csv, with the batch size", file=str(path)
-            )
+            raise InputError("expected a file name like validation-128.csv, with the batch size", file=str(path))
         rows = []
         last = 0.0
         for row in read_table(path, required=("progress", "grad_sqr", "grad_var")):

@@ -99,9 +99,7 @@ class QueueReader:
                     raise row.error(f"exposed_s at {size} workers is {wait_s}: {limit}", "exposed_s")
             if any(value <= 0 for value in step_s.values()):
                 raise row.error("step_times_s holds a 0: expected numbers above 0", "step_times_s")
-            self._tables[key] = TableProfile(
-                {n: StepTime(s, exposed_s.get(n, 0.0)) for n, s in step_s.items()}
-            )
+            self._tables[key] = TableProfile({n: StepTime(s, exposed_s.get(n, 0.0)) for n, s in step_s.items()})
         return self._tables[key], self._steps(row)
 
     def _from_application(self, row: Row) -> tuple[Profile, float]:
@@ -126,9 +124,7 @@ class QueueReader:
         high = row.count("max_workers") if row.has("max_workers") else workers
         if not low <= workers <= high:
             raise row.error(f"workers is {workers}: expected {low} to {high}, as the row says", "workers")
-        return assumed_profile(workers, doubling_sizes(low, high, low, workers, high)), row.positive(
-            "duration_s"
-        )
+        return assumed_profile(workers, doubling_sizes(low, high, low, workers, high)), row.positive("duration_s")
 
     @staticmethod
     def _steps(row: Row) -> float:

@@ -48,9 +48,7 @@ def _csv_jobs(path: Path, text: str, profiles: Path | None) -> list[SourcedJob]:
             )
         return [] if applications is None else [pollux_workload.pollux_job(row, applications) for row in rows]
     reader = queue.QueueReader(_applications(path, profiles))
-    return [
-        reader.job(row) for row in table_rows(text, file, required=queue.REQUIRED, optional=queue.OPTIONAL)
-    ]
+    return [reader.job(row) for row in table_rows(text, file, required=queue.REQUIRED, optional=queue.OPTIONAL)]
 
 
 def _applications(path: Path, profiles: Path | None) -> ApplicationFolder | None:

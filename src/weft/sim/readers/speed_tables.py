@@ -35,9 +35,7 @@ class SpeedTable:
     def check_batch_size(self, batch_size: int) -> None:
         if batch_size not in self.profiles:
             known = ", ".join(map(str, self.batch_sizes))
-            raise UsageError(
-                f"{self.name} has no profile at batch size {batch_size}: expected one of {known}"
-            )
+            raise UsageError(f"{self.name} has no profile at batch size {batch_size}: expected one of {known}")
 
     def profile(self, batch_size: int) -> TableProfile:
         return self.profiles[batch_size]

@@ -148,9 +148,7 @@ def read_table(path: Path, *, required: Sequence[str], optional: Collection[str]
     return table_rows(read_text(path), str(path), required=required, optional=optional)
 
 
-def _check_header(
-    header: Sequence[str], file: str, required: Sequence[str], optional: Collection[str] | None
-) -> None:
+def _check_header(header: Sequence[str], file: str, required: Sequence[str], optional: Collection[str] | None) -> None:
     for column in required:
         if column not in header:
             found = ", ".join(header)

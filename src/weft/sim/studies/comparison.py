@@ -178,9 +178,7 @@ def _measure(done: Comparison, kinds: Sequence[JobKind], *, quick: bool, progres
 def _replay_speed(done: Comparison, workloads: Sequence[Workload]) -> None:
     done.replay_speed = replay_speeds(workloads, list(POLICIES), SCENARIO.cluster())
     slowest = min(row["slowest_jobs_per_s"] for row in done.replay_speed)
-    done.claims.append(
-        at_least("jobs replayed per second of one core, slowest policy and workload", slowest, 1000.0)
-    )
+    done.claims.append(at_least("jobs replayed per second of one core, slowest policy and workload", slowest, 1000.0))
 
 
 def _long_log(done: Comparison, data: Path, *, quick: bool, progress: Progress) -> None:
@@ -219,7 +217,5 @@ def _hardships(workloads: Sequence[Workload], progress: Progress) -> list[dict[s
                 workload, [SCENARIO], [DEFAULT_POLICY], SimulationOptions(**knobs), progress=progress
             )
         ]
-        rows.append(
-            {"hardship": label, "policy": DEFAULT_POLICY, "mean_jct_s": round(sum(means) / len(means), 1)}
-        )
+        rows.append({"hardship": label, "policy": DEFAULT_POLICY, "mean_jct_s": round(sum(means) / len(means), 1)})
     return rows

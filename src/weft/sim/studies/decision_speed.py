@@ -36,12 +36,8 @@ def decision_times(
     rows = []
     for num_jobs in job_counts:
         draw = random.Random(f"{seed} {num_jobs}")
-        snapshots = [
-            random_snapshot(draw, kinds, curves, cluster, num_jobs, running=True) for _ in range(REPEATS)
-        ]
-        variants = [(name, False) for name in policies] + [
-            (name, True) for name in policies if name in SHARING
-        ]
+        snapshots = [random_snapshot(draw, kinds, curves, cluster, num_jobs, running=True) for _ in range(REPEATS)]
+        variants = [(name, False) for name in policies] + [(name, True) for name in policies if name in SHARING]
         for name, crossover in variants:
             policy = policy_named(name)
             asked = [replace(snapshot, crossover=crossover) for snapshot in snapshots]
