@@ -39,7 +39,7 @@ def main() -> None:
             mark("joined")
             model = nn.Sequential(nn.Linear(64, 256), nn.ReLU(), nn.Linear(256, 256), nn.ReLU(), nn.Linear(256, 2))
             optimizer = torch.optim.AdamW(model.parameters())
-            weft.overlap(model, optimizer)  # type: ignore[operator]
+            weft.overlap(model, optimizer)
             data = run.loader(dataset, batch_size=64)
             run.resume(model=model, optimizer=optimizer, data=data)
             mark("loaded")

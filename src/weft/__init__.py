@@ -8,9 +8,13 @@ The names below are loaded on first use: the command line imports ``weft`` a hun
 somebody trains, and must not pay for torch.
 """
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from weft.version import __version__
+
+if TYPE_CHECKING:
+    from weft.overlap.attach import overlap as overlap
+    from weft.worker import session as session
 
 __all__ = ["__version__", "overlap", "session"]
 
