@@ -4,6 +4,8 @@
     ├── UsageError                2   the command line or an argument cannot be right
     │   └── InputError            2   a file or value given by the user cannot be used
     ├── OverlapError              1   ``weft.overlap`` was used in a way that would give wrong numbers
+    ├── SessionError              1   ``weft.session`` cannot start or go on (a worker is missing, ...)
+    │   └── CheckpointError       1   a checkpoint cannot be written or read
     └── MissingToolError          3   the machine lacks something (root, iproute2, an optional package)
 
 Every message says what happened, what was expected and what to do next.  This module imports nothing, so
@@ -39,6 +41,14 @@ class InputError(UsageError):
 
 class OverlapError(WeftError):
     """``weft.overlap`` refuses: going on would give wrong numbers, or different ones on each worker."""
+
+
+class SessionError(WeftError):
+    """``weft.session`` cannot start or go on."""
+
+
+class CheckpointError(SessionError):
+    """A checkpoint could not be written or read.  The last complete one is as it was."""
 
 
 class MissingToolError(WeftError):

@@ -4,15 +4,18 @@ Read the files in the order in which a gradient walks through them:
 
     attach.py       checks the model and the optimizer, builds the rest, returns the handle
     layout.py       where each parameter lies in the flat memory, how it is cut into buckets (pure)
-    schedule.py     the life of a step: gradient -> bucket -> reduce -> update -> gather -> next forward
+    flat.py         the flat memory itself
+    rounds.py       backward: a gradient goes into its bucket, a complete bucket leaves
     bucket.py       one bucket's memory and its phase
     transport/      the collectives: gloo, NCCL, and a fake one on virtual time
-    update.py       the optimizer on this worker's shard, or on everything
-    gradient.py     what ``p.grad`` is between backward and step
+    sharded.py      step and forward: update the own shard, gather, wait where a parameter is read (the default)
+    replicated.py   the same for optimizers that are not element by element: gather gradients, update everywhere
+    update.py       the optimizer's arithmetic on this worker's shard
+    gradient.py     what ``p.grad`` is between backward and step; norms.py does its arithmetic
     reading.py      a parameter that is read before its gather has finished waits for it
-    state.py        ordinary optimizer state dicts, moved between numbers of workers and plans
-    tuning.py       fusion tuned while training
-    timing.py       what ``report()`` and ``trace()`` show
+    state.py        optimizer state as runs that can move; state_service.py brings those of the others
+    tuning.py       fusion tuned while training; link_probe.py measures the link
+    timing.py       what report.py and ``trace()`` show
     handle.py       what the user holds
 
 The folder and the function share a name: ``weft.overlap(model, optimizer)`` calls the module.

@@ -93,7 +93,7 @@ def overlap(
             shared=_shared_parameters(model, parameters),
         )
     else:
-        schedule = ReplicatedSchedule(names, parameters, optimizer, transport, clock, comm_dtype)
+        schedule = ReplicatedSchedule(names, parameters, optimizer, transport, clock, comm_dtype, enabled)
     # Until a backward has shown the true order: last module first.
     memory = FlatMemory(parameters, range(len(parameters))[::-1], transport.num_workers)
     size = bucket_bytes or DEFAULT_BUCKET_BYTES

@@ -39,8 +39,9 @@ class Bucket:
         self.arrived: set[int] = set()
         self.carry: torch.Tensor | None = None
         self.shard = plan.shard
-        row = plan.shard + len(plan.parameters) + 1
-        send = torch.zeros(num_workers, row, dtype=comm_dtype, device=flat.device)
+        row = plan.shard + len(plan.parameters) + 2
+        # Not zeroed: every element that counts is written before it is sent, and memory nobody touches costs nothing.
+        send = torch.empty(num_workers, row, dtype=comm_dtype, device=flat.device)
         stage = [send[w] if w == rank else send.new_empty(row) for w in range(num_workers)]
         self.exchange = Exchange(
             index=plan.index,
@@ -52,7 +53,6 @@ class Bucket:
             send_works=[],
             gather_works=[],
         )
-        self._scale = 1.0 / num_workers
         self._targets: dict[int, list[tuple[Piece, torch.Tensor]]] = {i: [] for i in plan.parameters}
         for piece in plan.pieces:
             run = self.exchange.send[piece.owner, piece.offset : piece.offset + piece.length]
@@ -75,23 +75,24 @@ class Bucket:
     def complete(self) -> bool:
         return len(self.arrived) == len(self.plan.parameters)
 
-    def collect(self, parameter: int, gradient: torch.Tensor) -> None:
-        """Copy a gradient (flat, in memory order) in, divided by the number of workers as DDP does."""
+    def collect(self, parameter: int, gradient: torch.Tensor, share: float) -> None:
+        """Copy a gradient (flat, in memory order) in, times this worker's share of the average, as DDP does."""
         again = parameter in self.arrived
         self.arrived.add(parameter)
         for piece, run in self._targets[parameter]:
             part = gradient[piece.start : piece.start + piece.length]
             if again:  # a second backward pass inside one step: reentrant checkpointing
-                run.add_(part, alpha=self._scale)
+                run.add_(part, alpha=share)
             elif run.dtype == part.dtype:
-                torch.mul(part, self._scale, out=run)
+                torch.mul(part, share, out=run)
             else:
-                run.copy_(part * self._scale)
+                run.copy_(part * share)
 
-    def close(self) -> None:
-        """No more gradients come: zeros for those missing, and a note of who was used."""
+    def close(self, vote: bool) -> None:
+        """No more gradients come: zeros for those missing, and a note of who was used and how we vote."""
         tail = self.exchange.send[:, self.shard : -1]
         tail.fill_(1.0)
+        tail[:, -1] = float(vote)
         if not self.complete:
             for position, parameter in enumerate(self.plan.parameters):
                 if parameter not in self.arrived:
@@ -111,12 +112,18 @@ class Bucket:
         counts = reduced[self.shard : self.shard + len(self.plan.parameters)]
         return [count > 0 for count in counts.tolist()]
 
+    def votes(self) -> int:
+        """How many workers voted yes when they closed this bucket; the same on all of them."""
+        reduced = self.exchange.reduced
+        assert reduced is not None
+        return round(float(reduced[-2].item()))
+
     def add_carry(self) -> None:
         """Gradients of an earlier backward that were not zeroed count on top."""
         if self.carry is not None:
             reduced = self.exchange.reduced
             assert reduced is not None
-            reduced[:-1].add_(self.carry[:-1])
+            reduced[:-2].add_(self.carry[:-2])
             self.carry = None
 
     def keep_as_carry(self, parameters: set[int]) -> None:

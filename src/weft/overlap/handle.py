@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import atexit
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
@@ -25,6 +24,14 @@ from weft.overlap.sharded import ShardedSchedule
 from weft.overlap.state import StateRun, export_runs, full_state, import_runs, overlapping, runs_of_full_state
 from weft.overlap.state_service import StateService
 from weft.overlap.tuning import Tuner
+
+# By the identity of the model.  The model's hooks keep the handle alive, so an entry lives as long as its model.
+_HANDLES: weakref.WeakValueDictionary[int, Overlap] = weakref.WeakValueDictionary()
+
+
+def handle_of(model: nn.Module) -> Overlap | None:
+    """The handle of an overlapped model, for code that was only given the model."""
+    return _HANDLES.get(id(model))
 
 
 class Overlap:
@@ -55,7 +62,7 @@ class Overlap:
                 self._service = StateService(StateService.group(ranks), _exporter(schedule))
             self._take_over_state(schedule)
         tuner.relayout = self._move_to
-        atexit.register(_at_exit, weakref.ref(self))
+        _HANDLES[id(model)] = self
 
     # ---- for the training loop
 
@@ -110,10 +117,11 @@ class Overlap:
         for hook in self.hooks:
             hook.remove()
         self.hooks.clear()
-        checks.give_back(schedule.parameters)
         if self._service:
-            self._service.stop()
+            self._service.leave()
             self._service = None
+        checks.give_back(schedule.parameters)
+        del _HANDLES[id(self.model)]
 
     # ---- for the curious
 
@@ -125,8 +133,6 @@ class Overlap:
     def trace(self, path: str | Path) -> Iterator[None]:
         """Record the steps inside as a Chrome trace (``weft trace`` and Perfetto read it)."""
         clock = self.schedule.clock
-        for step in (*clock.steps, clock.current):
-            step.spans.clear()  # of an earlier trace
         clock.tracing = True
         try:
             yield
@@ -174,8 +180,7 @@ class Overlap:
 
     def state_was_loaded(self) -> None:
         if isinstance(self.schedule, ShardedSchedule):
-            # Counted like a step: who asks for the loaded state waits until everybody has loaded it.
-            with self._changing(step_done=True):
+            with self._changing():
                 self._take_over_state(self.schedule)
 
     # ---- state that moves
@@ -199,10 +204,10 @@ class Overlap:
         schedule.drain()
         with self._changing():
             runs = export_runs(schedule.updates) if isinstance(schedule, ShardedSchedule) else []
-            memory = schedule.memory
-            if tuple(order) != memory.order:
-                memory = FlatMemory(schedule.parameters, order, schedule.transport.num_workers)
-            schedule.lay_out(memory, cuts)
+            schedule.forget_plan()  # the new buffers may take the place of the old ones
+            if tuple(order) != schedule.memory.order:
+                schedule.memory = FlatMemory(schedule.parameters, order, schedule.transport.num_workers)
+            schedule.lay_out(schedule.memory, cuts)
             if isinstance(schedule, ShardedSchedule):
                 if self._service:
                     pieces = [
@@ -225,9 +230,3 @@ def _exporter(schedule: ShardedSchedule) -> Callable[[], list[StateRun]]:
         return export_runs(alive.updates) if alive else []
 
     return export
-
-
-def _at_exit(reference: weakref.ref[Overlap]) -> None:
-    handle = reference()
-    if handle is not None and handle._service is not None:
-        handle._service.leave()

@@ -9,7 +9,7 @@ import torch
 from weft.overlap.transport.base import Exchange, Transport
 from weft.perf.link import Link, fit_link
 
-_SIZES_BYTES = (16 << 10, 256 << 10, 1 << 20)
+_SIZES_BYTES = (16 << 10, 256 << 10, 1 << 20, 4 << 20)
 _REPEATS = 3
 # Tags of a real step's buckets start at 0; these are far above any plan's.
 _FIRST_INDEX = 1 << 14
@@ -32,7 +32,7 @@ def measure_link(transport: Transport, device: torch.device) -> Link:
             if device.type == "cuda":
                 torch.cuda.synchronize(device)
             if repeat:  # the first one warms connections up
-                samples.append((exchange.wire_bytes, time.perf_counter() - began))
+                samples.append((exchange.reduce_bytes, time.perf_counter() - began))
     link = fit_link(samples, launch_s=sorted(launches)[len(launches) // 2])
     agreed = torch.tensor([link.alpha_s, link.beta_s_per_byte * 1e9, link.launch_s], dtype=torch.float64, device=device)
     transport.broadcast(agreed).wait()
@@ -42,8 +42,8 @@ def measure_link(transport: Transport, device: torch.device) -> Link:
 
 def _exchange(transport: Transport, device: torch.device, num_bytes: int, index: int) -> Exchange:
     shard = num_bytes // 4
-    send = torch.zeros(transport.num_workers, shard + 1, device=device)
-    stage = [send[w] if w == transport.rank else send.new_empty(shard + 1) for w in range(transport.num_workers)]
+    send = torch.zeros(transport.num_workers, shard + 2, device=device)
+    stage = [send[w] if w == transport.rank else send.new_empty(shard + 2) for w in range(transport.num_workers)]
     return Exchange(
         index=index,
         shard=shard,

@@ -19,8 +19,6 @@ from weft.overlap.rounds import Rounds
 class ReplicatedSchedule(Rounds):
     """Reduce under backward, gather the gradients at its end, update everywhere."""
 
-    _round_at_step = 0
-
     def _exchange_buffers(self) -> list[torch.Tensor]:
         self._gradient_buffers = [torch.zeros_like(buffer) for buffer in self.memory.buffers]
         slots = {slot.parameter: (lane, slot) for lane, of in enumerate(self.memory.lanes) for slot in of.slots}
@@ -56,6 +54,7 @@ class ReplicatedSchedule(Rounds):
             self.clock.launched("all-gather", bucket)
             self.transport.open_gather(bucket.exchange, self._round)
             self.transport.launch_gather(bucket.exchange, self._round)
+        self.num_votes = 0 if self.transport.ordered else self.buckets[0].votes()
         used: set[int] = set()
         for bucket in self.buckets:
             with self.clock.waiting("all-gather", bucket):
@@ -66,12 +65,13 @@ class ReplicatedSchedule(Rounds):
             self.parameters[number].grad = self._views[number]
 
     def _drop_round(self) -> None:
+        self._had_round = False
         for parameter in self.parameters:
             parameter.grad = None
 
     def before_step(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         has_closure = len(args) > 1 or "closure" in kwargs
-        if not self._open and not has_closure and self._round == self._round_at_step:
+        if not self._open and not has_closure and not self._had_round:
             self._begin()  # no backward on this worker: the others may have had one
         if self._open:
             self._close_round()
@@ -79,6 +79,6 @@ class ReplicatedSchedule(Rounds):
         return None
 
     def after_step(self) -> None:
-        self._round_at_step = self._round
+        self._had_round = False
         self.num_steps += 1
         self.clock.step_ended()

@@ -41,8 +41,11 @@ class Report:
             f" + exposed communication {self.exposed_s * 1e3:.1f}"
             f" (+ the loop's own); {self.fraction_of_bound:.0%} of the bound of {self.bound_s * 1e3:.1f} ms"
             f"\n{self.plan}, {'tuned' if self.tuned else 'not tuned yet'};"
-            f" link {self.link_bytes_per_s * 8e-6:.0f} Mb/s, {self.link_latency_s * 1e3:.2f} ms"
+            f" link {self._link_speed()}, {self.link_latency_s * 1e3:.2f} ms"
         )
+
+    def _link_speed(self) -> str:
+        return f"{self.link_bytes_per_s * 8e-6:.0f} Mb/s" if self.link_bytes_per_s else "too fast to measure"
 
 
 def make_report(schedule: Rounds, tuner: Tuner) -> Report:
@@ -52,11 +55,12 @@ def make_report(schedule: Rounds, tuner: Tuner) -> Report:
     backward = clock.median(lambda s: s.backward_s)
     update = clock.median(lambda s: s.update_s)
     beta = tuner.link.beta_s_per_byte if tuner.link else 0.0
-    half = beta * sum(bucket.exchange.wire_bytes for bucket in schedule.buckets)
+    reduce = beta * sum(bucket.exchange.reduce_bytes for bucket in schedule.buckets)
+    gather = beta * sum(bucket.exchange.gather_bytes for bucket in schedule.buckets)
     bound_of = ddp_bound_s
     if isinstance(schedule, ShardedSchedule):
         bound_of = eager_bound_s if schedule.eager else barrier_bound_s
-    bound = bound_of(forward, backward, half, half, update)
+    bound = bound_of(forward, backward, reduce, gather, update)
     return Report(
         num_steps=schedule.num_steps,
         step_s=step,

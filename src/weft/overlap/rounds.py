@@ -32,13 +32,20 @@ class Rounds(ABC):
         transport: Transport,
         clock: StepClock,
         comm_dtype: torch.dtype | None,
+        overlapped: bool,
     ) -> None:
         self.names = names
         self.parameters = parameters
         self.optimizer = optimizer
         self.transport = transport
         self.clock = clock
+        self.overlapped = overlapped
         self.sync = True
+        # What this worker's gradient counts for in the average; uneven batches set it for a step.
+        self.share = 1.0 / transport.num_workers
+        # Carried to all workers with the gradients; `num_votes` is of the last round, and the same everywhere.
+        self.vote = False
+        self.num_votes = 0
         self.num_steps = 0
         # Which parameters' gradients came, in order; read by the tuner after the first round.
         self.ready_order: list[int] = []
@@ -50,6 +57,8 @@ class Rounds(ABC):
         self._round = 0
         self._open = False
         self._armed = False
+        # Whether a round has ended since the last step; the phases cannot tell when eager has gathered everything.
+        self._had_round = False
         self._next_launch = 0
         self._end_queued = False
 
@@ -77,6 +86,11 @@ class Rounds(ABC):
         for bucket in self.buckets:
             for number in bucket.plan.parameters:
                 self._buckets_of[number].append(bucket)
+
+    def forget_plan(self) -> None:
+        """Let go of the buckets' memory; another plan follows."""
+        self.buckets = []
+        self._buckets_of = []
 
     def _exchange_buffers(self) -> list[torch.Tensor]:
         """The flat memory that gathers fill: the parameters, or a copy of the gradients."""
@@ -115,10 +129,11 @@ class Rounds(ABC):
             )
         line = flat_view(gradient, self.parameters[number])
         for bucket in self._buckets_of[number]:
-            bucket.collect(number, line)
+            bucket.collect(number, line, self.share)
         self.ready_order.append(number)
-        self._launch_complete()
-        self._make_progress()
+        if self.overlapped:
+            self._launch_complete()
+            self._make_progress()
 
     def _begin(self) -> None:
         self._open = True
@@ -143,7 +158,7 @@ class Rounds(ABC):
 
     def _launch_next(self) -> None:
         bucket = self.buckets[self._next_launch]
-        bucket.close()
+        bucket.close(self.vote)
         self.clock.launched("reduce-scatter", bucket)
         self.transport.launch_reduce(bucket.exchange, self._round)
         bucket.phase = Phase.REDUCING
@@ -164,6 +179,7 @@ class Rounds(ABC):
             self._launch_next()
         self._open = False
         self._armed = False
+        self._had_round = True
         self._end_queued = False
         self._round += 1
         self.clock.backward_ended()
@@ -175,7 +191,7 @@ class Rounds(ABC):
         if gradient is not None:
             line = flat_view(gradient, self.parameters[number])
             for bucket in buckets:
-                bucket.collect(number, line)
+                bucket.collect(number, line, self.share)
 
     def drain(self) -> None:
         """Nothing is under way on return, on any worker.  Collective; between steps."""

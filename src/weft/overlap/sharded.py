@@ -3,15 +3,16 @@
     step()      the own shard of each bucket is updated, first layers first, and sent to the others
     forward     whoever reads a parameter waits for the buckets it lies in (reading.py)
 
-[Note: eager]  With ``eager`` the update and the gather also happen during backward.  A bucket that has been
-reduced is updated at once, and sent when our side of the link is idle: a gather in front of a reduction would
-delay the first layers, which everybody waits for.  Idle is reckoned from the bytes we have handed to the link
-and its measured speed.  That the others' reductions have come in says nothing about our own direction: going by
-it, one worker fills its direction with gathers, the other waits for the reductions behind them, and the step
-becomes longer than with the barrier (measured: 1.30 s instead of 1.05 s).  What is left at step() goes in
-forward order.  The others' shards of our parameters may be overwritten from the moment our
-backward is done with all parameters of the bucket, so that no node of the graph still to run reads them.  A
-parameter with several owners in the module tree is left to step().  The first round is never eager: it shows
+[Note: eager]  With ``eager`` a bucket may also be updated and gathered during backward.  Only idle time of the link
+is used: a gather in front of a reduction delays the first layers, which everybody waits for.  So a bucket goes
+early if our side of the link is idle, reckoned from the bytes we handed to it and its measured speed, and if the
+gather and all reductions still to come fit into what is left of backward, reckoned from the last step.  (That the
+others' reductions have come in says nothing about our own direction: going by it, one worker fills its direction
+with gathers, the other waits for the reductions behind them, and the step was longer than with the barrier, 1.30 s
+instead of 1.05 s.)  What is left at step() goes in forward order; where the network is the bottleneck that is
+everything, and eager is the barrier schedule.  The others' shards of our parameters may be overwritten from the
+moment our backward is done with all parameters of the bucket, so that no node of the graph still to run reads them.
+A parameter with several owners in the module tree is left to step().  The first round is never eager: it shows
 whether anybody clips or rescales gradients, while refusing still costs nothing.
 """
 
@@ -34,8 +35,6 @@ from weft.overlap.transport.base import Transport
 from weft.overlap.update import Options, ShardUpdate, frozen, options_of
 from weft.perf.link import Link
 
-_HOLDING = (Phase.REDUCING, Phase.REDUCED, Phase.UPDATED)
-
 
 class ShardedSchedule(Rounds):
     """Reduce under backward, update own shards, gather under the next forward."""
@@ -53,9 +52,8 @@ class ShardedSchedule(Rounds):
         overlapped: bool,
         shared: frozenset[int],
     ) -> None:
-        super().__init__(names, parameters, optimizer, transport, clock, comm_dtype)
+        super().__init__(names, parameters, optimizer, transport, clock, comm_dtype, overlapped)
         self.eager = eager
-        self.overlapped = overlapped
         self.updates: list[ShardUpdate] = []
         self._addresses: list[int] = []
         self._shared = shared
@@ -65,7 +63,7 @@ class ShardedSchedule(Rounds):
         self._gradients = [ShardedGradient(p, n, self.arithmetic) for n, p in enumerate(parameters)]
         self.link: Link | None = None
         self._link_busy_until_s = 0.0
-        self._next_update = 0
+        self._num_arrived = 0
         self._eager_options: Options | None = None
         # From the first bucket that leaves in an eager round until step(): values are neither old nor new.
         self._half_updated = False
@@ -75,6 +73,10 @@ class ShardedSchedule(Rounds):
         super().lay_out(memory, cuts)
         self._addresses = [parameter.data_ptr() for parameter in self.parameters]
         self.updates = [ShardUpdate(bucket, self.optimizer, self._group_of) for bucket in self.buckets]
+
+    def forget_plan(self) -> None:
+        super().forget_plan()
+        self.updates = []
 
     @property
     def eager_now(self) -> bool:
@@ -126,7 +128,7 @@ class ShardedSchedule(Rounds):
             if bucket.exchange.reduced is not None and not self._armed:
                 bucket.keep_as_carry(carried)
         self.arithmetic.forget()
-        self._next_update = 0
+        self._num_arrived = 0
         # Noted before anything is updated: which buckets are updated early differs between workers, and a change
         # that one of them refuses must be refused by all.
         self._eager_options = frozen(options_of(self.optimizer)) if self.eager_now else None
@@ -136,7 +138,7 @@ class ShardedSchedule(Rounds):
         return not any(isinstance(p.grad, ShardedGradient) for p in self.parameters)
 
     def _after_launch(self, bucket: Bucket) -> None:
-        self._occupy_link(bucket)
+        self._occupy_link(bucket.exchange.reduce_bytes)
         if self.eager_now and not self._left_to_step(bucket):
             self._half_updated = True
             self._readers.guard(bucket.plan.parameters)
@@ -150,26 +152,31 @@ class ShardedSchedule(Rounds):
     def _make_progress(self) -> None:
         if not self.eager_now:
             return
-        while self._next_update < self._next_launch:
-            bucket = self.buckets[self._next_update]
-            if not self.transport.reduce_arrived(bucket.exchange):
+        while self._num_arrived < self._next_launch:
+            if not self.transport.reduce_arrived(self.buckets[self._num_arrived].exchange):
                 break
-            if not self._left_to_step(bucket):
-                self._update(bucket, options_of(self.optimizer), {})
-            self._next_update += 1
+            self._num_arrived += 1
         self._fill_idle_link()
 
     def _fill_idle_link(self) -> None:
+        """Update and send a bucket if our side of the link is idle and will not be missed by a reduction."""
+        assert self.link is not None
+        now = self.clock.now()
+        if now < self._link_busy_until_s:
+            return
+        to_reduce = sum(bucket.exchange.reduce_bytes for bucket in self.buckets[self._next_launch :])
+        until_end_s = self.clock.expected_backward_end_s() - now
         # The newest first: of what can go now it is read earliest in the next forward.
-        for bucket in reversed(self.buckets[: self._next_update]):
-            if bucket.phase is Phase.UPDATED:
-                if self.clock.now() < self._link_busy_until_s:
-                    return
-                self._gather(bucket)
+        for bucket in reversed(self.buckets[: self._num_arrived]):
+            if bucket.phase is Phase.REDUCING and not self._left_to_step(bucket):
+                if self.link.beta_s_per_byte * (bucket.exchange.gather_bytes + to_reduce) < until_end_s:
+                    self._update(bucket, options_of(self.optimizer), {})
+                    self._gather(bucket)
+                return
 
-    def _occupy_link(self, bucket: Bucket) -> None:
+    def _occupy_link(self, num_bytes: int) -> None:
         if self.link is not None:
-            takes = self.link.alpha_s + self.link.beta_s_per_byte * bucket.exchange.wire_bytes
+            takes = self.link.alpha_s + self.link.beta_s_per_byte * num_bytes
             self._link_busy_until_s = max(self._link_busy_until_s, self.clock.now()) + takes
 
     def _drop_round(self) -> None:
@@ -188,6 +195,7 @@ class ShardedSchedule(Rounds):
                 self._reduce(bucket)
             bucket.carry = None
             bucket.phase = Phase.IDLE
+        self._had_round = False
         for parameter in self.parameters:
             if isinstance(parameter.grad, ShardedGradient):
                 parameter.grad = None
@@ -197,10 +205,11 @@ class ShardedSchedule(Rounds):
     def before_step(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Everything the step does; the optimizer's own step then finds no gradients and does nothing."""
         args, kwargs = _run_closure(args, kwargs)
-        if not self._open and not any(bucket.phase in _HOLDING for bucket in self.buckets):
+        if not self._open and not self._had_round:
             self._begin()  # no backward on this worker: the others may have had one
         if self._open:
             self._close_round()
+        self._had_round = False
         self._check_memory()
         options = options_of(self.optimizer)
         if self._eager_options is not None and self._eager_options != frozen(options):
@@ -266,6 +275,8 @@ class ShardedSchedule(Rounds):
             self.transport.finish_reduce(bucket.exchange)
         bucket.add_carry()
         bucket.phase = Phase.REDUCED
+        if bucket.plan.index == 0 and not self.transport.ordered:  # there it would make the host wait for the device
+            self.num_votes = bucket.votes()
 
     def _update(self, bucket: Bucket, options: Options, amp: dict[str, Any]) -> None:
         if bucket.phase is Phase.REDUCING:
@@ -277,7 +288,7 @@ class ShardedSchedule(Rounds):
     def _gather(self, bucket: Bucket) -> None:
         self.clock.launched("all-gather", bucket)
         self.transport.launch_gather(bucket.exchange, self.num_steps)
-        self._occupy_link(bucket)
+        self._occupy_link(bucket.exchange.gather_bytes)
         bucket.phase = Phase.GATHERING
 
     # ---- forward

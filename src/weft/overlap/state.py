@@ -122,32 +122,38 @@ def overlapping(runs: Iterable[StateRun], pieces: Iterable[Piece]) -> list[State
 
 
 def encode(runs: Sequence[StateRun]) -> torch.Tensor:
-    """Runs as bytes: the length of a JSON header, the header, then the raw elements."""
+    """Runs as bytes: the length of a JSON header, the header, then the raw elements, each part at a multiple of 8."""
     values = [run.values.detach().to("cpu").contiguous().reshape(-1) for run in runs]
     header = json.dumps(
         [[r.parameter, r.key, r.start, str(v.dtype)[6:], v.numel()] for r, v in zip(runs, values, strict=True)]
     ).encode()
-    parts = [
-        torch.tensor([len(header)]).view(torch.uint8),
-        torch.frombuffer(bytearray(header), dtype=torch.uint8),
-        *(v.view(torch.uint8) for v in values if v.numel()),
-    ]
-    return torch.cat(parts)
+    sizes = [8, len(header), *(v.numel() * v.element_size() for v in values)]
+    message = torch.empty(sum(map(_padded, sizes)), dtype=torch.uint8)
+    parts = [torch.tensor([len(header)]), torch.frombuffer(bytearray(header), dtype=torch.uint8), *values]
+    position = 0
+    for part, size in zip(parts, sizes, strict=True):
+        message[position : position + size] = part.view(torch.uint8)
+        position += _padded(size)
+    return message
 
 
 def decode(message: torch.Tensor) -> list[StateRun]:
-    """The inverse of :func:`encode`."""
-    length = int(message[:8].clone().view(torch.int64).item())
+    """The inverse of :func:`encode`.  The values are views of the message."""
+    length = int(message[:8].view(torch.int64).item())
     header = json.loads(bytes(message[8 : 8 + length].tolist()))
-    position = 8 + length
+    position = 8 + _padded(length)
     runs = []
     for parameter, key, start, dtype_name, count in header:
         dtype = getattr(torch, dtype_name)
-        num_bytes = count * dtype.itemsize
-        values = message[position : position + num_bytes].clone().view(dtype)
+        size = count * dtype.itemsize
+        values = message[position : position + size].view(dtype)
         runs.append(StateRun(parameter, key, start, values.reshape(()) if start == _WHOLE else values))
-        position += num_bytes
+        position += _padded(size)
     return runs
+
+
+def _padded(num_bytes: int) -> int:
+    return -(-num_bytes // 8) * 8
 
 
 def _copy_overlap(state: dict[str, Any], piece: Piece, slice_: torch.Tensor, run: StateRun) -> None:

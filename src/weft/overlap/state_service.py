@@ -14,6 +14,7 @@ A worker that ends without an error therefore stays until all others are leaving
 
 from __future__ import annotations
 
+import atexit
 import datetime
 import sys
 import threading
@@ -51,6 +52,9 @@ class StateService:
         self._changed = threading.Condition(threading.RLock())
         self._thread = threading.Thread(target=self._answer, name="weft-state", daemon=True)
         self._thread.start()
+        # The service itself, not through the handle: its thread must have ended before the interpreter does, for a
+        # thread that wakes up in gloo while the interpreter goes down takes the process with it.
+        atexit.register(self.leave)
 
     @staticmethod
     def group(ranks: list[int]) -> dist.ProcessGroup:
@@ -96,23 +100,26 @@ class StateService:
             work.wait()
         return runs
 
-    def stop(self) -> None:
-        """Nobody will ask any more.  Collective: the thread ends when all others have said so."""
-        for other in self._others:
-            self._send(other, _ASK, torch.tensor([_STOP]))
-
     def leave(self) -> None:
-        """At the end of the script: stay for the others, unless this worker ends with an error."""
+        """At the end of the script, or of overlapping: answer until the others leave too, or are gone.
+
+        A worker that ends with an error does not stay: whoever watches it must learn of it at once.
+        """
+        atexit.unregister(self.leave)
         if hasattr(sys, "last_type"):
             return
-        # From each by name: only such a wait ends when the other is gone without a word.
-        waits = [self._recv_from([torch.zeros(1)], other, _BYE) for other in self._others]
-        for other, wait in zip(self._others, waits, strict=True):
-            try:
+        try:
+            # From each by name: only such a wait ends when the other is gone without a word.
+            waits = [self._recv_from([torch.zeros(1)], other, _BYE) for other in self._others]
+            for other in self._others:
                 self._send(other, _BYE, torch.zeros(1))
+            for wait in waits:
                 wait.wait(_LINGER)
-            except RuntimeError:
-                continue  # it has gone or failed: there is nobody to stay for
+            for other in self._others:
+                self._send(other, _ASK, torch.tensor([_STOP]))
+        except RuntimeError:
+            return  # somebody has gone or failed: there is nobody to stay for
+        self._thread.join(_LINGER.total_seconds())
 
     def _answer(self) -> None:
         while self._num_stopped < len(self._others):

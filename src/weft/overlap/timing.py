@@ -34,6 +34,7 @@ class StepTimes:
     end_s: float = 0.0
     forward_wait_s: float = 0.0
     backward_wait_s: float = 0.0
+    clipping_wait_s: float = 0.0  # between backward and step: clipping and GradScaler want whole gradients
     step_wait_s: float = 0.0
     backward_update_s: float = 0.0
     ready_s: dict[int, float] = field(default_factory=dict)
@@ -46,7 +47,7 @@ class StepTimes:
 
     @property
     def exposed_s(self) -> float:
-        return self.forward_wait_s + self.backward_wait_s + self.step_wait_s
+        return self.forward_wait_s + self.backward_wait_s + self.clipping_wait_s + self.step_wait_s
 
     @property
     def forward_s(self) -> float:
@@ -93,6 +94,13 @@ class StepClock:
         waited = current.backward_wait_s + current.backward_update_s
         current.ready_s[number] = self.now() - current.forward_end_s - waited
 
+    def expected_backward_end_s(self) -> float:
+        """When this backward will have ended if it takes as long as the last one."""
+        if not self.steps:
+            return self.now()
+        last = self.steps[-1]
+        return self.current.forward_end_s + last.backward_end_s - last.forward_end_s
+
     def backward_ended(self) -> None:
         self.current.backward_end_s = self.now()
 
@@ -122,6 +130,8 @@ class StepClock:
         current = self.current
         if self._in_step:
             current.step_wait_s += ended - began
+        elif current.backward_end_s:
+            current.clipping_wait_s += ended - began
         elif current.forward_end_s:
             current.backward_wait_s += ended - began
         else:
@@ -167,7 +177,8 @@ class StepClock:
         launched = self._launched.pop((kind, bucket.plan.index), None)
         if launched is None:
             return
-        num_bytes = bucket.exchange.wire_bytes
+        exchange = bucket.exchange
+        num_bytes = exchange.reduce_bytes if kind == "reduce-scatter" else exchange.gather_bytes
         begin = max(launched, self._link_free_s)
         expected = begin + self.predict(num_bytes)
         seen = end_s - waited_from_s > 1e-4  # else it had finished before anybody looked

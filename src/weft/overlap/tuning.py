@@ -30,7 +30,7 @@ from weft.perf.step_profile import Mode, ParameterTiming, StepProfile
 logger = logging.getLogger("weft.overlap")
 
 _FIRST_TRIAL_STEP = 5
-_STEPS_PER_TRIAL = 4
+_STEPS_PER_TRIAL = 3
 _MAX_TRIALS = 9
 _PATIENCE = 3
 _MAX_CUTS = 4096
@@ -49,7 +49,7 @@ class Tuner:
         self._schedule = schedule
         self._device = schedule.parameters[0].device
         self._searching = tune and bucket_bytes is None and isinstance(schedule, ShardedSchedule)
-        self._search = Search(max_trials=_MAX_TRIALS, patience=_PATIENCE)
+        self._search: Search | None = None
         self._point: tuple[float, ...] = ()
         self._steps_in_trial = 0
         self._lane = 0
@@ -100,20 +100,23 @@ class Tuner:
 
     def _start_search(self) -> None:
         self.profile = self._make_profile(list(self._schedule.clock.steps)[-(_FIRST_TRIAL_STEP - 1) :])
+        if self._schedule.transport.rank == 0:
+            # Only here: it loads numpy, scipy and the optimiser, which nobody else in this process needs.
+            self._search = Search(max_trials=_MAX_TRIALS, patience=_PATIENCE)
         self._next_trial()
 
     def _end_trial(self) -> None:
         recent = list(self._schedule.clock.steps)[-(_STEPS_PER_TRIAL - 1) :]  # the first one paid for the change
         slowest = torch.tensor([step.total_s for step in recent], dtype=torch.float64, device=self._device)
         self._schedule.transport.all_reduce(slowest, maximum=True)
-        if self._schedule.transport.rank == 0:
+        if self._search is not None:
             self._search.tell(self._point, statistics.median(slowest.tolist()))
         self._next_trial()
 
     def _next_trial(self) -> None:
         """Rank 0 asks its search; a message of [goes on, number of cuts, cuts...] tells the others."""
         message = torch.zeros(_MAX_CUTS + 2, dtype=torch.int64)
-        if self._schedule.transport.rank == 0:
+        if self._search is not None:
             self._point = self._search.best() if self._search.finished else self._search.ask()
             cuts = self._cuts(self._point)[:_MAX_CUTS]
             message[: len(cuts) + 2] = torch.tensor([not self._search.finished, len(cuts), *cuts])
@@ -126,7 +129,8 @@ class Tuner:
         self._steps_in_trial = 0
         if not goes_on:
             self._searching = False
-            if self._schedule.transport.rank == 0:
+            if self._search is not None:
+                self._search = None
                 logger.info("fusion tuned in %d steps: %s", self._schedule.num_steps, self.describe())
 
     def _cuts(self, point: Sequence[float]) -> Cuts:

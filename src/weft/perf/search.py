@@ -1,6 +1,6 @@
 """A search over a few real knobs by noisy measurements, one trial at a time: ask, measure, tell.
 
->>> search = Search(bounds=((-2.0, 2.0),), max_trials=12, bayesian=False)
+>>> search = Search(bounds=((-2.0, 2.0),), max_trials=12)
 >>> while not search.finished:
 ...     x = search.ask()
 ...     search.tell(x, seconds=1.0 + (x[0] - 1.0) ** 2)
@@ -11,33 +11,21 @@
 from __future__ import annotations
 
 import math
-import warnings
-from collections.abc import Iterator, Sequence
-from functools import partial
+from collections.abc import Sequence
 from statistics import fmean
-from typing import Any, Protocol
 
 from weft.errors import UsageError
-
-Point = tuple[float, ...]
+from weft.perf.gaussian import Point, Proposals
 
 # Trials kept back for measuring the winner and the starting point once more.
 NUM_CONFIRMATIONS = 2
-
-
-class Proposals(Protocol):
-    """Where to look next."""
-
-    def propose(self) -> Point: ...
-
-    def observe(self, x: Point, seconds: float) -> None: ...
 
 
 class Search:
     """Find the knobs with the shortest time in at most ``max_trials`` measurements, starting from zero.
 
     Zero (the model's plan) is measured first, then points halfway out along each axis, then what Bayesian
-    optimisation proposes; without that package a compass search takes its place.  After ``patience``
+    optimisation proposes (weft.perf.gaussian).  After ``patience``
     proposals without a gain of ``min_gain`` the winner and zero are measured once more, since the best of
     many noisy values is a lucky one.  Then ``finished`` is true, and ``ask`` and ``best`` name the point
     to stay with.  Equal measurements lead to equal questions on every run.
@@ -50,8 +38,6 @@ class Search:
         max_trials: int = 20,
         patience: int = 7,
         min_gain: float = 0.005,
-        seed: int = 0,
-        bayesian: bool | None = None,
     ) -> None:
         if not bounds or any(not low <= 0 <= high or low == high for low, high in bounds):
             raise UsageError(f"the search bounds {tuple(bounds)} do not hold 0: expected low <= 0 <= high")
@@ -61,7 +47,7 @@ class Search:
         self.max_trials, self.patience, self.min_gain = max_trials, patience, min_gain
         self.num_trials = 0
         self._measured: dict[Point, list[float]] = {}
-        self._proposals = _proposals(bounds, seed, bayesian)
+        self._proposals = Proposals(bounds)
         self._opening = [self.origin]
         for axis, ends in enumerate(bounds):
             halfway = [end / 2 for end in ends if end != 0]
@@ -121,95 +107,3 @@ class Search:
     def best_s(self) -> float:
         """The mean time measured at ``best()``; infinite before any."""
         return fmean(self._measured.get(self.best(), [math.inf]))
-
-
-def _proposals(bounds: Sequence[tuple[float, float]], seed: int, bayesian: bool | None) -> Proposals:
-    if bayesian is False:
-        return CompassProposals(bounds)
-    try:
-        return BayesianProposals(bounds, seed)
-    except ImportError:
-        if bayesian:
-            raise
-        return CompassProposals(bounds)
-
-
-class BayesianProposals:
-    """Expected improvement on a Gaussian process; knobs are scaled to 0..1 and times to the first one."""
-
-    def __init__(self, bounds: Sequence[tuple[float, float]], seed: int) -> None:
-        from bayes_opt import (
-            BayesianOptimization,
-            acquisition,
-        )  # loads scipy and scikit-learn: only when tuning
-
-        self._bounds = tuple(bounds)
-        self._first_s: float | None = None
-        self._seen: set[Point] = set()
-        improvement: Any = acquisition.ExpectedImprovement(xi=0.002)
-        # Training waits for the proposal, and two knobs need no finer look than this.
-        improvement.suggest = partial(improvement.suggest, n_random=1000, n_smart=2)
-        self._optimizer: Any = BayesianOptimization(
-            f=None,
-            pbounds={f"x{axis}": (0.0, 1.0) for axis in range(len(self._bounds))},
-            acquisition_function=improvement,
-            random_state=seed,
-            verbose=0,
-            allow_duplicate_points=True,
-        )
-        # Measured times scatter by a percent or two where plans differ by ten: the curve need not touch them.
-        self._optimizer.set_gp_params(alpha=0.02, n_restarts_optimizer=2)
-
-    def propose(self) -> Point:
-        with warnings.catch_warnings():
-            # A length scale at its limit is no trouble: the curve is then flat, and the next trial bends it.
-            warnings.simplefilter("ignore")
-            unit = self._optimizer.suggest()
-        return tuple(low + float(unit[f"x{axis}"]) * (high - low) for axis, (low, high) in enumerate(self._bounds))
-
-    def observe(self, x: Point, seconds: float) -> None:
-        if self._first_s is None:
-            self._first_s = seconds
-        if x in self._seen:
-            return  # a confirmation comes after the last proposal, and the package would print about it
-        self._seen.add(x)
-        unit = {
-            f"x{axis}": min(1.0, max(0.0, (value - low) / (high - low)))
-            for axis, (value, (low, high)) in enumerate(zip(x, self._bounds, strict=True))
-        }
-        self._optimizer.register(params=unit, target=-seconds / self._first_s)
-
-
-class CompassProposals:
-    """Step along each axis both ways; keep what helps; halve the step when nothing does."""
-
-    def __init__(self, bounds: Sequence[tuple[float, float]]) -> None:
-        self._bounds = tuple(bounds)
-        self._centre: Point = (0.0,) * len(self._bounds)
-        self._centre_s = math.inf
-        self._share = 0.25
-        self._round: Iterator[Point] = iter(())
-        self._seen: set[Point] = set()
-
-    def propose(self) -> Point:
-        while True:
-            for point in self._round:
-                if point not in self._seen:
-                    return point
-            self._round = iter(self._neighbours())
-            self._share /= 2
-
-    def observe(self, x: Point, seconds: float) -> None:
-        self._seen.add(x)
-        if seconds < self._centre_s:
-            self._centre, self._centre_s = x, seconds
-            self._round = iter(self._neighbours())
-
-    def _neighbours(self) -> list[Point]:
-        points = []
-        for axis, (low, high) in enumerate(self._bounds):
-            for sign in (1, -1):
-                value = self._centre[axis] + sign * self._share * (high - low)
-                moved = min(high, max(low, value))
-                points.append((*self._centre[:axis], moved, *self._centre[axis + 1 :]))
-        return points

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ast
 import math
 import random
+import subprocess
 import sys
 
 import pytest
@@ -11,7 +13,6 @@ import pytest
 from weft.errors import UsageError
 from weft.perf.fusion import Search, plan_cuts, scaled_cuts, stretched
 from weft.perf.schedule import Link, Mode, ParameterTiming, StepModel, StepProfile
-from weft.perf.search import BayesianProposals, CompassProposals
 
 
 def run(search: Search, objective, noise: float = 0.0, seed: int = 0) -> list[tuple[float, ...]]:
@@ -34,36 +35,32 @@ def bowl(x):
     return 1.0 + 0.05 * (x[0] - 1.1) ** 2 + 0.05 * (x[1] + 0.4) ** 2
 
 
-@pytest.mark.parametrize("bayesian", [True, False])
-def test_search_comes_near_the_best_knobs(bayesian):
-    search = Search(max_trials=20, patience=20, bayesian=bayesian)
+def test_search_comes_near_the_best_knobs():
+    search = Search(max_trials=20, patience=20)
     run(search, bowl)
     assert bowl(search.best()) <= 1.01
 
 
-@pytest.mark.parametrize("bayesian", [True, False])
-def test_search_under_noise_keeps_most_of_the_gain(bayesian):
+def test_search_under_noise_keeps_most_of_the_gain():
     lost = []
     for seed in range(3):
-        search = Search(max_trials=20, seed=seed, bayesian=bayesian)
+        search = Search(max_trials=20)
         run(search, bowl, noise=0.01, seed=seed)
         lost.append(bowl(search.best()) - 1.0)
     assert sorted(lost)[1] <= 0.025
     assert bowl((0.0, 0.0)) - 1.0 > 0.065  # what staying with the model's plan would lose
 
 
-@pytest.mark.parametrize("bayesian", [True, False])
-def test_same_measurements_lead_to_the_same_questions(bayesian):
-    first, second = (run(Search(max_trials=14, seed=3, bayesian=bayesian), bowl) for _ in range(2))
+def test_same_measurements_lead_to_the_same_questions():
+    first, second = (run(Search(max_trials=14), bowl) for _ in range(2))
     assert first == second
 
 
 COSTLY, CHEAP = Link(0.03, 1.2e-8, 3e-3), Link(1e-4, 1.2e-8, 5e-5)
 
 
-@pytest.mark.parametrize("bayesian", [True, False])
 @pytest.mark.parametrize(("true_link", "believed"), [(COSTLY, CHEAP), (CHEAP, COSTLY)])
-def test_a_badly_fitted_link_is_made_good_by_measuring(true_link, believed, bayesian):
+def test_a_badly_fitted_link_is_made_good_by_measuring(true_link, believed):
     """The fit is off by a factor of hundreds; trials see the truth, with noise."""
     profile = blocks()
     truth = StepModel(profile, true_link, 2)
@@ -74,7 +71,7 @@ def test_a_badly_fitted_link_is_made_good_by_measuring(true_link, believed, baye
         return truth.step_s(stretched(base, profile.num_elements, places, *x), Mode.BARRIER)
 
     best_s = truth.step_s(plan_cuts(profile, true_link, 2, Mode.BARRIER, 4), Mode.BARRIER)
-    search = Search(seed=1, bayesian=bayesian)
+    search = Search()
     run(search, measured_s, noise=0.005, seed=5)
     loss_at_first_s, loss_s = (measured_s(x) - best_s for x in (search.origin, search.best()))
     assert loss_at_first_s > 0.04 * best_s  # there is something to make good
@@ -88,7 +85,7 @@ def test_knobs_of_the_search_are_those_of_the_plans():
 
 @pytest.mark.parametrize("max_trials", [1, 2, 3, 7, 12])
 def test_search_ends_within_its_trials(max_trials):
-    search = Search(max_trials=max_trials, bayesian=False)
+    search = Search(max_trials=max_trials)
     asked = run(search, bowl)
     assert len(asked) <= max_trials
     assert asked[0] == (0.0, 0.0)
@@ -96,7 +93,7 @@ def test_search_ends_within_its_trials(max_trials):
 
 
 def test_search_without_anything_to_gain_stops_early_and_stays():
-    search = Search(max_trials=40, patience=4, bayesian=False)
+    search = Search(max_trials=40, patience=4)
     asked = run(search, lambda x: 1.0 + abs(x[0]) + abs(x[1]))
     assert len(asked) <= 12
     assert search.best() == (0.0, 0.0)
@@ -104,7 +101,7 @@ def test_search_without_anything_to_gain_stops_early_and_stays():
 
 def test_a_lucky_measurement_does_not_win():
     """One trial looks 20 % faster than it is; measured again, it loses to the model's plan."""
-    search = Search(max_trials=10, patience=3, bayesian=False)
+    search = Search(max_trials=10, patience=3)
     lucky: tuple[float, ...] | None = None
     while not search.finished:
         x = search.ask()
@@ -118,27 +115,19 @@ def test_a_lucky_measurement_does_not_win():
 
 
 def test_asking_twice_asks_the_same():
-    search = Search(bayesian=False)
+    search = Search()
     assert search.ask() == search.ask()
 
 
-def test_tuning_works_without_the_bayesian_package(monkeypatch):
-    monkeypatch.setitem(sys.modules, "bayes_opt", None)
-    search = Search(max_trials=20, patience=20)
-    assert isinstance(search._proposals, CompassProposals)
-    run(search, bowl)
-    assert bowl(search.best()) <= 1.01
-    with pytest.raises(ImportError):
-        Search(bayesian=True)
-
-
-def test_bayesian_package_is_used_where_it_is_installed():
-    assert isinstance(Search()._proposals, BayesianProposals)
+def test_searching_loads_nothing_into_a_training_process():
+    code = "import sys; from weft.perf.search import Search; Search().ask(); print(sorted(sys.modules))"
+    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert not {"numpy", "scipy", "sklearn"} & set(ast.literal_eval(loaded))
 
 
 @pytest.mark.parametrize("seconds", [0.0, -1.0, math.nan, math.inf])
 def test_times_that_cannot_be_are_refused(seconds):
-    search = Search(bayesian=False)
+    search = Search()
     with pytest.raises(UsageError, match="positive, finite"):
         search.tell(search.ask(), seconds)
 
@@ -151,7 +140,7 @@ def test_search_needs_room_and_trials():
 
 
 def test_best_time_is_known():
-    search = Search(bayesian=False, max_trials=8)
+    search = Search(max_trials=8)
     assert search.best_s() == math.inf
     run(search, bowl)
     assert search.best_s() == pytest.approx(bowl(search.best()))

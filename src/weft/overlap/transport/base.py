@@ -7,8 +7,9 @@ A bucket's *exchange* is the memory that both of its collectives work on:
                                       (only for carriers that leave the sum to us)
     region  [workers * shard]         the bucket's run of the flat parameters; our shard is in its place
 
-The tail of each row carries one number per parameter in the bucket (how many workers used it in this step)
-and a stamp.  So which parameters nobody used is known with the gradients, without a collective of its own.
+The tail of each row carries one number per parameter in the bucket (how many workers used it in this step), a
+vote and a stamp.  So which parameters nobody used, and whether somebody wants to stop, is known with the gradients,
+to all workers in the same step, without a collective of its own.
 """
 
 from __future__ import annotations
@@ -34,10 +35,14 @@ class Exchange:
     reduced: torch.Tensor | None = None
 
     @property
-    def wire_bytes(self) -> int:
-        """Bytes this worker sends for one collective of this bucket."""
-        workers = self.send.shape[0]
-        return (workers - 1) * self.shard * self.send.element_size()
+    def reduce_bytes(self) -> int:
+        """Bytes this worker sends for the reduce-scatter."""
+        return (self.send.shape[0] - 1) * self.shard * self.send.element_size()
+
+    @property
+    def gather_bytes(self) -> int:
+        """Bytes this worker sends for the all-gather."""
+        return (self.send.shape[0] - 1) * self.shard * self.region.element_size()
 
 
 class Transport(Protocol):

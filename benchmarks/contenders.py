@@ -1,0 +1,230 @@
+"""Everybody who is measured, by name.  A contender owns a copy of the model and knows how to make one step.
+
+To add one: write a function that takes the workload and returns a ``Trainer``, and decorate it with its name.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import FSDPModule, fully_shard
+from torch.nn.parallel import DistributedDataParallel
+
+import weft
+from benchmarks.dear import Dear
+from benchmarks.models import Batch, Workload
+from weft.errors import UsageError
+from weft.overlap.state import export_runs
+
+DDP_BUCKETS_MB = (1.0, 4.0, 10.0, 25.0, 50.0)
+
+
+@dataclass(frozen=True, slots=True)
+class StepTimes:
+    """Where the calling thread spent one step.  Zeroing gradients counts as update."""
+
+    forward_s: float
+    backward_s: float
+    update_s: float
+
+
+class Trainer:
+    """The ordinary training loop, one step at a time.  As it stands: a worker alone, no communication."""
+
+    def __init__(self, workload: Workload, module: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+        self.workload = workload
+        self.module = module
+        self.optimizer = optimizer
+        self.last = StepTimes(0.0, 0.0, 0.0)
+
+    def step(self, batch: Batch) -> Tensor:
+        """One step; the loss of this worker's batch."""
+        started_s = time.perf_counter()
+        loss = self.workload.criterion(self.module(batch[0]), batch[1])
+        forward_s = time.perf_counter()
+        loss.backward()  # type: ignore[no-untyped-call]
+        backward_s = time.perf_counter()
+        self.update()
+        ended_s = time.perf_counter()
+        self.last = StepTimes(forward_s - started_s, backward_s - forward_s, ended_s - backward_s)
+        return loss.detach()
+
+    def update(self) -> None:
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+
+    def drain(self) -> None:
+        """Finish communication that the last step left for the next one."""
+
+    def is_tuned(self) -> bool:
+        """Whether the contender has finished adapting itself, so that it may be timed."""
+        return True
+
+    def details(self) -> dict[str, Any]:
+        """What a reader of the result may want to know about this contender."""
+        return {}
+
+    def state_tensors(self) -> list[Tensor]:
+        """Optimizer state that this worker holds."""
+        return [
+            value for state in self.optimizer.state.values() for value in state.values() if isinstance(value, Tensor)
+        ]
+
+    def close(self) -> None:
+        """Give back what the contender holds beside memory."""
+
+
+Maker = Callable[[Workload], Trainer]
+CONTENDERS: dict[str, Maker] = {}
+
+
+def contender(name: str) -> Callable[[Maker], Maker]:
+    """Register a maker under ``name``."""
+
+    def register(maker: Maker) -> Maker:
+        CONTENDERS[name] = maker
+        return maker
+
+    return register
+
+
+def make_contender(name: str, workload: Workload) -> Trainer:
+    """Build a contender with a fresh model."""
+    if name not in CONTENDERS:
+        raise UsageError(f"there is no contender {name!r}: expected one of {', '.join(sorted(CONTENDERS))}")
+    return CONTENDERS[name](workload)
+
+
+@contender("alone")
+def _alone(workload: Workload) -> Trainer:
+    model = workload.model()
+    return Trainer(workload, model, workload.make_optimizer(model.parameters()))
+
+
+def make_ddp(workload: Workload, bucket_mb: float | None = None) -> Trainer:
+    """DDP as it comes; or, best tuned, with a bucket size and gradients as views of the buckets."""
+    model = workload.model()
+    if bucket_mb is None:
+        module = DistributedDataParallel(model)
+    else:
+        module = DistributedDataParallel(model, bucket_cap_mb=bucket_mb, gradient_as_bucket_view=True)
+    return Trainer(workload, module, workload.make_optimizer(module.parameters()))
+
+
+@contender("ddp")
+def _ddp(workload: Workload) -> Trainer:
+    return make_ddp(workload)
+
+
+@contender("ddp_1mb")
+def _ddp_small(workload: Workload) -> Trainer:
+    return make_ddp(workload, 1.0)
+
+
+class Fsdp2Trainer(Trainer):
+    """FSDP2 keeps parameters gathered after forward, as ``reshard_after_forward=False`` asks."""
+
+    def state_tensors(self) -> list[Tensor]:
+        local = (getattr(value, "to_local", None) for value in super().state_tensors())
+        return [
+            to_local() if to_local is not None else value
+            for to_local, value in zip(local, super().state_tensors(), strict=True)
+        ]
+
+
+def _make_fsdp2(workload: Workload, *, is_async: bool) -> Trainer:
+    model = workload.model()
+    mesh = init_device_mesh("cpu", (torch.distributed.get_world_size(),))
+    blocks = workload.blocks(model)
+    for block in blocks:
+        fully_shard(block, mesh=mesh, reshard_after_forward=False)
+    fully_shard(model, mesh=mesh, reshard_after_forward=False)
+    if is_async and isinstance(model, FSDPModule):
+        # Asynchronous gathers overlap only when asked for ahead of time; two ahead, as its tutorial has it.
+        model._set_unshard_async_op(True)
+        units: list[FSDPModule] = [unit for unit in (model, *blocks) if isinstance(unit, FSDPModule)]
+        for index, unit in enumerate(units):
+            unit.set_modules_to_forward_prefetch(units[index + 1 : index + 3])
+    return Fsdp2Trainer(workload, model, workload.make_optimizer(model.parameters()))
+
+
+@contender("fsdp2")
+def _fsdp2(workload: Workload) -> Trainer:
+    return _make_fsdp2(workload, is_async=False)
+
+
+@contender("fsdp2_async")
+def _fsdp2_async(workload: Workload) -> Trainer:
+    return _make_fsdp2(workload, is_async=True)
+
+
+class DearTrainer(Trainer):
+    """DeAR brings its own optimizers, one a bucket."""
+
+    def __init__(self, workload: Workload, model: nn.Module) -> None:
+        self.dear = Dear(model, workload.make_optimizer)
+        super().__init__(workload, model, torch.optim.SGD([torch.zeros(1)]))
+
+    def update(self) -> None:
+        self.dear.step()
+
+    def drain(self) -> None:
+        self.dear.drain()
+
+    def state_tensors(self) -> list[Tensor]:
+        return self.dear.state_tensors()
+
+
+@contender("dear")
+def _dear(workload: Workload) -> Trainer:
+    return DearTrainer(workload, workload.model())
+
+
+class WeftTrainer(Trainer):
+    """``weft.overlap`` with the given options."""
+
+    def __init__(self, workload: Workload, **options: Any) -> None:
+        model = workload.model()
+        super().__init__(workload, model, workload.make_optimizer(model.parameters()))
+        self.handle = weft.overlap(model, self.optimizer, **options)
+
+    def drain(self) -> None:
+        self.handle.flush()
+
+    def is_tuned(self) -> bool:
+        return bool(self.handle.report().tuned)
+
+    def details(self) -> dict[str, Any]:
+        return {"plan": self.handle.report().plan}
+
+    def state_tensors(self) -> list[Tensor]:
+        # The optimizer itself holds nothing while its state is sharded.
+        updates = getattr(self.handle.schedule, "updates", ())
+        return [*super().state_tensors(), *(run.values for run in export_runs(updates))]
+
+    def close(self) -> None:
+        self.handle.detach()
+
+
+@contender("weft")
+def _weft(workload: Workload) -> Trainer:
+    return WeftTrainer(workload)
+
+
+@contender("weft_eager")
+def _weft_eager(workload: Workload) -> Trainer:
+    return WeftTrainer(workload, eager=True)
+
+
+def _with_buckets_of(size_mb: int) -> Maker:
+    return lambda workload: WeftTrainer(workload, tune=False, bucket_bytes=size_mb << 20)
+
+
+for _size_mb in (1, 2, 4, 8, 16, 25):
+    contender(f"weft_{_size_mb}mb")(_with_buckets_of(_size_mb))

@@ -1,0 +1,126 @@
+"""``weft bench overlap``: run every scenario on the testbed and keep what came out.
+
+The way of the data: scenario -> (how long is the compute?) -> link rate -> workers -> row -> files.
+This side never imports torch; the workers do, each in its own network namespace.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Callable, Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from benchmarks.overlap_bounds import StepShape, rate_for_ratio
+from benchmarks.overlap_results import Results
+from benchmarks.overlap_rows import make_row
+from benchmarks.overlap_scenarios import MODELS, Scenario, Timed
+from benchmarks.testbed import HostFailed, Testbed
+
+ROOT = Path(__file__).resolve().parents[1]
+RESULTS = ROOT / "benchmarks" / "results"
+START_RATE_BITS_PER_S = 1e9
+SCENARIO_TIMEOUT_S = 1500.0
+MEMORY_CONTENDERS = ("ddp", "weft")
+
+# (steps made since the last call, what is going on)
+OnProgress = Callable[[int, str], None]
+
+
+def run_scenarios(
+    scenarios: Sequence[Scenario],
+    *,
+    command: str,
+    on_progress: OnProgress,
+    folder: Path = RESULTS,
+    started: datetime | None = None,
+) -> Results:
+    """Measure everything; a scenario that fails is noted and the rest goes on."""
+    results = Results(folder, started or datetime.now(), command)
+    shapes: dict[tuple[str, int], StepShape] = {}
+    peaks: dict[str, dict[str, int]] = {}
+    # Many hosts first: they are what a broken machine fails at, and they take the shortest.
+    for num_hosts in sorted({scenario.num_hosts for scenario in scenarios}, reverse=True):
+        with Testbed(num_hosts, START_RATE_BITS_PER_S) as bed:
+            for scenario in (s for s in scenarios if s.num_hosts == num_hosts):
+                try:
+                    _measure(bed, scenario, results, shapes, peaks, on_progress)
+                except HostFailed as failure:
+                    results.failures.append(f"{scenario.label}: {failure}")
+                    on_progress(0, f"{scenario.label} failed, going on")
+                results.rows.sort(key=_reading_order)
+                results.save()
+    return results
+
+
+def _reading_order(row: dict[str, Any]) -> tuple[bool, int, int, float]:
+    model = MODELS.index(row["model"]) if row["model"] in MODELS else len(MODELS)
+    return row["emulated_compute"], model, row["hosts"], row["ratio_wanted"]
+
+
+def _measure(
+    bed: Testbed,
+    scenario: Scenario,
+    results: Results,
+    shapes: dict[tuple[str, int], StepShape],
+    peaks: dict[str, dict[str, int]],
+    on_progress: OnProgress,
+) -> None:
+    key = (scenario.model, scenario.num_hosts)
+    if scenario.timed is not None:
+        shapes[key] = _nominal_shape(scenario.timed)
+    elif key not in shapes:
+        on_progress(0, f"{scenario.model}, {scenario.num_hosts} hosts: how long is the compute?")
+        shapes[key] = StepShape(**_work(bed, "overlap_worker", scenario.calibration(), None)["shape"])
+    if scenario.model not in peaks and scenario.timed is None:
+        peaks[scenario.model] = {}
+        for contender in MEMORY_CONTENDERS:
+            if contender in scenario.contenders:
+                on_progress(0, f"{scenario.model}: memory of {contender}")
+                memory = _work(bed, "overlap_memory", scenario.memory(contender), None)
+                peaks[scenario.model][contender] = memory["peak_bytes"]
+    bed.set_rate(rate_for_ratio(shapes[key], scenario.num_hosts, scenario.ratio))
+    result = _work(bed, "overlap_worker", scenario, on_progress)
+    results.rows.append(make_row(scenario, bed.rate_bits_per_s, result, peaks.get(scenario.model, {})))
+
+
+def _nominal_shape(timed: Timed) -> StepShape:
+    """What the timed device is set to; there is nothing to calibrate."""
+    layer_s = timed.compute_s / 3 / timed.num_layers
+    return StepShape(
+        forward_s=timed.compute_s / 3,
+        backward_s=timed.compute_s * 2 / 3,
+        update_s=0.0,
+        last_forward_s=layer_s,
+        last_backward_s=2 * layer_s,
+        gradient_bytes=timed.num_parameters * 4,
+        first_layer_bytes=timed.num_parameters * 4 // timed.num_layers,
+    )
+
+
+def _work(bed: Testbed, module: str, scenario: Scenario, on_progress: OnProgress | None) -> dict[str, Any]:
+    """Run one kind of worker on every host; what rank 0 reports at the end."""
+    answers: list[dict[str, Any]] = []
+
+    def listen(rank: int, line: str) -> None:
+        if rank != 0 or not line.startswith("{"):
+            return
+        message = json.loads(line)
+        if "result" in message:
+            answers.append(message["result"])
+        elif on_progress is not None:
+            on_progress(message["steps"], f"{scenario.label}: {message['progress']}")
+
+    bed.run(
+        (sys.executable, "-m", f"benchmarks.{module}", json.dumps(scenario.as_json())),
+        cwd=ROOT,
+        env={"PYTHONPATH": os.pathsep.join((str(ROOT), str(ROOT / "src")))},
+        timeout_s=SCENARIO_TIMEOUT_S,
+        on_line=listen,
+    )
+    if not answers:
+        raise HostFailed(f"{scenario.label}: host 0 ended well but reported no result")
+    return answers[-1]

@@ -1,0 +1,131 @@
+"""What ``weft bench overlap`` measures, and how long it takes over it.  Pure; no torch."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+RATIOS = (0.3, 0.7, 1.0, 1.3, 2.0)
+MODELS = ("transformer", "resnet", "mlp")
+CONTENDERS = ("alone", "ddp", "ddp_best", "fsdp2", "fsdp2_async", "dear", "weft", "weft_eager")
+WITHOUT_ASYNC = tuple(name for name in CONTENDERS if name != "fsdp2_async")
+BUCKET_CONTENDERS = ("ddp_1mb", "weft_1mb", "weft_25mb")
+# One size for all buckets, without tuning: what the tuned plan is held against.
+SWEEP_CONTENDERS = tuple(f"weft_{size}mb" for size in (1, 2, 4, 8, 16, 25))
+# Several times slower than everybody else: one timed step a round shows that as well as several.
+SLOW = frozenset({"fsdp2", "fsdp2_async"})
+
+
+@dataclass(frozen=True, slots=True)
+class Timed:
+    """Size of the timed device's model.
+
+    The same for every number of hosts, so that rows compare.  Communication still costs real core time: this
+    much a step leaves eight hosts on two cores enough of it.
+    """
+
+    num_parameters: int = 8_000_000
+    num_layers: int = 24
+    compute_s: float = 1.2
+
+
+@dataclass(frozen=True, slots=True)
+class Effort:
+    """How often everything is repeated."""
+
+    num_warmup_steps: int = 2
+    # At most this many more for a contender that tunes itself.
+    num_tuning_steps: int = 60
+    num_rounds: int = 3
+    num_steps_per_round: int = 2
+    num_sweep_steps: int = 1
+    num_calibration_steps: int = 3
+
+    def steps_per_round(self, contender: str) -> int:
+        """Timed steps of a contender in each round."""
+        return 1 if contender in SLOW else self.num_steps_per_round
+
+    def num_steps(self, contender: str) -> int:
+        """Steps of a contender without its tuning; one a round only fills the pipeline."""
+        return self.num_warmup_steps + self.num_rounds * (self.steps_per_round(contender) + 1)
+
+
+@dataclass(frozen=True, slots=True)
+class Scenario:
+    """One row: a model on some hosts at one network/compute ratio."""
+
+    model: str
+    num_hosts: int
+    ratio: float
+    contenders: tuple[str, ...]
+    effort: Effort
+    timed: Timed | None = None
+
+    @property
+    def label(self) -> str:
+        return f"{self.model}, {self.num_hosts} hosts, ratio {self.ratio:g}"
+
+    def calibration(self) -> Scenario:
+        """The same workers alone, to learn how long the compute takes."""
+        effort = replace(self.effort, num_rounds=1, num_steps_per_round=self.effort.num_calibration_steps)
+        return replace(self, contenders=("alone",), effort=effort)
+
+    def memory(self, contender: str) -> Scenario:
+        """One contender in processes of its own, to see how much memory it takes."""
+        effort = replace(self.effort, num_tuning_steps=12, num_rounds=1)
+        return replace(self, contenders=(contender,), effort=effort)
+
+    @property
+    def num_steps(self) -> int:
+        """Steps reported as progress, for a bar that ends where it should."""
+        return sum(self.effort.num_steps(contender) for contender in self.contenders)
+
+    def as_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def scenario_from_json(data: dict[str, Any]) -> Scenario:
+    """The inverse of ``Scenario.as_json``, for the worker's side of the process border."""
+    timed = None if data["timed"] is None else Timed(**data["timed"])
+    return Scenario(
+        **{
+            **data,
+            "contenders": tuple(data["contenders"]),
+            "effort": Effort(**data["effort"]),
+            "timed": timed,
+        }
+    )
+
+
+def contenders_at(ratio: float) -> tuple[str, ...]:
+    """FSDP2 takes minutes a row on gloo: it is shown where the network matters most, its variant once."""
+    left_out = {1.0: (), 1.3: ("fsdp2_async",)}.get(ratio, ("fsdp2", "fsdp2_async"))
+    return tuple(name for name in CONTENDERS if name not in left_out)
+
+
+def full_run() -> list[Scenario]:
+    """Three models at five ratios on 2 hosts, then 2, 4 and 8 hosts with emulated compute.  Under an hour."""
+    effort = Effort(num_warmup_steps=1, num_rounds=2, num_steps_per_round=3)
+    real = [Scenario(model, 2, ratio, contenders_at(ratio), effort) for model in MODELS for ratio in RATIOS]
+    sweep = Scenario("transformer", 2, 1.0, ("alone", "ddp", "weft", *SWEEP_CONTENDERS), effort)
+    growing = (*WITHOUT_ASYNC, *BUCKET_CONTENDERS)
+    return [*real, sweep] + [Scenario("timed", num_hosts, 1.0, growing, effort, Timed()) for num_hosts in (2, 4, 8)]
+
+
+def quick_run() -> list[Scenario]:
+    """One model at two ratios and one row of four emulated hosts.  Under five minutes."""
+    effort = Effort(num_warmup_steps=1, num_rounds=2)
+    small = Timed(num_parameters=4_000_000, num_layers=12, compute_s=0.3)
+    contenders = tuple(name for name in CONTENDERS if name != "fsdp2_async")
+    return [
+        Scenario("mlp", 2, 0.3, contenders, effort),
+        Scenario("mlp", 2, 1.0, contenders, effort),
+        Scenario("timed", 4, 1.0, contenders, effort, small),
+    ]
+
+
+def tiny_run(contenders: Sequence[str]) -> list[Scenario]:
+    """The whole way with almost no work in it, to see that it holds together."""
+    effort = Effort(num_warmup_steps=1, num_tuning_steps=0, num_rounds=1, num_steps_per_round=1)
+    return [Scenario("tiny", 2, 1.0, tuple(contenders), effort)]

@@ -1,0 +1,226 @@
+"""How long from "stop" until training goes on: warm pool, cold start, the whole command again, torchrun.
+
+    python -m benchmarks.restart [--rounds 5] [--out benchmarks/results/restart]
+
+Two workers train a small model. Each round stops every contender's job with SIGTERM while it trains, starts it again as
+soon as all its processes are gone, and takes the time until every worker has made its first step. The contenders
+take turns in every round, so that whatever else the machine does meets all of them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from weft.core.worker_environment import CHECKPOINT_DIR, STOPPED_EXIT_CODE
+from weft.engines import kernel
+from weft.engines.gang import Gang
+from weft.engines.launch import Devices, Script, gang
+from weft.engines.output import Console
+from weft.engines.pool_client import PoolClient
+from weft.engines.ports import ReservedPort
+from weft.engines.rendezvous import Rendezvous
+from weft.errors import WeftError
+
+NUM_WORKERS = 2
+WORKER = Path(__file__).with_name("restart_worker.py")
+# From one border to the next; each border is the last worker's.
+PARTS = ("stop", "save", "exit", "launch", "import", "process group", "load", "first step")
+WORDS = {
+    "warm": "weft, workers forked from a warm pool",
+    "cold": "weft, a fresh interpreter per worker",
+    "weft run": "`weft run` stopped and typed again",
+    "torchrun": "torchrun stopped and started again",
+}
+
+
+@dataclass(frozen=True)
+class JobRun:
+    """One life of the job: when it was asked to stop, when it was gone, and what its workers wrote down."""
+
+    asked_s: float
+    gone_s: float
+    marks: tuple[Mapping[str, float], ...]
+
+    def last(self, name: str) -> float:
+        return max(marks[name] for marks in self.marks)
+
+
+Runner = Callable[[Path, Mapping[str, str]], JobRun]
+
+
+class StopWhenRunning(Console):
+    """Asks the gang to stop once all workers have said that they are training; the gang selects on ``fileno``."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._asked, self._ask = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        self._num_running = 0
+        self.asked_s = 0.0
+
+    def out(self, data: bytes) -> None:
+        self._num_running += data.count(b"running")
+        if self._num_running == NUM_WORKERS and not self.asked_s:
+            self.asked_s = time.monotonic()
+            os.write(self._ask, bytes([signal.SIGTERM]))
+
+    def err(self, data: bytes) -> None:
+        """What workers and weft say is not what is measured."""
+
+    def fileno(self) -> int:
+        return self._asked
+
+    def take(self) -> list[int]:
+        return list(os.read(self._asked, 16))
+
+    def close(self) -> None:
+        os.close(self._asked)
+        os.close(self._ask)
+
+
+def in_pool(pool: PoolClient, *, warm: bool) -> Runner:
+    devices = Devices.of_this_machine()
+
+    def run(marks: Path, environment: Mapping[str, str]) -> JobRun:
+        console = StopWhenRunning()
+        with Rendezvous(pool) if warm else ReservedPort() as place:
+            workers = gang(
+                Script(str(WORKER), (str(marks),)),
+                num_workers=NUM_WORKERS,
+                devices=devices,
+                port=place.port,
+                environment={**environment, **place.environment},
+            )
+            started = Gang(pool, workers, console)
+            place.serve(environment, devices.cores)
+            outcome = started.run(console)
+        gone_s = time.monotonic()
+        console.close()
+        if outcome.exit_code != STOPPED_EXIT_CODE:
+            raise WeftError(f"the job did not stop as asked: {' '.join(outcome.report)}")
+        return JobRun(console.asked_s, gone_s, _read(marks))
+
+    return run
+
+
+def as_command(*command: str) -> Runner:
+    def run(marks: Path, environment: Mapping[str, str]) -> JobRun:
+        with subprocess.Popen(
+            [*command, str(WORKER), str(marks)],
+            env=dict(environment),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+        ) as process:
+            if process.stdout is None:
+                raise WeftError("the job has no output to wait for")
+            num_running = 0
+            while num_running < NUM_WORKERS:
+                line = process.stdout.readline()
+                if not line:
+                    raise WeftError(f"{command[0]} ended before its workers trained")
+                num_running += b"running" in line
+            asked_s = time.monotonic()
+            process.send_signal(signal.SIGTERM)
+            process.wait()
+        return JobRun(asked_s, time.monotonic(), _read(marks))
+
+    return run
+
+
+def _read(marks: Path) -> tuple[Mapping[str, float], ...]:
+    files = [marks.with_name(f"{marks.name}.{rank}") for rank in range(NUM_WORKERS)]
+    return tuple(json.loads(file.read_text()) for file in files)
+
+
+def parts_s(before: JobRun, after: JobRun) -> dict[str, float]:
+    """The way from the stop request of one life to the first step of the next, border by border."""
+    borders = [
+        before.asked_s,
+        before.last("step"),
+        before.last("saved"),
+        before.gone_s,
+        *(after.last(name) for name in ("script", "imported", "joined", "loaded", "first_step")),
+    ]
+    parts = {part: borders[number + 1] - borders[number] for number, part in enumerate(PARTS)}
+    return {**parts, "total": borders[-1] - borders[0]}
+
+
+def measure(num_rounds: int, folder: Path, say: Callable[[str], None]) -> dict[str, list[dict[str, float]]]:
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
+    warm = PoolClient.launch(warm=True, environment=environment)
+    cold = PoolClient.launch(warm=False, environment=environment)
+    while not (warm.ready and cold.ready):
+        (cold if warm.ready else warm).hear()
+    torchrun = ("-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={NUM_WORKERS}")
+    contenders = {
+        "warm": in_pool(warm, warm=True),
+        "cold": in_pool(cold, warm=False),
+        "weft run": as_command(sys.executable, "-m", "weft", "run", "--workers", str(NUM_WORKERS)),
+        "torchrun": as_command(sys.executable, *torchrun),
+    }
+    times: dict[str, list[dict[str, float]]] = {name: [] for name in contenders}
+    try:
+        for number in range(num_rounds):
+            for name, run in contenders.items():
+                own = {**environment, CHECKPOINT_DIR: str(folder / f"{name}-{number}")}
+                lives = [run(folder / "marks", own) for _ in range(2)]
+                times[name].append(parts_s(*lives))
+                say(f"round {number + 1} of {num_rounds}, {name}: {times[name][-1]['total']:.2f} s")
+    finally:
+        kernel.sweep()  # also what torchrun may have left
+    return times
+
+
+def table(times: Mapping[str, list[dict[str, float]]]) -> str:
+    """Medians in milliseconds. The parts of a row are medians too and need not add up to its total."""
+    lines = [f"| contender | {' | '.join(PARTS)} | total | slowest round |", f"|---|{'---:|' * (len(PARTS) + 2)}"]
+    for name, rounds in times.items():
+        cells = [f"{1e3 * statistics.median(row[part] for row in rounds):.0f}" for part in (*PARTS, "total")]
+        slowest = max(row["total"] for row in rounds)
+        lines.append(f"| {WORDS[name]} | {' | '.join(cells)} | {1e3 * slowest:.0f} |")
+    totals = {name: statistics.median(row["total"] for row in rounds) for name, rounds in times.items()}
+    lines += ["", f"torchrun / warm: {totals['torchrun'] / totals['warm']:.1f}x"]
+    return "\n".join(lines)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--out", type=Path, help="write OUT.json and OUT.md")
+    options = parser.parse_args()
+    load_before = os.getloadavg()[0]
+    kernel.adopt_orphans()
+    signal.signal(signal.SIGTERM, lambda signum, frame: sys.exit(128 + signum))
+    with tempfile.TemporaryDirectory() as folder:
+        times = measure(options.rounds, Path(folder), lambda line: print(line, file=sys.stderr, flush=True))
+    shown = table(times)
+    print(shown)
+    if options.out is not None:
+        facts = {
+            "date": time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime()),
+            "cores": len(os.sched_getaffinity(0)),
+            "machine": platform.machine(),
+            "python": platform.python_version(),
+            "load_before": round(load_before, 1),
+            "rounds": options.rounds,
+            "command": f"python -m benchmarks.restart --rounds {options.rounds}",
+        }
+        heading = "# Stop to first step again, two workers, small model (ms, medians)\n\n"
+        described = "".join(f"- {name}: {value}\n" for name, value in facts.items())
+        options.out.with_suffix(".md").write_text(f"{heading}{described}\n{shown}\n")
+        options.out.with_suffix(".json").write_text(json.dumps({**facts, "times_s": times}, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

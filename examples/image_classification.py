@@ -1,0 +1,105 @@
+"""A small convolutional network learns to tell four patterns apart, on any number of workers.
+
+    python examples/image_classification.py                          # alone
+    weft run --workers 2 examples/image_classification.py            # two workers, same loss curve
+    torchrun --nproc-per-node 2 examples/image_classification.py     # the same under torchrun
+
+Stop it with Ctrl-C and start it again with another number of workers: it goes on where it was.
+The images are drawn here (stripes, checks, discs under noise), so that nothing has to be downloaded.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+from torch.utils.data import Dataset
+
+import weft
+
+SIZE = 16
+PATTERNS = ("upright stripes", "level stripes", "checks", "disc")
+
+
+class Patterns(Dataset[tuple[torch.Tensor, int]]):
+    """Image number ``i`` is the same wherever and whenever it is drawn: all of it follows from ``seed + i``."""
+
+    def __init__(self, num_images: int, seed: int = 0) -> None:
+        self.num_images = num_images
+        self.seed = seed
+
+    def __len__(self) -> int:
+        return self.num_images
+
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, int]:
+        random = torch.Generator().manual_seed(self.seed + index)
+        label = index % len(PATTERNS)
+        shift_x, shift_y, width, contrast = torch.rand(4, generator=random).tolist()
+        y, x = torch.meshgrid(torch.arange(SIZE), torch.arange(SIZE), indexing="ij")
+        pitch = math.pi / (2.0 + 2.0 * width)
+        upright = torch.sin(pitch * x + 6.3 * shift_x)
+        level = torch.sin(pitch * y + 6.3 * shift_y)
+        centre_x, centre_y = SIZE / 2 + 4 * (shift_x - 0.5), SIZE / 2 + 4 * (shift_y - 0.5)
+        disc = 3.0 + 3.0 * width - torch.hypot(x - centre_x, y - centre_y)
+        clean = (upright, level, upright * level, disc.clamp(-1, 1))[label]
+        noise = torch.randn(SIZE, SIZE, generator=random)
+        return ((0.5 + contrast) * clean + 0.5 * noise).unsqueeze(0), label
+
+
+class Net(nn.Sequential):
+    """Two convolutions, one linear layer, about 20,000 parameters."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            nn.Conv2d(1, 16, 3, padding=1, bias=False),
+            nn.BatchNorm2d(16),
+            nn.ReLU(),
+            nn.MaxPool2d(2),
+            nn.Conv2d(16, 32, 3, padding=1),
+            nn.ReLU(),
+            nn.MaxPool2d(2),
+            nn.Flatten(),
+            nn.Linear(32 * (SIZE // 4) ** 2, len(PATTERNS)),
+        )
+
+
+@torch.no_grad()
+def accuracy(model: nn.Module, dataset: Dataset[tuple[torch.Tensor, int]], num_images: int) -> float:
+    """The share of the first ``num_images`` named right."""
+    model.eval()
+    pairs = [dataset[index] for index in range(num_images)]
+    guesses = model(torch.stack([image for image, _ in pairs])).argmax(1)
+    return float((guesses == torch.tensor([label for _, label in pairs])).float().mean())
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--epochs", type=int, default=3)
+    parser.add_argument("--images", type=int, default=4096)
+    parser.add_argument("--batch-size", type=int, default=64, help="of all workers together")
+    options = parser.parse_args()
+
+    with weft.session() as run:
+        model = Net().to(run.device)
+        optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
+        weft.overlap(model, optimizer)
+        data = run.loader(Patterns(options.images), batch_size=options.batch_size)
+        run.resume(model=model, optimizer=optimizer, data=data)
+        for images, labels in run.steps(data, epochs=options.epochs):
+            optimizer.zero_grad()
+            loss = F.cross_entropy(model(images), labels)
+            loss.backward()
+            optimizer.step()
+            run.log(loss=loss)
+            if run.rank == 0 and run.step % 20 == 0:
+                print(f"step {run.step}: loss {loss.item():.3f}")
+        if run.rank == 0 and not run.stopped:
+            right = accuracy(model.cpu(), Patterns(512, seed=1_000_000), 512)
+            print(f"{right:.1%} of 512 new images named right")
+
+
+if __name__ == "__main__":
+    main()

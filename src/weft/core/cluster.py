@@ -1,0 +1,82 @@
+"""Nodes, devices, and where the workers of a job sit."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from functools import cached_property
+
+from weft.errors import UsageError
+
+Shape = tuple[int, ...]
+"""Workers per node, in the order of the nodes, nodes without a worker left out: ``(4, 4, 2)``."""
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """Nodes with their devices.  Devices are numbered through: node 0 first, then node 1, ...
+
+    >>> cluster = Cluster.uniform(num_nodes=2, devices_per_node=4)
+    >>> cluster.num_devices, cluster.node_of(5), cluster.shape((2, 3, 4))
+    (8, 1, (2, 1))
+    """
+
+    devices_by_node: tuple[int, ...]
+    failed_nodes: frozenset[int] = field(default_factory=frozenset)
+
+    def __post_init__(self) -> None:
+        if not self.devices_by_node or min(self.devices_by_node) < 1:
+            raise UsageError(
+                f"a cluster of nodes with {list(self.devices_by_node)} devices: expected at least one node "
+                "and at least one device on each"
+            )
+
+    @classmethod
+    def uniform(cls, num_nodes: int, devices_per_node: int) -> Cluster:
+        """``num_nodes`` equal nodes."""
+        return cls((devices_per_node,) * num_nodes)
+
+    @property
+    def num_nodes(self) -> int:
+        return len(self.devices_by_node)
+
+    @cached_property
+    def num_devices(self) -> int:
+        """Devices that can be used now, that is without those of failed nodes."""
+        return sum(n for node, n in enumerate(self.devices_by_node) if node not in self.failed_nodes)
+
+    @cached_property
+    def first_device(self) -> tuple[int, ...]:
+        """Number of the first device of each node."""
+        first, starts = 0, []
+        for num in self.devices_by_node:
+            starts.append(first)
+            first += num
+        return tuple(starts)
+
+    @cached_property
+    def _nodes(self) -> tuple[int, ...]:
+        return tuple(node for node, num in enumerate(self.devices_by_node) for _ in range(num))
+
+    def node_of(self, device: int) -> int:
+        """The node that holds ``device``."""
+        return self._nodes[device]
+
+    def shape(self, devices: Iterable[int]) -> Shape:
+        """Workers per node when one worker sits on each of ``devices``."""
+        counts: dict[int, int] = {}
+        nodes = self._nodes
+        for device in devices:
+            node = nodes[device]
+            counts[node] = counts.get(node, 0) + 1
+        return tuple(counts[node] for node in sorted(counts))
+
+    def packed_shape(self, num_workers: int) -> Shape:
+        """``num_workers`` on as few nodes as possible, were the cluster empty."""
+        per_node = max(self.devices_by_node)
+        full, rest = divmod(num_workers, per_node)
+        return (per_node,) * full + ((rest,) if rest else ())
+
+    def without(self, failed_nodes: Iterable[int]) -> Cluster:
+        """The same cluster with these nodes out of use."""
+        return Cluster(self.devices_by_node, frozenset(failed_nodes))

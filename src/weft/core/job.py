@@ -1,0 +1,57 @@
+"""What a user asked for: one job and the worker counts it may have."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from weft.errors import UsageError
+
+
+@dataclass(frozen=True, slots=True)
+class JobSpec:
+    """A data-parallel job as submitted.
+
+    ``requested_workers`` is the size its owner would run it at; policies that never resize use that one.
+    ``sizes`` is the menu of worker counts; empty means every count from ``min_workers`` to ``max_workers``.
+
+    >>> JobSpec("resnet", submitted_s=0.0, max_workers=8, sizes=(1, 2, 4, 8, 16)).allowed_sizes(num_devices=6)
+    (1, 2, 4)
+    """
+
+    name: str
+    submitted_s: float
+    min_workers: int = 1
+    max_workers: int = 1
+    requested_workers: int = 1
+    sizes: tuple[int, ...] = ()
+    user: str = ""
+    weight: float = 1.0
+    priority: int = 0
+    may_share: bool = True
+    """Whether the job may take turns with another one on its devices (crossover)."""
+
+    def __post_init__(self) -> None:
+        if not self.name:
+            raise UsageError("a job has no name: give each job a unique name")
+        if not (math.isfinite(self.submitted_s) and self.submitted_s >= 0):
+            raise UsageError(f"job {self.name} is submitted at {self.submitted_s}: expected seconds >= 0")
+        if not 1 <= self.min_workers <= self.max_workers:
+            raise UsageError(
+                f"job {self.name} asks for {self.min_workers} to {self.max_workers} workers: "
+                "expected 1 <= min_workers <= max_workers"
+            )
+        if not (math.isfinite(self.weight) and self.weight > 0):
+            raise UsageError(f"job {self.name} has weight {self.weight}: expected a positive number")
+        if not self.allowed_sizes(self.max_workers):
+            raise UsageError(
+                f"job {self.name} lists sizes {self.sizes}, none of them between its {self.min_workers} "
+                f"and {self.max_workers} workers: widen the range or the menu"
+            )
+
+    def allowed_sizes(self, num_devices: int) -> tuple[int, ...]:
+        """The worker counts this job may have on ``num_devices`` devices, smallest first."""
+        top = min(self.max_workers, num_devices)
+        if not self.sizes:
+            return tuple(range(self.min_workers, top + 1))
+        return tuple(sorted({size for size in self.sizes if self.min_workers <= size <= top}))

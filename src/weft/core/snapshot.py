@@ -1,0 +1,96 @@
+"""What a policy sees, and what it answers.
+
+A decision walks one way: :class:`Snapshot` -> policy -> :class:`Allocation` -> placement -> actions; the same
+in the simulator and in the controller.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from weft.core.cluster import Cluster
+from weft.core.job import JobSpec
+from weft.core.speed import SpeedCurve
+
+
+@dataclass(frozen=True, slots=True)
+class JobView:
+    """One unfinished job at the time of a decision."""
+
+    spec: JobSpec
+    curve: SpeedCurve
+    """Step times at the sizes the job may be given now (while exploring: not far beyond those tried)."""
+    remaining_steps: float
+    """Estimate of the steps still to make."""
+    restart_s: float = 0.0
+    """What stopping the job and starting it on other devices costs it."""
+    workers: int = 0
+    """Workers it has now; 0 while it waits."""
+    partner: str | None = None
+    """The job it shares its devices with, if any."""
+    attained_device_s: float = 0.0
+    """Devices held x time so far."""
+    waited_s: float = 0.0
+    """How long it has been without workers since it last had some (or since submission)."""
+    settled_s: float = 0.0
+    """How long it has had its present workers."""
+    num_restarts: int = 0
+
+    @property
+    def name(self) -> str:
+        return self.spec.name
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """The whole state at the time of a decision.  ``jobs`` are in order of submission, names unique."""
+
+    now_s: float
+    cluster: Cluster
+    jobs: tuple[JobView, ...]
+    quotas: Mapping[str, int] = field(default_factory=dict)
+    """Most devices the jobs of a user may hold together; users not named have no limit."""
+    crossover: bool = False
+    """Whether two jobs may take turns on the same devices."""
+    handover_s: float = 0.0
+    """What one handover of a device between two jobs costs."""
+
+
+@dataclass(frozen=True, slots=True)
+class Allocation:
+    """Workers by job.  Jobs left out, or with 0, get none.
+
+    Both jobs of a pair have the same number of workers and use the same devices, which count once.
+    """
+
+    workers: Mapping[str, int]
+    pairs: tuple[tuple[str, str], ...] = ()
+    fillers: frozenset[str] = frozenset()
+    """Jobs that only run in the gaps of their partner, which keeps its speed; other pairs take turns."""
+    valid_until_s: float = float("inf")
+    """The same policy would answer the same until then, as long as no job arrives, ends or changes."""
+
+    def num_devices(self) -> int:
+        """Devices in use, those of a pair counted once."""
+        return sum(self.workers.values()) - sum(self.workers[first] for first, _ in self.pairs)
+
+    def partners(self) -> dict[str, str]:
+        """The partner of each job that has one."""
+        both = dict(self.pairs)
+        return both | {second: first for first, second in self.pairs}
+
+
+class Policy(Protocol):
+    """Decides who gets how many workers.  Free of I/O and of hidden state: same snapshot, same answer."""
+
+    @property
+    def name(self) -> str:
+        """The name a user gives it."""
+
+    def decide(self, snapshot: Snapshot) -> Allocation:
+        """The workers each job should have from now on."""
+
+    def explain(self, snapshot: Snapshot, allocation: Allocation, job: str) -> str:
+        """One sentence: why ``job`` has the workers it has in ``allocation``."""

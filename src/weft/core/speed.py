@@ -1,0 +1,54 @@
+"""How fast a job runs at each size: the only thing policies know about its inside."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+from weft.errors import UsageError
+
+
+@dataclass(frozen=True, slots=True)
+class StepTime:
+    """One training step: ``step_s`` in all, of which ``exposed_s`` the device waits for the network."""
+
+    step_s: float
+    exposed_s: float = 0.0
+
+    @property
+    def compute_s(self) -> float:
+        return self.step_s - self.exposed_s
+
+
+@dataclass(frozen=True, eq=False)
+class SpeedCurve:
+    """Step time by number of workers, measured or predicted.
+
+    Compared by identity on purpose: jobs of one kind share one curve, and policies keep what they derive
+    from a curve.
+
+    >>> SpeedCurve({1: StepTime(1.0), 4: StepTime(0.4, 0.1)}).steps_per_s(4)
+    2.5
+    """
+
+    times: Mapping[int, StepTime]
+
+    def __post_init__(self) -> None:
+        if not self.times:
+            raise UsageError("a speed curve without a size: expected at least one measured worker count")
+        for size, time in self.times.items():
+            if size < 1 or not 0 < time.step_s < float("inf") or not 0 <= time.exposed_s <= time.step_s:
+                raise UsageError(
+                    f"at {size} workers a step takes {time.step_s} s, {time.exposed_s} s of it exposed: "
+                    "expected positive finite times and exposed_s <= step_s"
+                )
+
+    @cached_property
+    def sizes(self) -> tuple[int, ...]:
+        """The worker counts for which a step time is known, smallest first."""
+        return tuple(sorted(self.times))
+
+    def steps_per_s(self, num_workers: int) -> float:
+        """Speed at ``num_workers``; no workers, no speed."""
+        return 1.0 / self.times[num_workers].step_s if num_workers else 0.0

@@ -1,0 +1,29 @@
+"""The environment of a worker: the names by which whoever starts it tells it where it is.
+
+``RANK``, ``WORLD_SIZE``, ``LOCAL_RANK``, ``LOCAL_WORLD_SIZE``, ``MASTER_ADDR`` and ``MASTER_PORT`` are torchrun's and
+mean what they mean there.  All names below are optional; a script started by hand needs none of them.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+# The folder that holds one folder per checkpoint; the same for all workers of a job.
+CHECKPOINT_DIR: Final = "WEFT_CHECKPOINT_DIR"
+# Seconds between periodic checkpoints; 0 for none.
+CHECKPOINT_EVERY_S: Final = "WEFT_CHECKPOINT_EVERY_S"
+# Path of the unix datagram socket that reports go to, and that stop requests come back from.
+CHANNEL: Final = "WEFT_CHANNEL"
+# A file whose existence asks the job to stop after a checkpoint.
+STOP_FILE: Final = "WEFT_STOP_FILE"
+# Which job this is and how often it has been started; repeated in every report, so that late ones are told apart.
+JOB_ID: Final = "WEFT_JOB_ID"
+ATTEMPT: Final = "WEFT_ATTEMPT"
+# Seconds a worker waits for the others at start, and in a collective.
+START_TIMEOUT_S: Final = "WEFT_START_TIMEOUT_S"
+COLLECTIVE_TIMEOUT_S: Final = "WEFT_COLLECTIVE_TIMEOUT_S"
+
+# Asked to stop, and stopped after a checkpoint: start again to go on.  (EX_TEMPFAIL of sysexits.)
+STOPPED_EXIT_CODE: Final = 75
+# Asked to stop, and stopped without a checkpoint (nothing was given to ``run.resume``): what SIGTERM would have done.
+STOPPED_UNSAVED_EXIT_CODE: Final = 143

@@ -1,0 +1,139 @@
+"""Policies that start everybody small and hand out the rest by marginal gain: doubling, optimus, afs."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Sequence
+
+from weft.core.snapshot import Allocation, JobView, Snapshot
+from weft.elastic.menu import Menu
+from weft.elastic.policy import BasePolicy, ordered
+from weft.elastic.rules import Room, admitted, weight_of
+
+
+class MarginalPolicy(BasePolicy):
+    """The smallest size each, in order of submission; then always the step that gains most per worker."""
+
+    def next_column(self, menu: Menu, column: int) -> int | None:
+        """The next larger size to consider."""
+        return column + 1 if column + 1 < len(menu.sizes) else None
+
+    def _decide(self, snapshot: Snapshot) -> Allocation:
+        menus = self._book.menus(snapshot.cluster, snapshot.jobs)
+        order = ordered(snapshot, self.rules, [0.0] * len(menus))
+        sizes, room = admitted(snapshot, menus, order, self.rules)
+        free = [row for row in order if row in sizes and not self.rules.pinned(snapshot.jobs[row])]
+        self._grow(snapshot.jobs, menus, sizes, free, room)
+        workers = {snapshot.jobs[row].name: size for row, size in sizes.items()}
+        valid_until_s = min(self.rules.next_due_s(snapshot), snapshot.now_s + self.rules.review_s)
+        return Allocation(workers, valid_until_s=valid_until_s)
+
+    def _grow(
+        self,
+        jobs: Sequence[JobView],
+        menus: Sequence[Menu],
+        sizes: dict[int, int],
+        free: Sequence[int],
+        room: Room,
+    ) -> None:
+        heap: list[tuple[float, int, int, int]] = []
+
+        def offer(row: int, column: int) -> None:
+            menu = menus[row]
+            after = self.next_column(menu, column)
+            if after is None:
+                return
+            added = menu.sizes[after] - menu.sizes[column]
+            saved_s = jobs[row].remaining_steps * (menu.step_s[column] - menu.step_s[after])
+            if saved_s > 0:
+                heapq.heappush(heap, (-saved_s * weight_of(jobs[row]) / added, row, column, after))
+
+        for row in free:
+            offer(row, menus[row].sizes.index(sizes[row]))
+        while heap and room.devices:
+            _, row, column, after = heapq.heappop(heap)
+            added = menus[row].sizes[after] - menus[row].sizes[column]
+            if room.fits(jobs[row], added):
+                room.take(jobs[row], added)
+                sizes[row] = menus[row].sizes[after]
+                offer(row, after)
+
+
+class Optimus(MarginalPolicy):
+    """One worker each, then one more where it saves the most remaining time."""
+
+    name = "optimus"
+    because = "the next worker always goes where it saves the most remaining time"
+    aligned = False
+
+
+class Doubling(MarginalPolicy):
+    """One worker each, then the job with the largest gain per added worker is doubled, again and again."""
+
+    name = "doubling"
+    because = "the job that gains most remaining time per added worker is doubled, until the devices are used"
+
+    def next_column(self, menu: Menu, column: int) -> int | None:
+        try:
+            return menu.sizes.index(2 * menu.sizes[column], column)
+        except ValueError:
+            return None
+
+
+class Afs(BasePolicy):
+    """Elastic sharing between short jobs and jobs that use devices well.
+
+    Jobs stand in line by remaining time.  Each next worker goes to the first of them, unless one further
+    back would gain relatively more by it (its gain measured against its speed after, that of the one in
+    front against its speed before: in doubt the shorter job wins).
+    """
+
+    name = "afs"
+    because = "a worker goes to the shortest job unless a longer one would use it better"
+
+    def _decide(self, snapshot: Snapshot) -> Allocation:
+        menus = self._book.menus(snapshot.cluster, snapshot.jobs)
+        lengths = [
+            job.remaining_steps * min(menu.step_s) / weight_of(job) if menu.sizes else float("inf")
+            for job, menu in zip(snapshot.jobs, menus, strict=True)
+        ]
+        order = ordered(snapshot, self.rules, lengths)
+        sizes, room = admitted(snapshot, menus, order, self.rules)
+        line = [row for row in order if row in sizes and not self.rules.pinned(snapshot.jobs[row])]
+        line.sort(key=lambda row: (lengths[row], row))
+        self._share_out(snapshot.jobs, menus, sizes, line, room)
+        workers = {snapshot.jobs[row].name: size for row, size in sizes.items()}
+        valid_until_s = min(self.rules.next_due_s(snapshot), snapshot.now_s + self.rules.review_s)
+        return Allocation(workers, valid_until_s=valid_until_s)
+
+    @staticmethod
+    def _share_out(
+        jobs: Sequence[JobView], menus: Sequence[Menu], sizes: dict[int, int], line: Sequence[int], room: Room
+    ) -> None:
+        columns = [menus[row].sizes.index(sizes[row]) for row in line]
+        gains = [_gains(menus[row], column) for row, column in zip(line, columns, strict=True)]
+        while room.devices:
+            front, to_beat = -1, 0.0
+            for place, (as_front, as_back) in enumerate(gains):
+                if as_back > to_beat:
+                    front, to_beat = place, as_front
+            if front < 0:
+                return
+            row = line[front]
+            after = menus[row].sizes[columns[front] + 1]
+            if room.fits(jobs[row], after - sizes[row]):
+                room.take(jobs[row], after - sizes[row])
+                sizes[row] = after
+                columns[front] += 1
+                gains[front] = _gains(menus[row], columns[front])
+            else:
+                gains[front] = (0.0, 0.0)
+
+
+def _gains(menu: Menu, column: int) -> tuple[float, float]:
+    """Gain in speed per added worker at the next size, against the speed before and against that after."""
+    if column + 1 == len(menu.sizes) or menu.step_s[column + 1] >= menu.step_s[column]:
+        return (0.0, 0.0)
+    added = menu.sizes[column + 1] - menu.sizes[column]
+    faster = menu.step_s[column] / menu.step_s[column + 1] - 1.0
+    return (faster / added, faster / (1.0 + faster) / added)

@@ -1,0 +1,122 @@
+"""Which sizes each job of a snapshot may be given, as padded arrays."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from weft.core.cluster import Cluster
+from weft.core.job import JobSpec
+from weft.core.snapshot import JobView
+from weft.core.speed import SpeedCurve
+
+FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.int64]
+
+_MAX_KEPT_MENUS = 20_000
+
+
+@dataclass(frozen=True, eq=False)
+class Menu:
+    """The sizes one kind of job may have on one cluster, smallest first, and its step times there."""
+
+    sizes: tuple[int, ...]
+    step_s: tuple[float, ...]
+    exposed_s: tuple[float, ...]
+
+    def nearest(self, wanted: int) -> int:
+        """The largest size that is not above ``wanted``, else the smallest there is."""
+        fitting = [size for size in self.sizes if size <= wanted]
+        return fitting[-1] if fitting else self.sizes[0]
+
+
+@dataclass(frozen=True, eq=False)
+class MenuTable:
+    """Menus of several jobs, padded to one width; column 0 is "no workers", padding takes for ever."""
+
+    sizes: IntArray
+    step_s: FloatArray
+    exposed_s: FloatArray
+
+
+class MenuBook:
+    """Keeps the menus that were worked out: jobs of one kind share theirs from decision to decision."""
+
+    def __init__(self, *, aligned: bool) -> None:
+        self._aligned = aligned
+        self._cluster: Cluster | None = None
+        self._rows: dict[tuple[SpeedCurve, int, int, tuple[int, ...]], int] = {}
+        self._menus: list[Menu] = []
+        self._table: MenuTable | None = None
+
+    def menus(self, cluster: Cluster, jobs: tuple[JobView, ...]) -> list[Menu]:
+        """The menu of each job; empty where the cluster is too small for it."""
+        return [self._menus[row] for row in self._row_numbers(cluster, jobs)]
+
+    def table(self, cluster: Cluster, jobs: tuple[JobView, ...]) -> MenuTable:
+        """The menus of ``jobs`` as arrays with one row each."""
+        numbers = self._row_numbers(cluster, jobs)
+        if self._table is None:
+            self._table = _padded(self._menus)
+        table = self._table
+        return MenuTable(table.sizes[numbers], table.step_s[numbers], table.exposed_s[numbers])
+
+    def _row_numbers(self, cluster: Cluster, jobs: tuple[JobView, ...]) -> list[int]:
+        if (cluster is not self._cluster and cluster != self._cluster) or len(self._rows) > _MAX_KEPT_MENUS:
+            self._cluster = cluster
+            self._rows.clear()
+            self._menus.clear()
+            self._table = None
+        numbers = []
+        for job in jobs:
+            spec = job.spec
+            key = (job.curve, spec.min_workers, spec.max_workers, spec.sizes)
+            row = self._rows.get(key)
+            if row is None:
+                row = self._rows[key] = len(self._menus)
+                self._menus.append(menu_of(spec, job.curve, cluster, aligned=self._aligned))
+                self._table = None
+            numbers.append(row)
+        return numbers
+
+
+def menu_of(spec: JobSpec, curve: SpeedCurve, cluster: Cluster, *, aligned: bool) -> Menu:
+    """The sizes ``spec`` may have on ``cluster`` for which ``curve`` knows a step time.
+
+    ``aligned`` keeps those that pack into nodes without leaving odd rests; where that would leave nothing,
+    all stay.
+    """
+    allowed = [size for size in spec.allowed_sizes(cluster.num_devices) if size in curve.times]
+    if aligned:
+        node = max(cluster.devices_by_node)
+        allowed = [size for size in allowed if packs_well(size, node)] or allowed
+    return Menu(
+        tuple(allowed),
+        tuple(curve.times[size].step_s for size in allowed),
+        tuple(curve.times[size].exposed_s for size in allowed),
+    )
+
+
+def packs_well(size: int, node: int) -> bool:
+    """Whether ``size`` is a divisor of a node, a multiple of one, or, up to four nodes, of half a node.
+
+    >>> [size for size in range(1, 25) if packs_well(size, node=4)]
+    [1, 2, 4, 6, 8, 10, 12, 14, 16, 20, 24]
+    """
+    half = node // 2 if node % 2 == 0 else node
+    return node % size == 0 or size % node == 0 or (size % half == 0 and size <= 4 * node)
+
+
+def _padded(menus: list[Menu]) -> MenuTable:
+    width = 1 + max(1, *(len(menu.sizes) for menu in menus))
+    sizes = np.zeros((len(menus), width), dtype=np.int64)
+    step_s = np.full((len(menus), width), np.inf)
+    exposed_s = np.zeros((len(menus), width))
+    for row, menu in enumerate(menus):
+        num = len(menu.sizes)
+        sizes[row, 1 : num + 1] = menu.sizes
+        step_s[row, 1 : num + 1] = menu.step_s
+        exposed_s[row, 1 : num + 1] = menu.exposed_s
+    return MenuTable(sizes, step_s, exposed_s)

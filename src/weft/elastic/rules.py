@@ -1,0 +1,106 @@
+"""What holds under every policy: pins, ageing, priorities, quotas.
+
+- A job that changed less than ``hold_s`` ago keeps what it has (the rate limit on restarts).
+- A job that has waited ``ageing_s`` is overdue: it comes before all that are not, whatever the policy
+  prefers.
+- Then higher ``priority`` first; then the policy's own order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from weft.core.snapshot import JobView, Snapshot
+from weft.elastic.menu import Menu
+from weft.errors import UsageError
+
+PRIORITY_WEIGHT = 10.0
+"""Where a policy weighs jobs instead of ordering them, a priority level counts as much as this factor."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """Limits that every policy keeps."""
+
+    ageing_s: float = 12 * 3600.0
+    hold_s: float = 0.0
+    review_s: float = 600.0
+    """Policies that weigh remaining work look again after this long even if nothing happened."""
+
+    def __post_init__(self) -> None:
+        for name in ("ageing_s", "hold_s", "review_s"):
+            if not getattr(self, name) >= 0:
+                raise UsageError(f"{name} is {getattr(self, name)}: expected seconds >= 0")
+
+    def pinned(self, job: JobView) -> bool:
+        """Whether ``job`` was changed so recently that it must be left alone."""
+        # Of two that share devices one may have to go when the other grows: they are never pinned.
+        return job.workers > 0 and job.partner is None and job.settled_s < self.hold_s
+
+    def overdue(self, job: JobView) -> bool:
+        """Whether ``job`` has waited so long that it comes first."""
+        return job.workers == 0 and job.waited_s >= self.ageing_s
+
+    def rank(self, job: JobView) -> tuple[int, float, int]:
+        """Sort key: pinned, then overdue (longest wait first), then by priority."""
+        if self.pinned(job):
+            return (0, 0.0, 0)
+        if self.overdue(job):
+            return (1, -job.waited_s, 0)
+        return (2, 0.0, -job.spec.priority)
+
+    def next_due_s(self, snapshot: Snapshot) -> float:
+        """When a pin ends or a waiting job becomes overdue: the answer may change then by itself."""
+        soonest = float("inf")
+        for job in snapshot.jobs:
+            if job.workers == 0:
+                if job.waited_s < self.ageing_s:
+                    soonest = min(soonest, self.ageing_s - job.waited_s)
+            elif self.pinned(job):
+                soonest = min(soonest, self.hold_s - job.settled_s)
+        return snapshot.now_s + soonest
+
+
+class Room:
+    """Devices and quotas that are left while an allocation is put together."""
+
+    def __init__(self, snapshot: Snapshot) -> None:
+        self.devices = snapshot.cluster.num_devices
+        self._quotas = dict(snapshot.quotas)
+
+    def fits(self, job: JobView, num: int) -> bool:
+        """Whether ``job`` may have ``num`` more devices."""
+        return num <= self.devices and num <= self._quotas.get(job.spec.user, num)
+
+    def take(self, job: JobView, num: int) -> None:
+        self.devices -= num
+        if job.spec.user in self._quotas:
+            self._quotas[job.spec.user] -= num
+
+
+def weight_of(job: JobView) -> float:
+    """Weight and priority as one factor."""
+    return job.spec.weight * PRIORITY_WEIGHT**job.spec.priority
+
+
+def remaining_s(job: JobView, menu: Menu, size: int) -> float:
+    """Time ``job`` would still run at ``size``."""
+    return job.remaining_steps * menu.step_s[menu.sizes.index(size)]
+
+
+def admitted(
+    snapshot: Snapshot, menus: Sequence[Menu], order: Sequence[int], rules: Rules
+) -> tuple[dict[int, int], Room]:
+    """The jobs that can run at all, by row, at their smallest size (a pinned one at the size it has)."""
+    room = Room(snapshot)
+    sizes: dict[int, int] = {}
+    for row in order:
+        job, menu = snapshot.jobs[row], menus[row]
+        if not menu.sizes:
+            continue
+        size = job.workers if rules.pinned(job) and job.workers in menu.sizes else menu.sizes[0]
+        if room.fits(job, size):
+            room.take(job, size)
+            sizes[row] = size
+    return sizes, room

@@ -1,0 +1,281 @@
+"""One attempt: all workers of a job from their start to the last exit.
+
+What ends an attempt before its time:
+
+    a worker fails          the others get a moment to fail too (so that the first cause can be told from the rest),
+                            then SIGTERM, then SIGKILL
+    a worker stands still   stopped by a signal for longer than ``hang_s``: as if it had failed
+    a stop request          passed on to all workers, which save and leave; a second one, or the end of
+                            ``grace_s``, kills them
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import selectors
+import signal
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from weft.core.worker_environment import STOPPED_EXIT_CODE, STOPPED_UNSAVED_EXIT_CODE
+from weft.engines.failures import Failure, Fate, explain, root_cause
+from weft.engines.launch import Worker
+from weft.engines.output import NUM_KEPT_LINES, Console, JoinedOutput, Lines
+from weft.engines.pool_client import PoolClient, StartedWorker
+
+READ_BYTES = 1 << 16
+
+
+@dataclass(frozen=True)
+class Patience:
+    """How long what may take."""
+
+    grace_s: float = 120.0  # from the first stop request to the kill: time to save
+    leave_s: float = 10.0  # for the others, once a worker has just died of the stop signal instead of saving
+    hang_s: float = 5.0  # a worker may be paused by a signal
+    settle_s: float = 0.3  # after a failure, for others that failed at the same time
+    suspect_s: float = 2.0  # the same, while all known failures may be consequences of one still to come
+    kill_s: float = 3.0  # from SIGTERM to SIGKILL after a failure
+
+
+class StopRequests(Protocol):
+    """Signals that reached the supervisor."""
+
+    def fileno(self) -> int: ...
+    def take(self) -> list[int]: ...
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How an attempt ended."""
+
+    exit_code: int
+    failures: tuple[Failure, ...] = ()
+    stopped: bool = False
+    report: tuple[str, ...] = ()
+
+
+class Member:
+    """One worker with what we have heard from it."""
+
+    def __init__(self, started: StartedWorker, num_workers: int, console: Console, log_dir: Path | None) -> None:
+        self.started = started
+        self.rank = started.worker.rank
+        self._stderr = JoinedOutput(self.rank, num_workers, console.err)
+        self._reports = Lines()
+        self._error_file = None if log_dir is None else log_dir / f"rank{self.rank}.err"
+        self.failed_at_s: float | None = None
+        self.error = ""
+        self.dead_child = ""
+        self.paused_at_s: float | None = None
+        stdout = JoinedOutput(self.rank, num_workers, console.out)
+        self.streams: dict[int, JoinedOutput | Lines] = {started.report: self._reports}
+        if self._error_file is None:
+            self.streams |= {started.out: stdout, started.err: self._stderr}
+        for file in self.streams:
+            os.set_blocking(file, False)
+
+    @property
+    def alive(self) -> bool:
+        return self.started.exit_code is None
+
+    def read(self, file: int) -> bool:
+        """Take in what there is. False when there will be no more."""
+        stream = self.streams[file]
+        try:
+            data = os.read(file, READ_BYTES)
+        except BlockingIOError:
+            return False
+        for line in stream.feed(data) or ():
+            report = json.loads(line)
+            if self.failed_at_s is None:
+                self.failed_at_s = report["time_s"]
+                self.error, self.dead_child = report["error"], report["dead_child"]
+        return bool(data)
+
+    def close(self) -> None:
+        """Print what was still under way. Processes the worker left behind may hold the pipes open: never wait."""
+        for file, stream in self.streams.items():
+            while self.read(file):
+                continue
+            stream.end()
+            os.close(file)
+
+    def stderr_tail(self) -> list[str]:
+        if self._error_file is None:
+            return self._stderr.tail()
+        return self._error_file.read_text(errors="replace").splitlines()[-NUM_KEPT_LINES:]
+
+
+class Gang:
+    """Starts the workers of one attempt and sees them through; ``log_dir`` takes their output, else the console."""
+
+    def __init__(
+        self,
+        pool: PoolClient,
+        workers: Sequence[Worker],
+        console: Console,
+        *,
+        patience: Patience = Patience(),  # noqa: B008 - frozen
+        log_dir: Path | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._pool = pool
+        self._console = console
+        self._patience = patience
+        self._clock = clock
+        self._selector = selectors.DefaultSelector()
+        self._started_s = clock()
+        self._members: list[Member] = []
+        self._failures: dict[int, Failure] = {}
+        self._stop_signal: int | None = None
+        self._ending = False  # a failure has been noticed and the others are being ended
+        self._sent: set[int] = set()  # signals of ours that a worker may have died of
+        self._kill_at_s = math.inf
+        for worker in workers:
+            started = pool.start(worker, None if log_dir is None else _log_files(log_dir, worker.rank))
+            self._members.append(Member(started, len(workers), console, log_dir))
+
+    def run(self, stops: StopRequests) -> Outcome:
+        """Until no worker is left."""
+        self._selector.register(self._pool.channel, selectors.EVENT_READ)
+        self._selector.register(stops.fileno(), selectors.EVENT_READ)
+        for member in self._members:
+            for file in member.streams:
+                self._selector.register(file, selectors.EVENT_READ, member)
+        try:
+            while any(member.alive for member in self._members):
+                for key, _ in self._selector.select(self._patience_left_s()):
+                    if key.fileobj is self._pool.channel:
+                        self._hear()
+                    elif key.fd == stops.fileno():
+                        for signum in stops.take():
+                            self._stop(signum)
+                    elif not key.data.read(key.fd):
+                        self._selector.unregister(key.fd)
+                self._judge()
+        finally:
+            self._selector.close()
+            for member in self._members:
+                member.close()
+        return self._outcome()
+
+    def _hear(self) -> None:
+        started = self._pool.hear()
+        if started is None and self._pool.cold_because:
+            self._console.say(f"workers start cold: {self._pool.cold_because}")
+        member = next((member for member in self._members if member.started is started), None)
+        if member is None:
+            return
+        if not member.alive:
+            self._note_exit(member)
+        elif member.started.paused:
+            member.paused_at_s = self._clock()
+        else:
+            member.paused_at_s = None
+
+    def _note_exit(self, member: Member) -> None:
+        while member.read(member.started.report):
+            continue
+        code = member.started.exit_code or 0
+        if code in (0, STOPPED_EXIT_CODE, STOPPED_UNSAVED_EXIT_CODE) or member.rank in self._failures:
+            return
+        failure = Failure(
+            member.rank,
+            time_s=self._clock() if member.failed_at_s is None else member.failed_at_s,
+            fate=Fate.KILLED if code < 0 else Fate.EXITED,
+            code=abs(code),
+            error=member.error,
+            dead_child=member.dead_child,
+        )
+        our_doing = (-code if code < 0 else code - 128) in self._sent
+        if our_doing and not self._ending:  # without it the others cannot agree on a step to stop after
+            self._kill_at_s = min(self._kill_at_s, self._clock() + self._patience.leave_s)
+        # Asked to stop, workers of a script without a session leave one by one and lose each other.
+        lost_each_other = self._stop_signal is not None and failure.may_be_consequence
+        if not our_doing and not lost_each_other:
+            self._failures[member.rank] = failure
+
+    def _judge(self) -> None:
+        now_s = self._clock()
+        if self._console.reader_is_gone and self._stop_signal is None:
+            self._stop(signal.SIGTERM)
+        for member in self._members:
+            since_s = member.paused_at_s
+            if member.alive and since_s is not None and now_s >= since_s + self._patience.hang_s and not self._ending:
+                words = f"it has stood still for {now_s - since_s:.0f} s, stopped by a signal; the others wait for it"
+                self._failures[member.rank] = Failure(member.rank, since_s, Fate.HUNG, error=words)
+        if self._failures and not self._ending and now_s >= self._settled_at_s():
+            self._ending = True
+            self._kill_at_s = min(self._kill_at_s, now_s + self._patience.kill_s)
+            self._signal_all(signal.SIGTERM)
+        if now_s >= self._kill_at_s:
+            self._kill()
+
+    def _settled_at_s(self) -> float:
+        unclear = all(failure.may_be_consequence for failure in self._failures.values())
+        wait_s = self._patience.suspect_s if unclear else self._patience.settle_s
+        return min(failure.time_s for failure in self._failures.values()) + wait_s
+
+    def _patience_left_s(self) -> float | None:
+        moments = [] if signal.SIGKILL in self._sent else [self._kill_at_s]
+        if not self._ending:
+            moments += [self._settled_at_s()] if self._failures else []
+            paused = [member.paused_at_s for member in self._members if member.alive]
+            moments += [since_s + self._patience.hang_s for since_s in paused if since_s is not None]
+        nearest_s = min(moments, default=math.inf)
+        return None if nearest_s == math.inf else max(0.0, nearest_s - self._clock())
+
+    def _stop(self, signum: int) -> None:
+        if self._stop_signal is not None:
+            self._console.say(
+                "asked a second time: killing the workers; what they did since the last checkpoint is lost"
+            )
+            self._kill()
+            return
+        self._stop_signal = signum
+        self._kill_at_s = self._clock() + self._patience.grace_s
+        self._console.say("stopping after this step (once more to kill)")
+        self._signal_all(signum)
+
+    def _kill(self) -> None:
+        if signal.SIGKILL not in self._sent:
+            self._signal_all(signal.SIGKILL)
+
+    def _signal_all(self, signum: int) -> None:
+        self._sent.add(signum)
+        for member in self._members:
+            if member.alive:
+                self._pool.signal(member.started, signum)
+
+    def _outcome(self) -> Outcome:
+        codes = {member.started.exit_code for member in self._members}
+        if self._failures:
+            failures = tuple(self._failures.values())
+            cause = root_cause(failures)
+            report = explain(
+                failures,
+                stderr_tail=self._members[cause.rank].stderr_tail(),
+                num_workers=len(self._members),
+                ran_s=cause.time_s - self._started_s,
+            )
+            stopped = self._stop_signal is not None
+            return Outcome(cause.exit_code, failures, stopped=stopped, report=tuple(report))
+        if codes == {0}:
+            return Outcome(0)
+        if codes <= {0, STOPPED_EXIT_CODE}:
+            return Outcome(STOPPED_EXIT_CODE, stopped=True)
+        if STOPPED_UNSAVED_EXIT_CODE in codes:
+            return Outcome(STOPPED_UNSAVED_EXIT_CODE, stopped=True)
+        return Outcome(128 + (self._stop_signal or signal.SIGTERM), stopped=True)
+
+
+def _log_files(log_dir: Path, rank: int) -> tuple[int, int]:
+    flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
+    out, err = (os.open(log_dir / f"rank{rank}.{name}", flags, 0o644) for name in ("out", "err"))
+    return out, err

@@ -1,0 +1,225 @@
+"""The process that starts workers, waits for them and sweeps up behind them.
+
+A warm pool imports torch once and forks: a worker then starts in hundredths of a second instead of seconds.
+A fork carries over memory but only the calling thread. So nothing may run in here that has threads: no OpenMP
+region, no autograd, no process group, no CUDA context. That is checked before the first fork; if importing alone
+has started a thread, the pool starts workers cold (fork and exec) and says why.
+
+The pool is the workers' parent and adopts what they leave behind. When the supervisor goes, however it goes, the
+control socket closes and the pool ends every process below itself.
+"""
+
+from __future__ import annotations
+
+import gc
+import importlib
+import os
+import selectors
+import signal
+import socket
+import sys
+import traceback
+from collections.abc import Iterable
+from typing import Any, NoReturn
+
+from weft.engines import kernel, messages
+from weft.engines.launch import SERVES_WORKERS, Worker
+from weft.engines.script import leave, run
+
+# torch.optim loads torch._dynamo with the first optimizer of a process (1.4 s of a cold start).
+PRELOADED = (
+    "torch",
+    "torch.distributed",
+    "torch.utils.data",
+    "torch._dynamo",
+    "weft.overlap",
+    "weft.worker",
+)
+
+INHERITED = "WEFT_INHERITED_FILE"  # tells a worker the number of the file it was started with, if any
+
+
+def preload(names: Iterable[str]) -> str:
+    """Import what workers will need. Returns why forking is not possible, or nothing."""
+    for name in names:
+        try:
+            importlib.import_module(name)
+        except ImportError as error:
+            if error.name is not None and error.name.split(".")[0] == name.split(".")[0]:
+                continue  # not installed: the script will do without, or say so itself
+            return f"importing {name} failed ({error})"
+        if kernel.num_threads() > 1:
+            return f"importing {name} started a thread, and a fork would leave it behind"
+    torch = sys.modules.get("torch")
+    if torch is not None and torch.cuda.is_initialized():
+        return "importing initialised CUDA, which does not survive a fork"
+    gc.collect()
+    gc.freeze()  # the collector would write to every page that workers share with us
+    return ""
+
+
+class Pool:
+    """Serves one control socket until it closes."""
+
+    def __init__(self, control: socket.socket, *, warm: bool, outlive: bool) -> None:
+        self._control = control
+        self._warm = warm
+        self._outlive = outlive
+        self._worker_of: dict[int, int] = {}  # pid -> the supervisor's number for it
+        self._training: set[int] = set()  # pids of those that have a rank
+        self._selector = selectors.DefaultSelector()
+        self._wake, self._waker = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+
+    def serve(self) -> None:
+        kernel.adopt_orphans()
+        reason = preload(PRELOADED) if self._warm else ""
+        self._warm = self._warm and not reason
+        signal.signal(signal.SIGCHLD, lambda signum, frame: None)  # a handler, so that the pipe is written to
+        signal.set_wakeup_fd(self._waker, warn_on_full_buffer=False)
+        self._selector.register(self._control, selectors.EVENT_READ)
+        self._selector.register(self._wake, selectors.EVENT_READ)
+        self._tell(kind="ready", warm=self._warm, reason=reason)
+        supervised = True
+        while supervised or (self._outlive and self._training):
+            for key, _ in self._selector.select():
+                if key.fd == self._wake:
+                    os.read(self._wake, 4096)
+                    self._reap()
+                elif not self._obey():
+                    supervised = False
+                    self._selector.unregister(self._control)
+        kernel.sweep()
+
+    def _obey(self) -> bool:
+        received = messages.receive(self._control)
+        if received is None:
+            return False
+        request, files = received
+        if request["kind"] == "start":
+            self._start(request["number"], Worker.from_json(request["worker"]), files)
+        else:
+            for pid, number in self._worker_of.items():
+                if number == request["number"]:
+                    kernel.kill(pid, request["signal"])
+        return True
+
+    def _start(self, number: int, worker: Worker, files: list[int]) -> None:
+        try:
+            pid = os.fork()
+        except OSError as error:
+            self._tell(kind="refused", number=number, reason=str(error))
+        else:
+            if pid == 0:
+                self._become(worker, files)
+            self._worker_of[pid] = number
+            if worker.rank != SERVES_WORKERS:
+                self._training.add(pid)
+            self._tell(kind="started", number=number, pid=pid)
+        finally:
+            for file in files:
+                os.close(file)
+
+    def _become(self, worker: Worker, files: list[int]) -> NoReturn:
+        """The child's side of the fork: never returns into the pool."""
+        try:
+            signal.set_wakeup_fd(-1)
+            for signum in (signal.SIGCHLD, signal.SIGTERM):
+                signal.signal(signum, signal.SIG_DFL)
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+            pool_pid = os.getppid()
+            os.setpgid(0, 0)
+            if not self._outlive:
+                kernel.die_with_parent(pool_pid)
+            self._selector.close()
+            self._control.close()
+            os.close(self._wake)
+            os.close(self._waker)
+            report_file = _redirect(files[:3])
+            if files[3:]:
+                worker.environment[INHERITED] = str(files[3])
+                os.set_inheritable(files[3], True)
+            os.chdir(worker.script.cwd)
+            os.sched_setaffinity(0, worker.cores)
+            if not self._warm:
+                _exec(worker, report_file)
+            os.environ.clear()
+            os.environ.update(worker.environment)
+            _renew_what_a_fork_copies(worker.environment)
+            leave(run(worker.script, report_file))
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            os._exit(1)
+
+    def _reap(self) -> None:
+        anything = os.WEXITED | os.WSTOPPED | os.WCONTINUED
+        while True:
+            try:
+                seen = os.waitid(os.P_ALL, 0, anything | os.WNOHANG | os.WNOWAIT)
+            except ChildProcessError:
+                return
+            if seen is None:
+                return
+            pid = seen.si_pid
+            number = self._worker_of.get(pid)
+            over = seen.si_code in (os.CLD_EXITED, os.CLD_KILLED, os.CLD_DUMPED)
+            if over and number is not None:
+                # Its data loaders and whatever else it started. Before the pid is given back: it names the group.
+                kernel.kill_group(pid, signal.SIGKILL)
+                del self._worker_of[pid]
+                self._training.discard(pid)
+            os.waitid(os.P_PID, pid, os.WEXITED if over else os.WSTOPPED | os.WCONTINUED)
+            if number is None:
+                continue
+            if over:
+                code = seen.si_status if seen.si_code == os.CLD_EXITED else -seen.si_status
+                self._tell(kind="exited", number=number, code=code)
+            else:
+                self._tell(kind="resumed" if seen.si_code == os.CLD_CONTINUED else "paused", number=number)
+
+    def _tell(self, **event: Any) -> None:
+        try:
+            messages.send(self._control, event)
+        except OSError:  # the supervisor is gone; select() will say so
+            return
+
+
+def _redirect(files: list[int]) -> int:
+    """Put the worker's own output in place of the pool's. Returns the file for failure reports."""
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    out, err, report = files
+    for source, target in ((nothing, 0), (out, 1), (err, 2)):
+        os.dup2(source, target)
+    os.close(nothing)
+    os.close(out)
+    os.close(err)
+    return report
+
+
+def _exec(worker: Worker, report_file: int) -> NoReturn:
+    script = worker.script
+    os.set_inheritable(report_file, True)
+    kind = "module" if script.is_module else "file"
+    command = [sys.executable, "-m", "weft.engines.script", str(report_file), kind, script.target, *script.args]
+    os.execve(sys.executable, command, {"PYTHONUNBUFFERED": "1", **worker.environment})
+
+
+def _renew_what_a_fork_copies(environment: dict[str, str]) -> None:
+    """State that a fresh interpreter would have had to itself."""
+    if hasattr(sys.stdout, "reconfigure"):
+        sys.stdout.reconfigure(line_buffering=True)
+    if (numpy := sys.modules.get("numpy")) is not None:
+        numpy.random.seed()  # all workers would draw the same "random" numbers
+    threads = environment.get("OMP_NUM_THREADS", "")
+    if (torch := sys.modules.get("torch")) is not None and threads.isdigit() and int(threads) > 0:
+        torch.set_num_threads(int(threads))  # OpenMP read the variable when it was loaded, in the pool
+
+
+def main() -> None:
+    control, mode, ending = sys.argv[1:]
+    with socket.socket(fileno=int(control)) as channel:
+        Pool(channel, warm=mode == "warm", outlive=ending == "outlive").serve()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,141 @@
+"""The supervisor's end of a pool: start workers, signal them, hear what becomes of them."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from weft.engines import kernel, messages
+from weft.engines.launch import Worker
+from weft.errors import WeftError
+
+
+class PoolLost(WeftError):
+    """The process that starts workers is gone."""
+
+
+@dataclass
+class StartedWorker:
+    """A worker that was asked for. The three files are our ends of its output and of its failure report."""
+
+    number: int
+    worker: Worker
+    out: int
+    err: int
+    report: int
+    pid: int | None = None  # unknown until the pool has forked it
+    exit_code: int | None = None  # negative: the signal that killed it
+    paused: bool = False
+
+
+@dataclass
+class PoolClient:
+    """One pool process and the workers in it."""
+
+    channel: socket.socket
+    process: subprocess.Popen[bytes]
+    ready: bool = False
+    cold_because: str = ""
+    workers: dict[int, StartedWorker] = field(default_factory=dict)  # those not known to have ended
+    _numbers: Iterator[int] = field(default_factory=itertools.count)
+
+    @staticmethod
+    def launch(*, warm: bool, environment: Mapping[str, str], outlive: bool = False) -> PoolClient:
+        """Start a pool process. Returns at once: requests wait in the socket while it imports torch."""
+        ours, theirs = socket.socketpair()
+        mode, ending = ("warm" if warm else "cold"), ("outlive" if outlive else "end")
+        # -P: the user's folder may hold a file that shadows a module of ours. One OpenMP and BLAS thread: the pool
+        # computes nothing, and threads started by an import would forbid forking.
+        command = [sys.executable, "-P", "-m", "weft.engines.pool", str(theirs.fileno()), mode, ending]
+        single = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
+        with theirs:
+            process = subprocess.Popen(
+                command,
+                env={**environment, **single},
+                pass_fds=[theirs.fileno()],
+                stdin=subprocess.DEVNULL,
+                start_new_session=True,  # Ctrl-C goes to the supervisor, which decides what it means
+            )
+        return PoolClient(ours, process)
+
+    def start(
+        self, worker: Worker, files: tuple[int, int] | None = None, inherited: Sequence[int] = ()
+    ) -> StartedWorker:
+        """Ask for one worker. ``files`` take its output instead of pipes to us; ``inherited`` stay open in it."""
+        number = next(self._numbers)
+        report, their_report = os.pipe2(os.O_CLOEXEC)
+        if files is None:
+            out, their_out = os.pipe2(os.O_CLOEXEC)
+            err, their_err = os.pipe2(os.O_CLOEXEC)
+        else:
+            (their_out, their_err), (out, err) = files, (-1, -1)
+        try:
+            messages.send(
+                self.channel,
+                {"kind": "start", "number": number, "worker": worker.to_json()},
+                [their_out, their_err, their_report, *inherited],
+            )
+        except OSError as error:
+            raise self._lost() from error
+        finally:
+            for file in (their_out, their_err, their_report):
+                os.close(file)
+        started = StartedWorker(number, worker, out, err, report)
+        self.workers[number] = started
+        return started
+
+    def signal(self, worker: StartedWorker, signum: int) -> None:
+        """Through the pool, which knows whether the pid still means this worker."""
+        try:
+            messages.send(self.channel, {"kind": "signal", "number": worker.number, "signal": int(signum)})
+        except OSError as error:
+            raise self._lost() from error
+
+    def hear(self) -> StartedWorker | None:
+        """Take in one event and return the worker it was about. Blocks: call it when the channel is readable."""
+        received = messages.receive(self.channel)
+        if received is None:
+            raise self._lost()
+        event: dict[str, Any] = received[0]
+        if event["kind"] == "ready":
+            self.ready, self.cold_because = True, event["reason"]
+            return None
+        worker = self.workers[event["number"]]
+        match event["kind"]:
+            case "started":
+                worker.pid = event["pid"]
+            case "exited":
+                worker.exit_code = event["code"]
+                del self.workers[worker.number]
+            case "refused":
+                raise WeftError(
+                    f"worker {worker.worker.rank} could not be started ({event['reason']}): "
+                    "`ulimit -u` and the machine's memory set how many processes there may be"
+                )
+            case change:
+                worker.paused = change == "paused"
+        return worker
+
+    def close(self) -> None:
+        """End every worker and the pool itself."""
+        self.channel.close()
+        self.process.wait()
+
+    def abandon(self) -> None:
+        """After the pool was lost: end what it left to us."""
+        self.channel.close()
+        self.process.kill()
+        self.process.wait()
+        kernel.sweep()
+
+    def _lost(self) -> PoolLost:
+        return PoolLost(
+            "the process that starts the workers is gone, and they with it: was it killed, or out of memory? "
+            "(`dmesg` shows the kernel's kills)"
+        )

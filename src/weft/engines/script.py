@@ -1,0 +1,127 @@
+"""Inside a worker: run the user's script as if it had been started alone, and say at once when it fails.
+
+The same code serves both kinds of start. A warm worker is forked and calls :func:`run`; a cold one is a fresh
+interpreter (``python -m weft.engines.script``).
+"""
+
+from __future__ import annotations
+
+import atexit
+import ctypes
+import json
+import os
+import runpy
+import signal
+import sys
+import threading
+import time
+from pathlib import Path
+from types import TracebackType
+
+from weft.engines.launch import Script
+
+INTERRUPTED = 130  # what shells report for a program ended by SIGINT
+CHILD_ENDS_S = 0.1
+
+
+def run(script: Script, report_file: int) -> int:
+    """Run the script as ``__main__`` and return the exit code Python would have left with."""
+    sys.argv = [script.target, *script.args]
+    try:
+        if script.is_module:
+            sys.path.insert(0, os.getcwd())
+            runpy.run_module(script.target, run_name="__main__", alter_sys=True)
+        else:
+            sys.path.insert(0, str(Path(script.target).resolve().parent))
+            runpy.run_path(script.target, run_name="__main__")
+    except SystemExit as leaving:
+        return _exit_code(leaving, report_file)
+    except KeyboardInterrupt:
+        _report(report_file, "KeyboardInterrupt")
+        return INTERRUPTED
+    except BaseException as error:
+        # Before the traceback is printed and the sockets close: the others fail as soon as they do.
+        lost_a_connection = isinstance(error, ConnectionError | EOFError)
+        _report(report_file, f"{type(error).__name__}: {error}".removesuffix(": "), lost_a_connection)
+        error.__traceback__ = _from_script_on(error.__traceback__)  # torch's own hook looks here, not at its argument
+        sys.excepthook(type(error), error, error.__traceback__)
+        return 1
+    return 0
+
+
+def leave(code: int) -> None:
+    """End this process as the interpreter would, without the time it takes to tear down every module."""
+    threading._shutdown()  # type: ignore[attr-defined]  # waits for the threads that are no daemons
+    atexit._run_exitfuncs()
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except (OSError, ValueError):  # closed by the script, or nobody reads any more
+            continue
+    ctypes.CDLL(None).fflush(None)  # what C code printed
+    os._exit(code)
+
+
+def _exit_code(leaving: SystemExit, report_file: int) -> int:
+    code = leaving.code
+    if code is None:
+        return 0
+    if not isinstance(code, int):
+        print(code, file=sys.stderr)
+        _report(report_file, str(code))
+        return 1
+    if code != 0:
+        _report(report_file, "")
+    return code & 0xFF
+
+
+def _report(report_file: int, error: str, lost_a_connection: bool = False) -> None:
+    report = {
+        "time_s": time.monotonic(),
+        "error": error.strip().partition("\n")[0][:500],
+        "dead_child": _dead_child(CHILD_ENDS_S if lost_a_connection else 0.0),
+    }
+    try:
+        os.write(report_file, (json.dumps(report) + "\n").encode())
+    except OSError:  # the supervisor is gone: there is nobody to tell
+        return
+
+
+def _dead_child(patience_s: float) -> str:
+    """A child process that failed and that nobody has waited for yet.
+
+    When a data loader is killed, what its parent raises is often no more than a lost connection: the kernel
+    closes a dying process's files before it declares it dead.
+    """
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # torch's handler would raise in the midst of this
+    latest_s = time.monotonic() + patience_s
+    while True:
+        try:
+            seen = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+        except ChildProcessError:
+            return ""
+        if seen is not None or time.monotonic() >= latest_s:
+            break
+        time.sleep(0.005)
+    if seen is None or seen.si_status == 0:
+        return ""
+    end = "left with exit code" if seen.si_code == os.CLD_EXITED else "was killed by signal"
+    return f"its child process {seen.si_pid} (a DataLoader worker?) {end} {seen.si_status}"
+
+
+def _from_script_on(trace: TracebackType | None) -> TracebackType | None:
+    """The traceback without our frames and runpy's, as the user knows it from ``python train.py``."""
+    frame = trace
+    while frame is not None and frame.tb_frame.f_code.co_filename in (__file__, runpy.run_path.__code__.co_filename):
+        frame = frame.tb_next
+    return frame  # None for a syntax error in the script itself
+
+
+def main() -> None:
+    report_file, kind, target, *args = sys.argv[1:]
+    sys.path.pop(0)  # the folder that `-m` looked for us in
+    leave(run(Script(target, tuple(args), is_module=kind == "module"), int(report_file)))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,135 @@
+"""What ``weft run`` does: attempts, signals, restarts and the exit code."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import FrameType, TracebackType
+
+from weft.core.worker_environment import CHECKPOINT_DIR, STOPPED_EXIT_CODE
+from weft.engines import kernel
+from weft.engines.gang import Gang, Outcome, Patience
+from weft.engines.launch import Devices, Script, gang
+from weft.engines.output import Console
+from weft.engines.pool_client import PoolClient, PoolLost
+from weft.engines.ports import ReservedPort
+from weft.engines.rendezvous import Rendezvous
+
+
+@dataclass(frozen=True)
+class Run:
+    """One job without a controller."""
+
+    script: Script
+    num_workers: int
+    devices: Devices
+    environment: Mapping[str, str]
+    max_restarts: int = 0
+    warm: bool = True
+    outlive: bool = False
+    log_dir: Path | None = None
+    patience: Patience = field(default_factory=Patience)
+
+
+class CaughtSignals:
+    """SIGINT, SIGTERM and SIGHUP as something to select on, while the block lasts."""
+
+    SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+    def __init__(self) -> None:
+        self._wake, self._waker = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        self._before: dict[int, signal._HANDLER] = {}
+        self._wakeup_before = -1
+
+    def fileno(self) -> int:
+        return self._wake
+
+    def take(self) -> list[int]:
+        """Signals since the last call, oldest first."""
+        try:
+            return list(os.read(self._wake, 4096))
+        except BlockingIOError:
+            return []
+
+    def __enter__(self) -> CaughtSignals:
+        self._before = {signum: signal.signal(signum, _noticed) for signum in self.SIGNALS}
+        self._wakeup_before = signal.set_wakeup_fd(self._waker, warn_on_full_buffer=False)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        signal.set_wakeup_fd(self._wakeup_before)
+        for signum, handler in self._before.items():
+            signal.signal(signum, handler)
+        os.close(self._wake)
+        os.close(self._waker)
+
+
+def _noticed(signum: int, frame: FrameType | None) -> None:
+    """The interpreter has already written the number to the pipe that select() watches."""
+
+
+def supervise(run: Run, console: Console) -> int:
+    """Run the job to its end and return the exit code to leave with."""
+    kernel.adopt_orphans()  # should the pool be killed, its workers' children come to us
+    with CaughtSignals() as signals:
+        pool = _launch_pool(run)
+        try:
+            attempt = 0
+            while True:
+                try:
+                    outcome = _attempt(run, attempt, pool, signals, console)
+                except PoolLost as lost:
+                    pool.abandon()
+                    outcome = Outcome(lost.exit_code, report=(str(lost),))
+                console.say(*_last_words(outcome, run))
+                stop_asked = outcome.stopped or bool(signals.take())
+                if outcome.exit_code in (0, STOPPED_EXIT_CODE) or stop_asked or attempt == run.max_restarts:
+                    return outcome.exit_code
+                console.say(f"restart {attempt + 1} of {run.max_restarts}, {_whence(run)}")
+                attempt += 1
+                if pool.process.returncode is not None:
+                    pool = _launch_pool(run)
+        finally:
+            pool.close()
+
+
+def _launch_pool(run: Run) -> PoolClient:
+    return PoolClient.launch(warm=run.warm, environment=run.environment, outlive=run.outlive)
+
+
+def _attempt(run: Run, attempt: int, pool: PoolClient, signals: CaughtSignals, console: Console) -> Outcome:
+    # Only a process with torch can serve the store; a cold one would take longer to load it than rank 0 does.
+    with Rendezvous(pool) if run.warm else ReservedPort() as place:
+        workers = gang(
+            run.script,
+            num_workers=run.num_workers,
+            devices=run.devices,
+            port=place.port,
+            environment={**run.environment, **place.environment},
+            attempt=attempt,
+        )
+        started = Gang(pool, workers, console, patience=run.patience, log_dir=run.log_dir)
+        place.serve(run.environment, run.devices.cores)
+        return started.run(signals)
+
+
+def _last_words(outcome: Outcome, run: Run) -> tuple[str, ...]:
+    if outcome.report:
+        return outcome.report
+    if outcome.exit_code == STOPPED_EXIT_CODE:
+        return ("stopped after a checkpoint: the same command goes on from there, with any number of workers",)
+    if outcome.stopped:
+        return ("stopped without a checkpoint",)
+    return ()
+
+
+def _whence(run: Run) -> str:
+    folder = run.environment.get(CHECKPOINT_DIR)
+    if folder:
+        return f"from the newest checkpoint in {folder}"
+    return "from its newest checkpoint if the script keeps any"

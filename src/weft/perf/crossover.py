@@ -1,0 +1,153 @@
+"""How fast two jobs run when they take turns on the same devices.
+
+One computes while the other waits for the network.  With c the compute, e the exposed and n the network time
+of a step and h a handover, a round in which each job makes one step takes
+
+    T* = max(sum(c + h), max(c + e), sum n when they share one link)
+
+where for n the exposed time stands in when nothing else was measured.  Two ways of sharing follow from it.
+
+[Note: taking turns]
+Jobs with steps of different length do better when the shorter one makes k steps in a round.  These must fit
+between two computations of the longer job; the last exchange runs under the longer job's computation:
+
+    T*(k) = max(c_long + h + k (c_short + h) + (k - 1) e_short, c_long + e_long, k (c_short + e_short), sum n)
+
+[Note: primary and filler]
+The primary keeps its speed, T* = c + e of the primary, and the filler gets g = e - 2 h of every round.  It
+hands the device back at the next border between layers, which a handover pays for, so that its own
+computation may stretch over many rounds: k may be a fraction.  When a filler step is done its exchange
+begins, and what is left of that gap (half of it on average) cannot be used, nor can later gaps while the
+exchange lasts:
+
+    k = g / (c_filler + min(e_filler, g / 2) + max(0, e_filler - g / 2 - c) g / T*)
+
+and never more than the link or the filler itself could do.  Gaps under three handovers are left alone.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from weft.core.speed import StepTime
+
+FloatArray = NDArray[np.float64]
+
+MAX_STEPS_PER_ROUND = 8
+"""More steps of the short job in a round gain little and make the long one wait ever more often."""
+
+MIN_GAIN = 0.05
+"""Pairs that do less than this much more than one after the other are not worth it."""
+
+MIN_GAP_HANDOVERS = 3.0
+
+
+@dataclass(frozen=True, slots=True)
+class PairSpeed:
+    """Two jobs sharing devices: their speeds, and the gain over running one after the other."""
+
+    first_steps_per_s: float
+    second_steps_per_s: float
+    gain: float
+    """Work done per unit of time, where each job alone on the devices does 1."""
+
+
+def round_s(long: StepTime, short: StepTime, num_short_steps: int = 1, handover_s: float = 0.0) -> float:
+    """T*(k): time of a round of one step of ``long`` and ``num_short_steps`` of ``short``.
+
+    >>> round_s(StepTime(2.0, exposed_s=1.0), StepTime(2.0, exposed_s=1.0))
+    2.0
+    """
+    long_s, long_e = np.float64(long.step_s), np.float64(long.exposed_s)
+    return float(_round(long_s, long_e, short.step_s, short.exposed_s, num_short_steps, handover_s))
+
+
+def turns_speed(first: StepTime, second: StepTime, handover_s: float = 0.0) -> PairSpeed:
+    """The best round for two jobs that take turns.
+
+    >>> turns_speed(StepTime(2.0, exposed_s=1.0), StepTime(2.0, exposed_s=1.0)).gain
+    2.0
+    """
+    return _single(turns_speeds(*_arrays(first, second), handover_s))
+
+
+def filler_speed(primary: StepTime, filler: StepTime, handover_s: float = 0.0) -> PairSpeed:
+    """``primary`` at its own speed, ``filler`` in its gaps.
+
+    >>> filler_speed(StepTime(2.0, exposed_s=0.5), StepTime(1.0)).second_steps_per_s
+    0.25
+    """
+    return _single(filler_speeds(*_arrays(primary, filler), handover_s))
+
+
+def turns_speeds(
+    step_s: FloatArray,
+    exposed_s: FloatArray,
+    other_step_s: FloatArray,
+    other_exposed_s: FloatArray,
+    handover_s: float,
+) -> tuple[FloatArray, FloatArray, FloatArray]:
+    """:func:`turns_speed` for whole arrays: steps per second of each side, and the gain."""
+    swapped = (step_s < other_step_s) | ((step_s == other_step_s) & (exposed_s < other_exposed_s))
+    long, short = np.where(swapped, other_step_s, step_s), np.where(swapped, step_s, other_step_s)
+    long_e = np.where(swapped, other_exposed_s, exposed_s)
+    short_e = np.where(swapped, exposed_s, other_exposed_s)
+    k = np.arange(1, MAX_STEPS_PER_ROUND + 1).reshape(-1, *([1] * step_s.ndim))
+    time_s = _round(long, long_e, short, short_e, k, handover_s)
+    gain = (long + k * short) / time_s
+    best = np.argmax(gain * (1 - 1e-9 * k), axis=0)[None]
+    time_s = np.take_along_axis(time_s, best, 0)[0]
+    gain = np.take_along_axis(gain, best, 0)[0]
+    short_per_s = (best[0] + 1) / time_s
+    return np.where(swapped, short_per_s, 1 / time_s), np.where(swapped, 1 / time_s, short_per_s), gain
+
+
+def filler_speeds(
+    step_s: FloatArray,
+    exposed_s: FloatArray,
+    filler_step_s: FloatArray,
+    filler_exposed_s: FloatArray,
+    handover_s: float,
+) -> tuple[FloatArray, FloatArray, FloatArray]:
+    """:func:`filler_speed` for whole arrays: steps per second of primary and filler, and the gain."""
+    gap = np.where(exposed_s >= MIN_GAP_HANDOVERS * handover_s, exposed_s - 2 * handover_s, 0.0)
+    gap = np.maximum(gap, 0.0)
+    half = gap / 2
+    compute, filler_compute = step_s - exposed_s, filler_step_s - filler_exposed_s
+    late = np.maximum(0.0, filler_exposed_s - half - compute)
+    needed = filler_compute + np.minimum(filler_exposed_s, half) + late * gap / step_s
+    k = gap / np.maximum(needed, 1e-300)
+    k = np.minimum(k, step_s / filler_step_s)
+    k = np.minimum(k, compute / np.maximum(filler_exposed_s, 1e-300))  # the link is the primary's for the rest
+    filler_per_s = k / step_s
+    return 1 / step_s, filler_per_s, 1 + filler_per_s * filler_step_s
+
+
+def _round(
+    long: FloatArray | np.float64,
+    long_e: FloatArray | np.float64,
+    short: FloatArray | float,
+    short_e: FloatArray | float,
+    k: NDArray[np.int64] | int,
+    handover_s: float,
+) -> FloatArray:
+    alternating = long - long_e + handover_s + k * (short - short_e + handover_s) + (k - 1) * short_e
+    rounds: FloatArray = np.maximum(np.maximum(alternating, long), np.maximum(k * short, long_e + k * short_e))
+    return rounds
+
+
+def _arrays(first: StepTime, second: StepTime) -> tuple[FloatArray, FloatArray, FloatArray, FloatArray]:
+    return (
+        np.array([first.step_s]),
+        np.array([first.exposed_s]),
+        np.array([second.step_s]),
+        np.array([second.exposed_s]),
+    )
+
+
+def _single(speeds: tuple[FloatArray, FloatArray, FloatArray]) -> PairSpeed:
+    first, second, gain = speeds
+    return PairSpeed(float(first[0]), float(second[0]), float(gain[0]))

@@ -1,0 +1,35 @@
+"""What stopping and starting a job costs, learned from its restarts."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from weft.errors import UsageError
+
+DEFAULT_S = 30.0
+_PRIOR_WEIGHT = 2.0
+_KEPT = 20
+
+
+@dataclass(frozen=True, slots=True)
+class RestartCost:
+    """The last restarts of a job on top of what is assumed before the first.
+
+    >>> RestartCost().estimate_s, RestartCost().observed(10.0).observed(10.0).estimate_s
+    (30.0, 20.0)
+    """
+
+    prior_s: float = DEFAULT_S
+    seen_s: tuple[float, ...] = ()
+
+    @property
+    def estimate_s(self) -> float:
+        """The prior counts as much as two restarts."""
+        return (self.prior_s * _PRIOR_WEIGHT + math.fsum(self.seen_s)) / (_PRIOR_WEIGHT + len(self.seen_s))
+
+    def observed(self, restart_s: float) -> RestartCost:
+        """With one more restart, the oldest forgotten."""
+        if not (math.isfinite(restart_s) and restart_s >= 0):
+            raise UsageError(f"a restart took {restart_s} s: expected a finite number >= 0")
+        return RestartCost(self.prior_s, (*self.seen_s, restart_s)[-_KEPT:])

@@ -1,0 +1,85 @@
+"""What the policy is told about a job, as opposed to what is true of it."""
+
+from __future__ import annotations
+
+import random
+
+from weft.core.cluster import Cluster
+from weft.core.speed import SpeedCurve, StepTime
+from weft.perf.fitting import MAX_EXTRAPOLATION, SpeedSample, fit_speed
+from weft.sim.lifecycle import JobRun
+from weft.sim.options import SimulationOptions
+from weft.sim.workload import Profile
+
+
+class Knowledge:
+    """Speed curves and remaining work as the policy believes them to be."""
+
+    def __init__(self, cluster: Cluster, options: SimulationOptions) -> None:
+        self._cluster = cluster
+        self._options = options
+        self._true: dict[Profile, SpeedCurve] = {}
+        self._explored: dict[tuple[Profile, frozenset[int]], SpeedCurve] = {}
+        self._wrong: dict[tuple[str, SpeedCurve], SpeedCurve] = {}
+        self._factor: dict[str, float] = {}
+
+    def curve(self, run: JobRun) -> SpeedCurve:
+        """Step times by size, packed on as few nodes as possible."""
+        curve = self._curve_of(run.job.profile)
+        if self._options.explore:
+            curve = self._explored_curve(run, curve)
+        if self._options.prediction_error:
+            curve = self._wrong_curve(run, curve)
+        return curve
+
+    def remaining_steps(self, run: JobRun) -> float:
+        """The estimate is off by the same factor all along, as that of a wrong target would be."""
+        if not self._options.prediction_error:
+            return run.remaining_steps
+        name = run.name
+        if name not in self._factor:
+            draw = random.Random(f"steps {self._options.seed} {name}")
+            self._factor[name] = draw.lognormvariate(0.0, self._options.prediction_error)
+        return run.remaining_steps * self._factor[name]
+
+    def _curve_of(self, profile: Profile) -> SpeedCurve:
+        curve = self._true.get(profile)
+        if curve is None:
+            cluster = self._cluster
+            sizes = [size for size in profile.sizes if size <= cluster.num_devices]
+            times = {size: profile.step_time(cluster.packed_shape(size)) for size in sizes}
+            curve = self._true[profile] = SpeedCurve(times)
+        return curve
+
+    def _explored_curve(self, run: JobRun, true: SpeedCurve) -> SpeedCurve:
+        """Only what was tried is known: the smallest size at first, later up to twice the largest tried."""
+        allowed = [size for size in run.job.spec.allowed_sizes(self._cluster.num_devices) if size in true.times]
+        tried = frozenset(size for size in run.tried if size in true.times)
+        if not tried:
+            return self._explored.setdefault(
+                (run.job.profile, frozenset({-allowed[0]})), SpeedCurve({allowed[0]: true.times[allowed[0]]})
+            )
+        key = (run.job.profile, tried)
+        if key not in self._explored:
+            samples = [
+                SpeedSample(self._cluster.packed_shape(size), true.times[size].step_s, true.times[size].exposed_s)
+                for size in sorted(tried)
+            ]
+            sizes = [size for size in true.sizes if size <= MAX_EXTRAPOLATION * max(tried)]
+            self._explored[key] = fit_speed(samples).curve(sizes, self._cluster)
+        return self._explored[key]
+
+    def _wrong_curve(self, run: JobRun, curve: SpeedCurve) -> SpeedCurve:
+        key = (run.name, curve)
+        if key not in self._wrong:
+            draw = random.Random(f"speed {self._options.seed} {run.name}")
+            factors = {
+                size: draw.lognormvariate(0.0, self._options.prediction_error) for size in range(1, 1 + curve.sizes[-1])
+            }
+            self._wrong[key] = SpeedCurve(
+                {
+                    size: StepTime(time.step_s * factors[size], time.exposed_s * factors[size])
+                    for size, time in curve.times.items()
+                }
+            )
+        return self._wrong[key]

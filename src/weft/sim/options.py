@@ -1,0 +1,39 @@
+"""The knobs of a replay."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from weft.errors import UsageError
+
+
+@dataclass(frozen=True, slots=True)
+class SimulationOptions:
+    """Everything that shapes a replay besides the workload, the cluster and the policy."""
+
+    decision_interval_s: float = 60.0
+    """Decisions are made at multiples of this; 0: at the very moment something changes."""
+    restart_s: float = 30.0
+    """What starting on new devices costs a job, each time."""
+    seed: int = 0
+    prediction_error: float = 0.0
+    """Relative error (standard deviation) of the step times and remaining steps the policy is told."""
+    explore: bool = False
+    """True: speeds are known only at sizes already tried, and predicted up to twice the largest of them."""
+    crossover: bool = False
+    handover_s: float = 0.001
+    node_mtbf_s: float = 0.0
+    """Mean time between failures of one node; 0: nodes never fail."""
+    node_repair_s: float = 1800.0
+    explained_jobs: frozenset[str] = frozenset()
+    """Jobs for which every decision is put into words (costs time)."""
+    record: bool = True
+    """Keep events and spans; False for very long logs of which only the completion times matter."""
+
+    def __post_init__(self) -> None:
+        for name in ("decision_interval_s", "restart_s", "prediction_error", "handover_s", "node_mtbf_s"):
+            value = getattr(self, name)
+            if not 0 <= value < float("inf"):
+                raise UsageError(f"{name} is {value}: expected a finite number >= 0")
+        if not 0 < self.node_repair_s < float("inf"):
+            raise UsageError(f"node_repair_s is {self.node_repair_s}: expected a positive number")

@@ -1,0 +1,1 @@
+"""The measurements behind ``weft bench elastic``: each study takes data and returns rows."""

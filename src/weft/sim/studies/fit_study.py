@@ -1,0 +1,54 @@
+"""How well the speed model predicts sizes it was not shown, on the public measurements."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from weft.core.cluster import Cluster
+from weft.perf.fit_quality import fit_quality
+from weft.perf.fitting import SpeedSample
+from weft.sim.readers.applications import ApplicationFolder
+
+SIZES = (1, 2, 4, 8, 12, 16, 24, 32, 48, 64)
+# Source -> where it is, and the devices of a node there (T4 nodes of four, A100 servers of eight).
+SOURCES = {"elasticflow": ("elasticflow/A100", 8), "pollux": ("pollux/profiles", 4)}
+
+
+def fit_rows(data: Path) -> list[dict[str, Any]]:
+    """One row per source: median and worst relative error over all sizes left out, one at a time."""
+    rows = []
+    for source, (folder, devices_per_node) in SOURCES.items():
+        if not (data / folder).is_dir():
+            continue
+        cluster = Cluster.uniform(max(SIZES) // devices_per_node, devices_per_node)
+        tables = list(sample_tables(ApplicationFolder(data / folder), cluster))
+        quality = fit_quality(tables)
+        rows.append(
+            {
+                "source": source,
+                "curves": len(tables),
+                "sizes_left_out": quality.num_predictions,
+                "median_error": round(quality.median_error, 4),
+                "worst_error": round(quality.worst_error, 4),
+            }
+        )
+    return rows
+
+
+def sample_tables(applications: ApplicationFolder, cluster: Cluster) -> Iterator[list[SpeedSample]]:
+    """The measured curve of every application and batch size, workers packed on as few nodes as possible."""
+    for name in applications.names():
+        application = applications.application(name)
+        for batch_size in application.batch_sizes:
+            profile = application.profile(batch_size)
+            samples = []
+            for size in SIZES:
+                if size in profile.sizes:
+                    shape = cluster.packed_shape(size)
+                    time = profile.step_time(shape)
+                    samples.append(SpeedSample(shape, time.step_s, time.exposed_s))
+            # With fewer than three sizes there is nothing to learn from and something to predict at once.
+            if len(samples) >= 3:
+                yield samples

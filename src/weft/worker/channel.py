@@ -1,0 +1,79 @@
+"""The controller's channel: reports go out, stop requests come back, and training never waits for either.
+
+A unix datagram socket.  Each report is one JSON datagram; when the controller is slow, gone or not there yet, it is
+dropped.  The controller answers to the address a report came from.
+"""
+
+from __future__ import annotations
+
+import json
+import socket
+import time
+from collections.abc import Callable
+from typing import Any
+
+_RECONNECT_EVERY_S = 1.0
+_MAX_MESSAGE_BYTES = 1 << 16
+
+
+class Channel:
+    """This worker's end."""
+
+    def __init__(self, path: str, now: Callable[[], float] = time.monotonic) -> None:
+        self._path = path
+        self._now = now
+        self._socket: socket.socket | None = None
+        self._next_try_s = float("-inf")
+        self.num_dropped = 0
+
+    def send(self, message: dict[str, Any]) -> bool:
+        """Whether the message is on its way; ``False`` when it was dropped."""
+        connection = self._connected()
+        if connection is not None:
+            try:
+                connection.send(json.dumps(message).encode())
+                return True
+            except BlockingIOError:
+                pass  # the controller does not keep up: the next report says more than this one
+            except OSError:
+                self.close()
+        self.num_dropped += 1
+        return False
+
+    def receive(self) -> list[dict[str, Any]]:
+        """What has come since the last look; anything that is not a message is ignored."""
+        connection = self._connected()
+        messages: list[dict[str, Any]] = []
+        while connection is not None:
+            try:
+                data = connection.recv(_MAX_MESSAGE_BYTES)
+            except BlockingIOError:
+                break
+            except OSError:
+                self.close()
+                break
+            try:
+                message = json.loads(data)
+            except ValueError:
+                continue
+            if isinstance(message, dict):
+                messages.append(message)
+        return messages
+
+    def close(self) -> None:
+        if self._socket is not None:
+            self._socket.close()
+            self._socket = None
+
+    def _connected(self) -> socket.socket | None:
+        if self._socket is None and self._now() >= self._next_try_s:
+            self._next_try_s = self._now() + _RECONNECT_EVERY_S
+            connection = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC | socket.SOCK_NONBLOCK)
+            try:
+                connection.bind("")  # an address of our own choosing by the kernel, to be answered at
+                connection.connect(self._path)
+            except OSError:
+                connection.close()
+            else:
+                self._socket = connection
+        return self._socket

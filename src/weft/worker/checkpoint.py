@@ -1,0 +1,203 @@
+"""A folder of checkpoints, each complete or absent.
+
+    checkpoints/step-000000000400/          manifest.json and the files it lists
+    checkpoints/.writing-000000000450-.../  being written; not a checkpoint
+    checkpoints/.damaged-step-.../          was found damaged and set aside
+
+[Note: complete or absent]  Files are written aside, each one synced to the disk; the manifest with their checksums is
+written last; one rename makes the folder a checkpoint, and syncing the parent makes the rename last.  Whatever happens
+at any moment, what carries the name of a checkpoint is one.  Old ones lose their name before their files.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import os
+import re
+import shutil
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import IO, Any
+
+from weft.errors import CheckpointError
+from weft.worker.manifest import MANIFEST_NAME, DamagedError, FileEntry, Manifest, parse_manifest
+
+_NAME = re.compile(r"step-(\d{12})$")
+_WRITING, _LEAVING, _DAMAGED = ".writing-", ".leaving-", ".damaged-"
+_LOCK_NAME = ".lock"
+_LOCK_PATIENCE_S = 10.0
+_CHUNK_BYTES = 1 << 20
+
+
+class CheckpointFolder:
+    """Names, order and life of the checkpoints in one folder.  Holds no tensors."""
+
+    def __init__(self, path: Path, keep: int) -> None:
+        self.path = path
+        self._keep = keep
+        self._lock: IO[bytes] | None = None
+
+    # ---- one run at a time
+
+    def open(self) -> None:
+        """Make the folder, make sure that it can be written and that no other run uses it, sweep up."""
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            self._lock = (self.path / _LOCK_NAME).open("ab")
+        except OSError as error:
+            raise CheckpointError(
+                f"the checkpoint folder {self.path} cannot be written ({error.strerror}): make it writable, or give "
+                "another one with weft.session(checkpoint_dir=...) or WEFT_CHECKPOINT_DIR"
+            ) from error
+        self._take_lock(self._lock)
+        for name in os.listdir(self.path):
+            if name.startswith((_WRITING, _LEAVING)):
+                shutil.rmtree(self.path / name, ignore_errors=True)
+
+    def close(self) -> None:
+        if self._lock is not None:
+            self._lock.close()
+            self._lock = None
+
+    def _take_lock(self, lock: IO[bytes]) -> None:
+        deadline_s = time.monotonic() + _LOCK_PATIENCE_S
+        while True:
+            try:
+                # A record lock: loader processes do not inherit it, so it ends with the worker.
+                fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                return
+            except OSError as error:
+                if time.monotonic() > deadline_s:
+                    self.close()
+                    raise CheckpointError(
+                        f"another run is using the checkpoint folder {self.path}: wait for it to end, or give this one "
+                        "a folder of its own with weft.session(checkpoint_dir=...) or WEFT_CHECKPOINT_DIR"
+                    ) from error
+                time.sleep(0.05)
+
+    # ---- writing
+
+    def aside(self, step: int, token: str) -> Path:
+        """Where the checkpoint of a step is written; the token keeps attempts apart."""
+        return self.path / f"{_WRITING}{step:012d}-{token}"
+
+    def name_of(self, step: int) -> Path:
+        return self.path / f"step-{step:012d}"
+
+    def commit(self, aside: Path, manifest: Manifest) -> Path:
+        """All files are written: make it a checkpoint, then let go of the oldest."""
+        for entry in manifest.files:
+            there = (aside / entry.name).stat().st_size if (aside / entry.name).exists() else None
+            if there != entry.num_bytes:
+                raise CheckpointError(
+                    f"another worker wrote {entry.name}, but {aside} does not show it here: the checkpoint folder must "
+                    "be the same shared folder on every host"
+                )
+        write_file(aside / MANIFEST_NAME, lambda file: file.write(manifest.to_json().encode()))
+        sync_folder(aside)
+        final = self.name_of(manifest.step)
+        if final.exists():
+            self._let_go(final)
+        aside.rename(final)
+        sync_folder(self.path)
+        for old in self.list()[self._keep :]:
+            self._let_go(old)
+        return final
+
+    def discard(self, aside: Path) -> None:
+        shutil.rmtree(aside, ignore_errors=True)
+
+    def _let_go(self, path: Path) -> None:
+        leaving = path.with_name(f"{_LEAVING}{path.name}-{time.monotonic_ns()}")
+        path.rename(leaving)
+        shutil.rmtree(leaving, ignore_errors=True)
+
+    # ---- reading
+
+    def list(self) -> list[Path]:
+        """The newest first."""
+        if not self.path.is_dir():
+            return []
+        names = [name for name in os.listdir(self.path) if _NAME.match(name)]
+        return [self.path / name for name in sorted(names, reverse=True)]
+
+    def newest_good(self, on_damage: Callable[[str], None]) -> tuple[Path, Manifest] | None:
+        """The newest checkpoint whose files are what was written; damaged ones are told about and set aside."""
+        for path in self.list():
+            try:
+                return path, verify(path)
+            except DamagedError as error:
+                kept = path.with_name(f"{_DAMAGED}{path.name}")
+                on_damage(f"checkpoint {path} is damaged ({error}): it is skipped, an older one is used")
+                if self._lock is not None:
+                    shutil.rmtree(kept, ignore_errors=True)
+                    path.rename(kept)
+        return None
+
+
+def verify(path: Path) -> Manifest:
+    """The manifest of a checkpoint whose files all are what was written."""
+    try:
+        text = (path / MANIFEST_NAME).read_bytes()
+    except OSError as error:
+        raise DamagedError(f"{MANIFEST_NAME} cannot be read: {error.strerror}") from error
+    manifest = parse_manifest(text, str(path / MANIFEST_NAME))
+    for entry in manifest.files:
+        try:
+            num_bytes, digest = _digest(path / entry.name)
+        except OSError as error:
+            raise DamagedError(f"{entry.name} cannot be read: {error.strerror}") from error
+        if num_bytes != entry.num_bytes:
+            raise DamagedError(f"{entry.name} has {num_bytes} bytes instead of {entry.num_bytes}")
+        if digest != entry.sha256:
+            raise DamagedError(f"{entry.name} does not have the checksum it was written with")
+    return manifest
+
+
+class _HashingFile:
+    """Counts and hashes on the way to the disk."""
+
+    def __init__(self, file: IO[bytes]) -> None:
+        self._file = file
+        self.num_bytes = 0
+        self.sha256 = hashlib.sha256()
+
+    def write(self, data: Any) -> int:
+        view = memoryview(data).cast("B")
+        self.sha256.update(view)
+        self._file.write(view)
+        self.num_bytes += view.nbytes
+        return view.nbytes
+
+    def flush(self) -> None:
+        self._file.flush()
+
+
+def write_file(path: Path, fill: Callable[[Any], Any]) -> FileEntry:
+    """Write a file, have it on the disk on return, and say what must be in it."""
+    with path.open("wb") as file:
+        hashing = _HashingFile(file)
+        fill(hashing)
+        file.flush()
+        os.fsync(file.fileno())
+    return FileEntry(path.name, hashing.num_bytes, hashing.sha256.hexdigest())
+
+
+def sync_folder(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _digest(path: Path) -> tuple[int, str]:
+    sha256 = hashlib.sha256()
+    num_bytes = 0
+    with path.open("rb") as file:
+        while chunk := file.read(_CHUNK_BYTES):
+            sha256.update(chunk)
+            num_bytes += len(chunk)
+    return num_bytes, sha256.hexdigest()

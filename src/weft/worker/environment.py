@@ -1,0 +1,96 @@
+"""Where this worker is: read once from the environment names of torchrun and of weft.  Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from weft.core import worker_environment as names
+from weft.errors import UsageError
+
+_DEFAULT_CHECKPOINT_EVERY_S = 600.0
+_DEFAULT_START_TIMEOUT_S = 120.0
+_DEFAULT_COLLECTIVE_TIMEOUT_S = 1800.0
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerEnvironment:
+    """What whoever started this worker has told it; a script started by hand is worker 0 of 1."""
+
+    rank: int
+    world_size: int
+    local_rank: int
+    local_world_size: int
+    checkpoint_dir: Path | None
+    checkpoint_every_s: float
+    channel: str | None
+    stop_file: Path | None
+    job_id: str | None
+    attempt: int
+    start_timeout_s: float
+    collective_timeout_s: float
+    thread_count_given: bool
+
+    @property
+    def alone(self) -> bool:
+        return self.world_size == 1
+
+
+def read_environment(environ: Mapping[str, str]) -> WorkerEnvironment:
+    """Check and convert; what is missing gets its default.
+
+    >>> read_environment({"RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500"}).rank
+    1
+    """
+    rank = _number(environ, "RANK", 0)
+    world_size = _number(environ, "WORLD_SIZE", 1)
+    if world_size < 1 or not 0 <= rank < world_size:
+        raise UsageError(
+            f"RANK={rank} and WORLD_SIZE={world_size} do not fit together, expected 0 <= RANK < WORLD_SIZE: start the "
+            "script with `weft run` or torchrun, or unset both to train alone"
+        )
+    missing = [name for name in ("MASTER_ADDR", "MASTER_PORT") if not environ.get(name)]
+    if world_size > 1 and missing:
+        raise UsageError(
+            f"WORLD_SIZE is {world_size} but {' and '.join(missing)} is not set: the workers cannot find each other; "
+            "start the script with `weft run --workers N` or torchrun"
+        )
+    checkpoint_dir = environ.get(names.CHECKPOINT_DIR)
+    stop_file = environ.get(names.STOP_FILE)
+    return WorkerEnvironment(
+        rank=rank,
+        world_size=world_size,
+        local_rank=_number(environ, "LOCAL_RANK", 0),
+        local_world_size=max(_number(environ, "LOCAL_WORLD_SIZE", 1), 1),
+        checkpoint_dir=Path(checkpoint_dir) if checkpoint_dir else None,
+        checkpoint_every_s=_seconds(environ, names.CHECKPOINT_EVERY_S, _DEFAULT_CHECKPOINT_EVERY_S),
+        channel=environ.get(names.CHANNEL) or None,
+        stop_file=Path(stop_file) if stop_file else None,
+        job_id=environ.get(names.JOB_ID) or None,
+        attempt=_number(environ, names.ATTEMPT, 0),
+        start_timeout_s=_seconds(environ, names.START_TIMEOUT_S, _DEFAULT_START_TIMEOUT_S),
+        collective_timeout_s=_seconds(environ, names.COLLECTIVE_TIMEOUT_S, _DEFAULT_COLLECTIVE_TIMEOUT_S),
+        thread_count_given=bool(environ.get("OMP_NUM_THREADS")),
+    )
+
+
+def _number(environ: Mapping[str, str], name: str, default: int) -> int:
+    text = environ.get(name, "")
+    try:
+        return int(text) if text else default
+    except ValueError:
+        raise UsageError(
+            f"the environment says {name}={text!r}, expected a whole number: correct or unset it"
+        ) from None
+
+
+def _seconds(environ: Mapping[str, str], name: str, default: float) -> float:
+    text = environ.get(name, "")
+    try:
+        value = float(text) if text else default
+    except ValueError:
+        value = -1.0
+    if not 0.0 <= value < float("inf"):
+        raise UsageError(f"the environment says {name}={text!r}, expected a number of seconds: correct or unset it")
+    return value

@@ -1,0 +1,103 @@
+"""What a checkpoint says about itself: ``manifest.json``, written last, so that its presence means completeness."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from weft.errors import CheckpointError
+
+FORMAT = 1
+MANIFEST_NAME = "manifest.json"
+
+
+class DamagedError(CheckpointError):
+    """This checkpoint is not what was written; an older one may still be good."""
+
+
+@dataclass(frozen=True, slots=True)
+class FileEntry:
+    """A file of the checkpoint and what it must contain."""
+
+    name: str
+    num_bytes: int
+    sha256: str
+
+
+@dataclass(frozen=True, slots=True)
+class TensorEntry:
+    """An entry of a model's state dict, to recognise another model before anything is loaded."""
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: str
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """Everything but the tensors."""
+
+    step: int
+    epoch: int
+    position: int
+    world_size: int
+    weft_version: str
+    torch_version: str
+    finished: bool
+    created_s: float
+    files: tuple[FileEntry, ...] = ()
+    models: dict[str, tuple[TensorEntry, ...]] = field(default_factory=dict)
+    # By rank: each worker's generators.
+    rng: tuple[dict[str, Any], ...] = ()
+    # The loader's and the learning-rate rule's own words.
+    data: dict[str, Any] | None = None
+    scaling: dict[str, Any] | None = None
+
+    def to_json(self) -> str:
+        return json.dumps({"format": FORMAT, **asdict(self)}, indent=1)
+
+
+def parse_manifest(text: str | bytes, where: str) -> Manifest:
+    """Read a manifest; damage raises :class:`DamagedError`, a newer format :class:`CheckpointError`."""
+    try:
+        values = json.loads(text)
+        found = values.pop("format")
+    except (ValueError, KeyError, AttributeError, TypeError) as error:
+        raise DamagedError(f"{where} is not a manifest of weft ({error})") from error
+    if not isinstance(found, int) or found > FORMAT:
+        raise CheckpointError(
+            f"{where} has format {found}, this weft reads up to {FORMAT}: it was written by a newer weft "
+            f"({values.get('weft_version', 'of unknown version')}); upgrade weft, or start in another checkpoint folder"
+        )
+    try:
+        values["files"] = tuple(FileEntry(**entry) for entry in values["files"])
+        values["models"] = {
+            key: tuple(TensorEntry(e["name"], tuple(e["shape"]), e["dtype"]) for e in entries)
+            for key, entries in values["models"].items()
+        }
+        values["rng"] = tuple(values["rng"])
+        return Manifest(**values)
+    except (KeyError, TypeError, AttributeError) as error:
+        raise DamagedError(f"{where} lacks or misstates {error}") from error
+
+
+def first_difference(saved: Sequence[TensorEntry], here: Sequence[TensorEntry]) -> str | None:
+    """The first parameter in which two models differ, in words; ``None`` for the same model."""
+    ours = {entry.name: entry for entry in here}
+    theirs = {entry.name for entry in saved}
+    for entry in saved:
+        if entry.name not in ours:
+            return f"{entry.name} {_kind(entry)} is in the checkpoint and not in this model"
+        other = ours[entry.name]
+        if (entry.shape, entry.dtype) != (other.shape, other.dtype):
+            return f"{entry.name} is {_kind(entry)} in the checkpoint and {_kind(other)} in this model"
+    for entry in here:
+        if entry.name not in theirs:
+            return f"{entry.name} {_kind(entry)} is in this model and not in the checkpoint"
+    return None
+
+
+def _kind(entry: TensorEntry) -> str:
+    return f"{entry.dtype}{list(entry.shape)}"

@@ -1,0 +1,71 @@
+"""The other workers, and the few small things all of them have to know.
+
+Everything here is a collective: every worker calls it, in the same order.  Messages are JSON, so that what another
+worker sends can never be more than data.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from weft.errors import SessionError
+
+
+class Peers:
+    """All workers of the job, over a group that carries CPU tensors; no group at all when alone."""
+
+    def __init__(self, rank: int, world_size: int, group: dist.ProcessGroup | None) -> None:
+        self.rank = rank
+        self.world_size = world_size
+        self.group = group
+
+    def again(self) -> Peers:
+        """The same workers on a group of its own, for another thread."""
+        if self.world_size == 1:
+            return self
+        return Peers(self.rank, self.world_size, dist.new_group(backend="gloo"))
+
+    def all_gather(self, value: Any) -> list[Any]:
+        """Every worker's value, by rank."""
+        if self.world_size == 1:
+            return [value]
+        text = torch.frombuffer(bytearray(json.dumps(value).encode()), dtype=torch.uint8)
+        try:
+            sizes = [torch.zeros(1, dtype=torch.int64) for _ in range(self.world_size)]
+            dist.all_gather(sizes, torch.tensor([text.numel()]), group=self.group)
+            lengths = [int(size.item()) for size in sizes]
+            padded = torch.zeros(max(lengths), dtype=torch.uint8)
+            padded[: text.numel()] = text
+            rows = [torch.zeros_like(padded) for _ in lengths]
+            dist.all_gather(rows, padded, group=self.group)
+        except RuntimeError as error:
+            raise SessionError(_lost(self.rank, error)) from error
+        return [json.loads(bytes(row[:length].tolist())) for row, length in zip(rows, lengths, strict=True)]
+
+    def from_first(self, value: Any) -> Any:
+        """Rank 0's value, everywhere."""
+        return self.all_gather(value if self.rank == 0 else None)[0]
+
+    def maximum(self, values: torch.Tensor) -> torch.Tensor:
+        """Element by element over all workers, in place."""
+        if self.world_size > 1:
+            try:
+                dist.all_reduce(values, dist.ReduceOp.MAX, group=self.group)
+            except RuntimeError as error:
+                raise SessionError(_lost(self.rank, error)) from error
+        return values
+
+    def maximum_later(self, values: torch.Tensor) -> Any:
+        """As :meth:`maximum`, done when ``wait()`` of the result returns."""
+        return dist.all_reduce(values, dist.ReduceOp.MAX, group=self.group, async_op=True)
+
+
+def _lost(rank: int, error: Exception) -> str:
+    return (
+        f"worker {rank} waited for another worker that did not answer ({error}): it has ended, failed or hangs; look "
+        "for the first error in the other workers' output"
+    )

@@ -1,0 +1,82 @@
+"""What a worker tells about its progress: a few numbers, a few times a second, to whoever listens."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import torch
+
+from weft.overlap.handle import Overlap
+from weft.worker.channel import Channel
+
+_REPORT_EVERY_S = 0.2
+
+
+@dataclass(frozen=True, slots=True)
+class StepReport:
+    """One datagram of the channel, and one line of the progress bar.
+
+    Metrics are this worker's own (``loss`` among them): averaging them here would cost a collective.
+    """
+
+    job_id: str | None
+    attempt: int
+    rank: int
+    world_size: int
+    step: int
+    total_steps: int | None
+    epoch: int
+    step_s: float
+    exposed_s: float
+    samples_per_s: float
+    metrics: dict[str, float] = field(default_factory=dict)
+
+    def message(self) -> dict[str, Any]:
+        return {"kind": "step", **asdict(self)}
+
+
+class Meter:
+    """Step time and samples per second since the last report."""
+
+    def __init__(self, now: Callable[[], float] = time.perf_counter) -> None:
+        self._now = now
+        self._since_s = now()
+        self._num_steps = 0
+        self._num_samples = 0
+        self._metrics: dict[str, Any] = {}
+
+    def log(self, metrics: dict[str, Any]) -> None:
+        # Reading a number off a GPU waits for it; kept as it is until a report is due.
+        for name, value in metrics.items():
+            self._metrics[name] = value.detach() if isinstance(value, torch.Tensor) else value
+
+    def step_done(self, num_samples: int) -> None:
+        self._num_steps += 1
+        self._num_samples += num_samples
+
+    @property
+    def due(self) -> bool:
+        return self._num_steps > 0 and self._now() - self._since_s >= _REPORT_EVERY_S
+
+    def take(self) -> tuple[float, float, dict[str, float]]:
+        """Seconds per step, samples (of all workers) per second, and the newest metrics; then begin anew."""
+        elapsed_s = max(self._now() - self._since_s, 1e-9)
+        step_s = elapsed_s / self._num_steps if self._num_steps else 0.0
+        samples_per_s = self._num_samples / elapsed_s
+        self._since_s, self._num_steps, self._num_samples = self._now(), 0, 0
+        return step_s, samples_per_s, {name: float(value) for name, value in self._metrics.items()}
+
+
+def exposed_s(handle: Overlap | None) -> float:
+    """Seconds of the last step in which the worker waited for the network; 0 where nobody measures it."""
+    if handle is None or not handle.schedule.clock.steps:
+        return 0.0
+    return handle.schedule.clock.steps[-1].exposed_s
+
+
+def send_report(channel: Channel | None, report: StepReport) -> None:
+    if channel is not None:
+        channel.send(report.message())

@@ -1,0 +1,81 @@
+"""``batch_size_per_worker=``: the global batch grows with the workers, and the learning rate with it.
+
+The rule is the linear one that large-batch training commonly uses: P workers, P times the batch, P times the learning
+rate, reached over some warm-up steps.  Learning rates live in several places (the optimizer's groups, and what a
+scheduler remembers as the value to start from); all of them move by the same factor, so that schedulers of any kind go
+on as before, only scaled.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+
+_GROUP_RATES = ("lr", "initial_lr", "max_lr", "min_lr")
+_SCHEDULER_RATES = ("base_lrs", "min_lrs", "max_lrs", "_last_lr")
+
+
+def factor_at(step: int, since_step: int, start: float, target: float, warmup_steps: int) -> float:
+    """The factor in force before ``step``, on the way from ``start`` to ``target``.
+
+    >>> [factor_at(step, 0, 1.0, 4.0, 3) for step in range(5)]
+    [1.0, 2.0, 3.0, 4.0, 4.0]
+    """
+    if step - since_step >= warmup_steps:
+        return target
+    return start + (target - start) * (step - since_step) / warmup_steps
+
+
+class LinearScaling:
+    """Moves every learning rate to a multiple of what the script has set.
+
+    ``factor`` is the one in force and is kept in checkpoints, where the scaled values are.
+    """
+
+    def __init__(self, target: float, warmup_steps: int) -> None:
+        self.factor = 1.0
+        self._target = target
+        self._warmup_steps = warmup_steps
+        self._since_step = 0
+        self._start = 1.0
+
+    def state_dict(self) -> dict[str, Any]:
+        return {
+            "factor": self.factor,
+            "target": self._target,
+            "since_step": self._since_step,
+            "start": self._start,
+        }
+
+    def load_state_dict(self, state: dict[str, Any], step: int) -> None:
+        """Go on where the checkpoint was; another number of workers starts another warm-up from there."""
+        self.factor = state["factor"]
+        if state["target"] == self._target:
+            self._since_step, self._start = state["since_step"], state["start"]
+        else:
+            self._since_step, self._start = step, self.factor
+
+    def before_step(self, step: int, optimizers: Iterable[torch.optim.Optimizer], schedulers: Iterable[Any]) -> None:
+        wanted = factor_at(step, self._since_step, self._start, self._target, self._warmup_steps)
+        if wanted == self.factor:
+            return
+        ratio = wanted / self.factor
+        self.factor = wanted
+        for optimizer in optimizers:
+            for group in optimizer.param_groups:
+                for key in _GROUP_RATES:
+                    if group.get(key) is not None:
+                        group[key] = group[key] * ratio
+        for scheduler in schedulers:
+            _scale_scheduler(scheduler, ratio)
+
+
+def _scale_scheduler(scheduler: Any, ratio: float) -> None:
+    for name in _SCHEDULER_RATES:
+        rates = getattr(scheduler, name, None)
+        if isinstance(rates, list):
+            setattr(scheduler, name, [rate * ratio for rate in rates])
+    for inner in getattr(scheduler, "_schedulers", ()):  # ChainedScheduler, SequentialLR
+        _scale_scheduler(inner, ratio)

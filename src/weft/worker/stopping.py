@@ -1,0 +1,63 @@
+"""Being asked to stop: by a signal, by the controller's channel, or by a file.
+
+Asking is local to one worker and may happen at any moment; when to stop is for all of them (agreement.py).
+"""
+
+from __future__ import annotations
+
+import signal
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from weft.worker.channel import Channel
+
+_SIGNALS = (signal.SIGTERM, signal.SIGINT)
+_LOOK_EVERY_S = 0.1
+
+
+class StopRequest:
+    """Whether somebody has asked this worker to stop, and who."""
+
+    def __init__(
+        self, channel: Channel | None = None, stop_file: Path | None = None, now: Callable[[], float] = time.monotonic
+    ) -> None:
+        self.reason = ""
+        self._channel = channel
+        self._stop_file = stop_file
+        self._now = now
+        self._next_look_s = 0.0
+        self._handlers: dict[signal.Signals, Any] = {}
+
+    def install(self) -> None:
+        """Take over SIGTERM and SIGINT.  Only the main thread may; elsewhere the other ways remain."""
+        if threading.current_thread() is threading.main_thread():
+            self._handlers = {number: signal.signal(number, self._on_signal) for number in _SIGNALS}
+
+    def uninstall(self) -> None:
+        for number, handler in self._handlers.items():
+            if signal.getsignal(number) == self._on_signal:
+                signal.signal(number, signal.SIG_DFL if handler is None else handler)
+        self._handlers = {}
+
+    def requested(self) -> bool:
+        """Asked after each step: two comparisons, and a look at channel and file ten times a second."""
+        if not self.reason and (self._channel or self._stop_file) and self._now() >= self._next_look_s:
+            self._next_look_s = self._now() + _LOOK_EVERY_S
+            self._look()
+        return bool(self.reason)
+
+    def _look(self) -> None:
+        if self._stop_file is not None and self._stop_file.exists():
+            self.reason = f"{self._stop_file} exists"
+        for message in self._channel.receive() if self._channel else ():
+            if message.get("stop"):
+                self.reason = "the controller asked for it"
+
+    def _on_signal(self, number: int, frame: FrameType | None) -> None:
+        """The first signal asks, the second does what it would have done without us."""
+        self.reason = signal.Signals(number).name
+        self.uninstall()

@@ -1,0 +1,79 @@
+"""Iterable datasets: every worker reads the whole stream and keeps its part of each global batch.
+
+Reading what others keep costs time, but it is the only way in which any number of workers sees each sample once, in the
+same batches, and agrees on where the stream ends.  A stream that is expensive to read should be a map-style dataset.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from itertools import islice
+from typing import Any
+
+import torch
+from torch.utils.data import IterableDataset, get_worker_info
+from torch.utils.data._utils import worker as loader_worker
+
+from weft.worker.rng import derived_seed, seed_everything
+from weft.worker.sampling import share_of
+
+# What a step needs to know about a batch, in front of the batch itself.
+StreamBatch = tuple[int, Any]
+
+
+def shared_numbers(count: int) -> torch.Tensor:
+    """Zeros that loader processes see change."""
+    zeros: Any = torch.zeros(count, dtype=torch.int64)
+    shared: torch.Tensor = zeros.share_memory_()
+    return shared
+
+
+class BatchStream(IterableDataset[StreamBatch]):
+    """Yields ``(samples in the global batch, this worker's collated part)``.
+
+    With several loader processes each makes every n-th batch; the DataLoader takes them in turn, so order stays.
+    """
+
+    def __init__(
+        self,
+        dataset: Iterable[Any],
+        batch_size: int,
+        drop_last: bool,
+        rank: int,
+        world_size: int,
+        seed: int,
+        collate: Callable[[list[Any]], Any],
+    ) -> None:
+        self._dataset = dataset
+        self._batch_size = batch_size
+        self._drop_last = drop_last
+        self._rank = rank
+        self._world_size = world_size
+        self._seed = seed
+        self._collate = collate
+        # Shared with loader processes that live longer than an epoch.
+        self._place = shared_numbers(2)
+
+    def go_to(self, epoch: int, position: int) -> None:
+        self._place[0], self._place[1] = epoch, position
+
+    def __iter__(self) -> Iterator[StreamBatch]:
+        epoch, position = (int(k) for k in self._place.tolist())
+        info = get_worker_info()
+        turn, num_turns = (0, 1) if info is None else (info.id, info.num_workers)
+        if info is not None:
+            # A stream that splits itself among loader processes would lose what we leave to it.
+            loader_worker._worker_info = None
+            seed_everything(derived_seed(self._seed, epoch, position))
+        set_epoch = getattr(self._dataset, "set_epoch", None)
+        if callable(set_epoch):
+            set_epoch(epoch)
+        samples = islice(iter(self._dataset), position, None)
+        number = 0
+        while batch := list(islice(samples, self._batch_size)):
+            if len(batch) < self._batch_size and self._drop_last:
+                return
+            if number % num_turns == turn:
+                share = share_of(len(batch), self._rank, self._world_size)
+                yield len(batch), self._collate(batch[share.start : share.stop] or batch[:1])
+            number += 1

@@ -1,0 +1,134 @@
+"""Writing a checkpoint from all workers at once, beside the training.
+
+Each worker writes its own files; then all tell each other how it went, on a group of their own so that the training's
+collectives are not disturbed; only if all is well rank 0 makes it a checkpoint.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import threading
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from weft.errors import CheckpointError
+from weft.worker.checkpoint import CheckpointFolder, write_file
+from weft.worker.manifest import FileEntry, Manifest
+from weft.worker.peers import Peers
+from weft.worker.shards import REPLICATED_NAME, rank_file_name
+
+# Behind the training thread where both want the same core.
+_NICENESS = 10
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """Copies that nobody else changes: this worker's part of a checkpoint."""
+
+    manifest: Manifest
+    own: dict[str, Any]
+    replicated: dict[str, Any] | None
+    rng: dict[str, Any]
+
+
+class CheckpointWriter:
+    """One checkpoint at a time; every worker has one, and calls it in the same order as the others."""
+
+    def __init__(self, folder: CheckpointFolder, peers: Peers, token: str) -> None:
+        self._folder = folder
+        self._training_peers = peers
+        self._peers: Peers | None = None
+        self._token = token
+        self._thread: threading.Thread | None = None
+        self._error: CheckpointError | None = None
+
+    @property
+    def busy(self) -> bool:
+        return self._thread is not None and self._thread.is_alive()
+
+    def write(self, snapshot: Snapshot, *, beside: bool) -> None:
+        """Write now, or beside the training."""
+        self.finish()
+        if self._peers is None:
+            self._peers = self._training_peers.again()
+        if beside:
+            self._thread = threading.Thread(
+                target=self._write_beside, args=(snapshot, self._peers), name="weft-checkpoint", daemon=True
+            )
+            self._thread.start()
+        else:
+            self._write(snapshot, self._peers)
+
+    def finish(self) -> None:
+        """Wait for what is being written; raise what went wrong with it."""
+        if self._thread is not None:
+            self._thread.join()
+        self.raise_error()
+
+    def abandon(self, patience_s: float) -> None:
+        """The run has failed: give what is being written a moment, but do not wait for workers that may be gone."""
+        if self._thread is not None:
+            self._thread.join(patience_s)
+
+    def raise_error(self) -> None:
+        """What went wrong in the background, if anything; called between steps."""
+        if self._error is not None:
+            error, self._error = self._error, None
+            raise error
+
+    def _write_beside(self, snapshot: Snapshot, peers: Peers) -> None:
+        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICENESS)
+        try:
+            self._write(snapshot, peers)
+        except CheckpointError as error:
+            self._error = error
+        except Exception as error:
+            self._error = CheckpointError(f"the checkpoint of step {snapshot.manifest.step} was not written: {error}")
+            self._error.__cause__ = error
+
+    def _write(self, snapshot: Snapshot, peers: Peers) -> None:
+        step = snapshot.manifest.step
+        aside = self._folder.aside(step, self._token)
+        files: list[FileEntry] = []
+        failure = ""
+        try:
+            aside.mkdir(parents=True, exist_ok=True)
+            files.append(write_file(aside / rank_file_name(peers.rank), lambda file: torch.save(snapshot.own, file)))
+            if snapshot.replicated is not None:
+                whole = snapshot.replicated
+                files.append(write_file(aside / REPLICATED_NAME, lambda file: torch.save(whole, file)))
+        except (OSError, RuntimeError) as error:
+            failure = f"worker {peers.rank}: {_reason(error)}"
+        told = peers.all_gather([[dataclasses.asdict(entry) for entry in files], snapshot.rng, failure])
+        failures = [theirs for _, _, theirs in told if theirs]
+        if not failures and peers.rank == 0:
+            manifest = dataclasses.replace(
+                snapshot.manifest,
+                files=tuple(FileEntry(**entry) for entries, _, _ in told for entry in entries),
+                rng=tuple(rng for _, rng, _ in told),
+            )
+            try:
+                self._folder.commit(aside, manifest)
+            except (OSError, CheckpointError) as error:
+                failures = [f"worker 0: {_reason(error)}"]
+        failures = peers.from_first(failures)
+        if failures:
+            if peers.rank == 0:
+                self._folder.discard(aside)
+            raise CheckpointError(
+                f"the checkpoint of step {step} was not written to {self._folder.path} ({failures[0]}): older ones are "
+                "as they were; free space or make the folder writable, then start again"
+            )
+
+
+def _reason(error: BaseException) -> str:
+    """The file system's own words, which torch.save hides behind its own."""
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, OSError) and cause.strerror:
+            return cause.strerror
+        cause = cause.__cause__ or cause.__context__
+    return str(error).strip().split("\n")[0]

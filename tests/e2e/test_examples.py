@@ -1,0 +1,52 @@
+"""The training example, started as the docs say: it learns, saves from one worker, and goes on with another number."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("torch")
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+
+
+def torchrun(num_workers: int, script: str, *arguments: str) -> str:
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(num_workers)]
+    done = subprocess.run(
+        [*command, str(EXAMPLES / script), *arguments],
+        capture_output=True,
+        text=True,
+        timeout=150,
+        env={**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"},
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def losses(output: str) -> dict[int, float]:
+    return {int(step): float(loss) for step, loss in re.findall(r"^step (\d+): loss (\S+)$", output, re.MULTILINE)}
+
+
+def test_the_training_example_learns_and_goes_on_from_its_checkpoint_on_three_workers(tmp_path: Path) -> None:
+    checkpoint = tmp_path / "run.pt"
+    first = losses(torchrun(2, "train_overlap.py", "--steps", "80", "--checkpoint", str(checkpoint)))
+    assert list(first) == [20, 40, 60, 80]
+    assert first[80] < first[20] / 2
+    second = losses(torchrun(3, "train_overlap.py", "--steps", "20", "--checkpoint", str(checkpoint)))
+    assert list(second) == [100]
+    assert second[100] < first[40]
+
+
+def test_the_example_s_timelines_can_be_read_by_weft_trace(tmp_path: Path) -> None:
+    torchrun(2, "train_overlap.py", "--steps", "10", "--trace", str(tmp_path))
+    files = [str(tmp_path / f"rank{rank}.json") for rank in range(2)]
+    done = subprocess.run([sys.executable, "-m", "weft", "trace", *files], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "worker 0" in done.stdout
+    assert "worker 1" in done.stdout

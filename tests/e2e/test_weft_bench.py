@@ -1,0 +1,110 @@
+"""``weft bench elastic`` where the public traces are absent, and what it keeps."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from weft.cli import bench_elastic
+from weft.cli.bench_record import keep_record, record_folder
+from weft.elastic import POLICIES
+from weft.errors import InputError
+from weft.sim import synthetic
+from weft.sim.studies import comparison
+from weft.sim.studies.claims import at_least, at_most, worse
+from weft.sim.studies.comparison import Comparison, find_data
+from weft.sim.studies.decision_speed import decision_times
+from weft.sim.studies.optimality_gap import optimality_gaps
+from weft.sim.studies.published import published_means
+from weft.sim.synthetic import own_kinds
+
+
+def test_data_that_was_named_but_is_not_there_is_an_error_not_a_silent_substitute(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(InputError, match="expected a folder with pollux/workloads inside"):
+        find_data(tmp_path)
+    monkeypatch.setenv("WEFT_DATA", str(tmp_path))
+    with pytest.raises(InputError, match="expected a folder with pollux/workloads inside"):
+        find_data(None)
+    (tmp_path / "pollux" / "workloads").mkdir(parents=True)
+    assert find_data(None) == tmp_path
+
+
+def test_without_the_public_traces_made_up_queues_are_measured_and_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(bench_elastic, "find_data", lambda named: None)
+    monkeypatch.setattr(synthetic, "DEFAULT_JOBS", 12)
+    monkeypatch.setattr(comparison, "QUICK_INSTANCES", 10)
+    bench_elastic.run_elastic(quick=True, as_json=True, data=None, out=tmp_path)
+    printed = capsys.readouterr()
+    assert "synthetic workloads instead" in printed.err
+    rows = json.loads(printed.out)["rows"]
+    assert {row["workload"] for row in rows} == {f"synthetic-{level}" for level in synthetic.OFFERED_LOAD}
+    assert {row["policy"] for row in rows} == set(POLICIES)
+    assert all(0 < row["lower_bound_s"] <= row["mean_jct_s"] for row in rows)
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        "elastic-quick.json",
+        "elastic-quick.md",
+        "elastic-quick.png",
+    ]
+    bench_elastic.run_elastic(quick=True, as_json=False, data=None, out=tmp_path)
+    assert "doubling_over_exact" in capsys.readouterr().out
+
+
+def test_exact_is_never_worse_than_doubling_on_its_own_objective() -> None:
+    study = optimality_gaps(own_kinds(), num_instances=60)
+    assert min(study.gaps) >= -1e-9
+    assert max(study.gaps) > 0
+    assert study.row()["instances"] == 60
+
+
+def test_decision_times_are_given_for_every_policy_asked_for() -> None:
+    rows = decision_times(own_kinds(), ["balanced", "fifo"], job_counts=(20, 40))
+    once = [("balanced", False), ("fifo", False), ("balanced", True)]
+    assert [(row["policy"], row["crossover"]) for row in rows] == once * 2
+    assert [row["jobs"] for row in rows] == [20, 20, 20, 40, 40, 40]
+    assert all(row["worst_ms"] >= row["decision_ms"] > 0 for row in rows)
+
+
+def test_a_claim_that_is_not_met_is_not_called_met() -> None:
+    assert at_most("x", 0.5, 0.5).met
+    assert not at_most("x", 0.51, 0.5).met
+    assert not at_least("x", 1.9, 2.0).met
+    top, bottom = {"a": 1.0, "b": 9.0}, {"a": 2.0, "b": 3.0}
+    # mean of ratios 1.75, ratio of means 2.0
+    assert worse(max, top, bottom, ["a", "b"]) == pytest.approx(2.0)
+    assert worse(min, top, bottom, ["a", "b"]) == pytest.approx(1.75)
+
+
+def test_published_means_are_read_and_broken_files_are_named(tmp_path: Path) -> None:
+    for name in ("optimus", "tiresias", "pollux"):
+        (tmp_path / f"{name}.json").write_text('{"jcts": {"workload-1": {"a": 10, "b": 30}}}')
+    assert published_means(tmp_path)["pollux"] == {"workload-1": 20.0}
+    (tmp_path / "pollux.json").write_text('{"jcts": {"workload-1": {}}}')
+    with pytest.raises(InputError, match=r"pollux\.json: expected"):
+        published_means(tmp_path)
+
+
+def test_a_record_says_when_and_where_it_was_made(tmp_path: Path) -> None:
+    document = Comparison(gap={"instances": 1}).document()
+    json_path, text_path = keep_record(tmp_path, "elastic", "weft bench elastic", document, "## table\n")
+    kept = json.loads(json_path.read_text())
+    assert kept["command"] == "weft bench elastic"
+    assert kept["machine"]["cores"] >= 1
+    assert kept["date"].endswith("UTC")
+    assert kept["rows"] == []
+    assert kept["doubling_over_exact"] == [{"instances": 1}]
+    assert text_path.read_text().startswith("# elastic\n\n`weft bench elastic`, 20")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["elastic.json", "elastic.md"]
+
+
+def test_results_go_where_the_user_says_or_nowhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert record_folder(None) is None
+    assert record_folder(tmp_path) == tmp_path
+    with pytest.raises(InputError, match="--out names a folder that is not there"):
+        record_folder(tmp_path / "missing")

@@ -1,0 +1,231 @@
+"""A small training script as a function, and real worker processes to run it in, stopped at a chosen (rank, step).
+
+Processes come from a fork server that has torch imported, so that a test can restart a job many times.
+"""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import os
+import signal
+import socket
+import sys
+import warnings
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+LIMIT_S = 60.0
+_CONTEXT = multiprocessing.get_context("forkserver")
+# torch._dynamo is loaded by the first optimizer: seconds, if every process did it itself.
+_CONTEXT.set_forkserver_preload(
+    ["torch", "torch.distributed", "weft.worker", "weft.overlap", "torch._dynamo"]
+)
+
+
+@dataclass(frozen=True)
+class Job:
+    """What is trained; the same for every start of it."""
+
+    folder: str
+    optimizer: str = "adamw"
+    wrap: str = "overlap"
+    batch_norm: bool = False
+    dropout: float = 0.0
+    scaler: bool = False
+    num_samples: int = 103
+    batch_size: int = 20
+    per_worker: bool = False
+    epochs: int = 3
+    iterable: bool = False
+    loader_processes: int = 0
+
+
+@dataclass(frozen=True)
+class Stop:
+    """SIGTERM to one worker in one step."""
+
+    rank: int
+    step: int
+
+
+@dataclass(frozen=True)
+class Outcome:
+    exit_codes: list[int]
+    steps: list[dict[str, Any]]
+    digest: str
+
+
+def start(job: Job, num_workers: int, stop: Stop | None = None) -> Outcome:
+    """Run the job on so many workers until it ends or is stopped."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    results = Path(job.folder, "results")
+    results.mkdir(parents=True, exist_ok=True)
+    workers = [
+        _CONTEXT.Process(target=_worker, args=(job, rank, num_workers, port, stop, str(results / f"{rank}.json")))
+        for rank in range(num_workers)
+    ]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join(LIMIT_S)
+    hung = [rank for rank, worker in enumerate(workers) if worker.exitcode is None]
+    for worker in workers:
+        worker.kill()
+        worker.join()
+    assert not hung, f"workers {hung} did not end within {LIMIT_S} s"
+    codes = [int(worker.exitcode) for worker in workers if worker.exitcode is not None]
+    told = [json.loads((results / f"{rank}.json").read_text()) for rank in range(num_workers)]
+    assert len({t["digest"] for t in told}) == 1, "workers end with different parameters"
+    steps = [_joined([t["steps"][k] for t in told]) for k in range(len(told[0]["steps"]))]
+    return Outcome(codes, steps, told[0]["digest"])
+
+
+def samples_by_epoch(outcomes: list[Outcome]) -> dict[int, Counter[int]]:
+    found: dict[int, Counter[int]] = {}
+    for outcome in outcomes:
+        for step in outcome.steps:
+            found.setdefault(step["epoch"], Counter()).update(step["samples"])
+    return found
+
+
+def losses(outcomes: list[Outcome]) -> list[float]:
+    return [step["loss"] for outcome in outcomes for step in outcome.steps]
+
+
+def _joined(parts: list[dict[str, Any]]) -> dict[str, Any]:
+    """All workers' part of one step: the loss of the global batch."""
+    assert len({(p["step"], p["epoch"]) for p in parts}) == 1
+    return {
+        "step": parts[0]["step"],
+        "epoch": parts[0]["epoch"],
+        "lr": parts[0]["lr"],
+        "loss": sum(p["loss"] * p["weight"] for p in parts if p["weight"]),
+        "samples": [s for p in parts for s in (p["samples"] if p["weight"] else [])],
+    }
+
+
+def _worker(job: Job, rank: int, num_workers: int, port: int, stop: Stop | None, result: str) -> None:
+    warnings.simplefilter("error")
+    multiprocessing.set_start_method("fork", force=True)  # what a script started by hand has, for its loader processes
+    sys.stderr = open(os.devnull, "w") if num_workers == 1 else sys.stderr  # noqa: SIM115
+    os.environ.update(
+        RANK=str(rank),
+        WORLD_SIZE=str(num_workers),
+        LOCAL_RANK=str(rank),
+        LOCAL_WORLD_SIZE=str(num_workers),
+        MASTER_ADDR="127.0.0.1",
+        MASTER_PORT=str(port),
+        WEFT_CHECKPOINT_DIR=str(Path(job.folder, "checkpoints")),
+        WEFT_START_TIMEOUT_S="30",
+        OMP_NUM_THREADS="1",
+        GLOO_SOCKET_IFNAME="lo",
+    )
+    import torch
+
+    torch.set_num_threads(1)
+    told: list[dict[str, Any]] = []
+    digest = ""
+    try:
+        _train(job, rank, stop, told)
+    finally:
+        digest = told.pop()["digest"] if told and "digest" in told[-1] else ""
+        Path(result).write_text(json.dumps({"steps": told, "digest": digest}))
+
+
+def _train(job: Job, rank: int, stop: Stop | None, told: list[dict[str, Any]]) -> None:
+    import torch
+    import torch.nn.functional as functional
+    from torch import nn
+
+    import weft
+
+    with weft.session() as run:
+        middle: list[nn.Module] = [nn.BatchNorm1d(24)] if job.batch_norm else []
+        middle += [nn.Tanh(), nn.Dropout(job.dropout)]
+        model: nn.Module = nn.Sequential(nn.Linear(6, 24), *middle, nn.Linear(24, 3))
+        optimizer: torch.optim.Optimizer = (
+            torch.optim.AdamW(model.parameters(), lr=0.01)
+            if job.optimizer == "adamw"
+            else torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
+        )
+        if job.wrap == "overlap":
+            weft.overlap(model, optimizer, tune=False)
+        elif job.wrap == "ddp":
+            model = nn.parallel.DistributedDataParallel(model)
+        scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=30)
+        scaler = torch.amp.GradScaler("cpu", enabled=job.scaler, init_scale=256.0, growth_interval=3)
+        dataset = Stream(job.num_samples) if job.iterable else Samples(job.num_samples, job.loader_processes > 0)
+        size = {"batch_size_per_worker" if job.per_worker else "batch_size": job.batch_size}
+        data = run.loader(dataset, num_workers=job.loader_processes, **size)
+        run.resume(model=model, optimizer=optimizer, data=data, scheduler=scheduler, scaler=scaler)
+        for x, y, samples in run.steps(data, epochs=job.epochs):
+            optimizer.zero_grad()
+            loss = functional.cross_entropy(model(x), y)
+            scaler.scale(loss).backward()
+            scaler.step(optimizer)
+            scaler.update()
+            scheduler.step()
+            run.log(loss=loss)
+            told.append(
+                {
+                    "step": run.step,
+                    "epoch": data.epoch,
+                    "loss": loss.item(),
+                    "lr": optimizer.param_groups[0]["lr"],
+                    "weight": run.share.weight,
+                    "samples": samples.tolist(),
+                }
+            )
+            if stop == Stop(rank, run.step):
+                os.kill(os.getpid(), signal.SIGTERM)
+        told.append({"digest": _digest(model)})
+
+
+def _digest(model: Any) -> str:
+    import hashlib
+
+    inner = getattr(model, "module", model)
+    total = hashlib.sha256()
+    for name, value in inner.state_dict().items():
+        if "running" not in name and "tracked" not in name:  # until the next forward only rank 0's are right
+            total.update(value.numpy().tobytes())
+    return total.hexdigest()
+
+
+def _sample(index: int, noise: float) -> tuple[Any, int, int]:
+    import torch
+
+    generator = torch.Generator().manual_seed(index)
+    x = torch.randn(6, generator=generator)
+    return x + noise, int(x[:3].sum() > 0) + int(x[3:].sum() > 0), index
+
+
+class Samples:
+    """A map-style dataset; augments at random when asked to."""
+
+    def __init__(self, num_samples: int, augment: bool) -> None:
+        self._num_samples = num_samples
+        self._augment = augment
+
+    def __len__(self) -> int:
+        return self._num_samples
+
+    def __getitem__(self, index: int) -> tuple[Any, int, int]:
+        import torch
+
+        return _sample(index, float(torch.rand(())) * 0.1 if self._augment else 0.0)
+
+
+class Stream:
+    """The same samples, one after the other."""
+
+    def __init__(self, num_samples: int) -> None:
+        self._num_samples = num_samples
+
+    def __iter__(self) -> Any:
+        return (_sample(index, 0.0) for index in range(self._num_samples))

@@ -1,0 +1,92 @@
+"""The benchmark's worker on two plain processes: who trains wrongly has a time that means nothing."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from benchmarks.overlap_scenarios import Scenario, tiny_run
+
+ROOT = Path(__file__).resolve().parents[3]
+CONTENDERS = ("alone", "ddp", "ddp_best", "fsdp2", "fsdp2_async", "dear", "weft", "weft_eager")
+
+
+def run_on_loopback(module: str, scenario: Scenario) -> list[dict[str, Any]]:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    workers = []
+    for rank in range(2):
+        env = {
+            **os.environ,
+            "RANK": str(rank),
+            "WORLD_SIZE": "2",
+            "LOCAL_RANK": str(rank),
+            "MASTER_ADDR": "127.0.0.1",
+            "MASTER_PORT": str(port),
+            "GLOO_SOCKET_IFNAME": "lo",
+            "PYTHONPATH": os.pathsep.join((str(ROOT), str(ROOT / "src"))),
+            "OMP_NUM_THREADS": "1",
+        }
+        command = (sys.executable, "-m", f"benchmarks.{module}", json.dumps(scenario.as_json()))
+        workers.append(
+            subprocess.Popen(command, env=env, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        )
+    try:
+        outputs = [worker.communicate(timeout=120)[0] for worker in workers]
+    finally:
+        for worker in workers:
+            worker.kill()
+            worker.wait()
+    assert [worker.returncode for worker in workers] == [0, 0], "\n".join(outputs)
+    return [json.loads(line) for line in outputs[0].splitlines() if line.startswith("{")]
+
+
+@pytest.fixture(scope="module")
+def messages() -> list[dict[str, Any]]:
+    return run_on_loopback("overlap_worker", tiny_run(CONTENDERS)[0])
+
+
+def test_every_contender_is_timed(messages: list[dict[str, Any]]) -> None:
+    contenders = messages[-1]["result"]["contenders"]
+    assert tuple(contenders) == CONTENDERS
+    assert all(lane["step_s"] > 0 for lane in contenders.values())
+
+
+def test_contenders_that_promise_exact_training_give_ddps_losses(messages: list[dict[str, Any]]) -> None:
+    contenders = messages[-1]["result"]["contenders"]
+    exact = ("ddp", "ddp_best", "dear", "weft", "weft_eager")
+    assert {name: contenders[name]["loss_equal_to_ddp"] for name in exact} == dict.fromkeys(exact, True)
+
+
+def test_a_worker_alone_trains_another_model(messages: list[dict[str, Any]]) -> None:
+    """Otherwise the comparison of losses could not tell right from wrong."""
+    assert messages[-1]["result"]["contenders"]["alone"]["loss_equal_to_ddp"] is False
+
+
+def test_sharded_optimizer_state_is_counted_as_half(messages: list[dict[str, Any]]) -> None:
+    contenders = messages[-1]["result"]["contenders"]
+    for sharded in ("fsdp2", "weft"):
+        assert contenders[sharded]["state_bytes"] < 0.55 * contenders["ddp"]["state_bytes"]
+
+
+def test_the_progress_bar_ends_where_it_was_said_to(messages: list[dict[str, Any]]) -> None:
+    assert sum(message.get("steps", 0) for message in messages) == tiny_run(CONTENDERS)[0].num_steps
+
+
+def test_the_shape_of_a_step_is_measured(messages: list[dict[str, Any]]) -> None:
+    shape = messages[-1]["result"]["shape"]
+    assert shape["first_layer_bytes"] == (32 * 64 + 64) * 4
+    assert 0 <= shape["last_backward_s"] <= shape["backward_s"] * 10
+    assert shape["forward_s"] > 0
+
+
+def test_peak_memory_is_measured_in_a_process_of_its_own() -> None:
+    messages = run_on_loopback("overlap_memory", tiny_run(("ddp",))[0].memory("ddp"))
+    assert messages[-1]["result"]["peak_bytes"] > 0

@@ -1,0 +1,137 @@
+"""Predicted times that users' clusters are planned by."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from weft.core.cluster import Cluster
+from weft.errors import UsageError
+from weft.perf.collectives import (
+    Algorithm,
+    Link,
+    all_gather_s,
+    all_reduce_s,
+    fastest_all_reduce,
+    reduce_scatter_s,
+)
+from weft.perf.convergence import fit_loss
+from weft.perf.fit_quality import fit_quality, left_out_predictions
+from weft.perf.fitting import SpeedSample, fit_speed
+from weft.perf.restart import RestartCost
+from weft.perf.step_time import Overlap, StepParts, TrainingModel, step_time
+
+LINK = Link(alpha_s=50e-6, beta_s_per_byte=8e-10, gamma_s_per_byte=1e-10)
+times = st.floats(0.0, 10.0)
+
+
+@given(workers=st.integers(1, 200), num_bytes=st.floats(0, 1e9))
+@pytest.mark.parametrize("algorithm", Algorithm)
+def test_no_collective_beats_the_bytes_it_must_move(algorithm: Algorithm, workers: int, num_bytes: float) -> None:
+    least_s = num_bytes * (workers - 1) / workers * LINK.beta_s_per_byte
+    gather_s = all_gather_s(algorithm, workers, num_bytes, LINK)
+    reduce_s = reduce_scatter_s(algorithm, workers, num_bytes, LINK)
+    assert reduce_s >= gather_s >= least_s * (1 - 1e-9)
+    assert all_reduce_s(algorithm, workers, num_bytes, LINK) == pytest.approx(gather_s + reduce_s)
+
+
+def test_small_messages_avoid_the_ring_and_large_ones_on_odd_sizes_use_it() -> None:
+    assert fastest_all_reduce(64, 1e3, LINK) is not Algorithm.RING
+    assert fastest_all_reduce(6, 1e9, LINK) is Algorithm.RING
+
+
+@given(forward=times, backward=times, reduce=times, gather=times)
+def test_more_overlap_is_never_slower_and_never_faster_than_compute(
+    forward: float, backward: float, reduce: float, gather: float
+) -> None:
+    parts = StepParts(forward, backward, reduce, gather)
+    none, ddp, dear = (step_time(parts, overlap) for overlap in Overlap)
+    assert none.step_s >= ddp.step_s - 1e-9
+    assert none.step_s >= dear.step_s - 1e-9
+    for each in (none, ddp, dear):
+        assert each.compute_s == pytest.approx(forward + backward)
+        assert each.exposed_s >= -1e-12
+
+
+def test_more_workers_compute_less_and_wait_more() -> None:
+    model = TrainingModel(0.001, 0.002, num_bytes=1e8)
+    one, eight = (step_time(model.parts(workers, 256, Algorithm.RING, LINK), Overlap.DDP) for workers in (1, 8))
+    assert one.exposed_s == 0.0
+    assert eight.compute_s < one.compute_s
+
+
+@given(
+    a=st.floats(0.1, 10),
+    b=st.floats(0, 0.01),
+    c=st.floats(0, 1),
+    d=st.floats(0, 1),
+    left=st.sampled_from([2, 4, 8]),
+)
+def test_a_curve_of_the_models_own_form_is_found_again(a: float, b: float, c: float, d: float, left: int) -> None:
+    def true(w: int) -> float:
+        return a / w + b * (w - 1) + c * (w - 1) / w + d
+
+    samples = [SpeedSample((w,), true(w)) for w in (1, 2, 3, 4, 6, 8, 12, 16) if w != left]
+    assert fit_speed(samples).predict((left,)).step_s == pytest.approx(true(left), rel=0.02)
+
+
+def test_measured_sizes_count_as_measured_and_far_ones_are_refused() -> None:
+    model = fit_speed([SpeedSample((1,), 1.0), SpeedSample((2,), 0.7, 0.1), SpeedSample((2,), 0.5, 0.1)])
+    at_two = model.predict((2,))
+    assert (at_two.step_s, at_two.source, at_two.error_s) == (pytest.approx(0.6), "measured", 0.0)
+    beyond = model.predict((4,))
+    assert beyond.source == "extrapolated"
+    assert beyond.error_s > 0
+    with pytest.raises(UsageError, match="measure a size of at least 3"):
+        model.predict((5,))
+    curve = model.curve(range(1, 9), Cluster.uniform(1, 8))
+    assert curve.sizes == (1, 2, 3, 4)
+    assert curve.times[4].exposed_s > 0
+
+
+def test_a_step_across_nodes_is_told_from_one_within() -> None:
+    samples = [SpeedSample((w,), 1 / w) for w in (1, 2, 4)] + [SpeedSample((w, w), 0.5 / w + 0.5) for w in (1, 2, 4)]
+    model = fit_speed(samples)
+    assert model.predict((1, 1)).step_s == pytest.approx(1.0)
+    assert model.predict((2,)).step_s == pytest.approx(0.5)
+
+
+@pytest.mark.parametrize("step_s", [0.0, -1.0, math.nan, math.inf])
+def test_impossible_measurements_are_refused(step_s: float) -> None:
+    with pytest.raises(UsageError, match="expected a positive time"):
+        SpeedSample((1,), step_s)
+
+
+def test_fit_quality_leaves_each_size_out_once() -> None:
+    table = [SpeedSample((w,), 1 / w + 0.1) for w in (1, 2, 4, 8)]
+    assert [one.workers for one in left_out_predictions(table)] == [1, 2, 4, 8]
+    quality = fit_quality([table, table])
+    assert quality.num_predictions == 8
+    assert quality.median_error <= quality.worst_error < 0.2
+
+
+def test_remaining_steps_are_read_off_the_loss() -> None:
+    steps = list(range(0, 2000, 50))
+    curve = fit_loss(steps, [1 / (0.01 * k + 0.4) + 0.3 for k in steps])
+    assert curve.steps_to_loss(0.4) == pytest.approx((10 - 0.4) / 0.01, rel=0.02)
+    assert curve.steps_to_loss(0.2) == math.inf
+    standstill = curve.steps_to_standstill(steps_per_epoch=100)
+    assert 0 < standstill < math.inf
+    assert curve.loss(standstill) - curve.loss(standstill + 100) < 0.01 * curve.loss(standstill)
+
+
+def test_a_loss_that_does_not_fall_never_reaches_a_target() -> None:
+    curve = fit_loss([0, 1, 2, 3], [1.0, 1.0, 1.0, 1.0])
+    assert curve.steps_to_loss(0.5) == math.inf
+
+
+def test_restart_cost_moves_from_the_assumed_to_the_observed() -> None:
+    cost = RestartCost(prior_s=30.0)
+    for _ in range(50):
+        cost = cost.observed(5.0)
+    assert 5.0 < cost.estimate_s < 8.0
+    with pytest.raises(UsageError, match="expected a finite number"):
+        cost.observed(math.nan)

@@ -1,0 +1,233 @@
+"""The replay can be believed: repeatable, and right where the answer can be worked out by hand."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import pairwise
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from weft.core.cluster import Cluster, Shape
+from weft.core.job import JobSpec
+from weft.core.snapshot import Allocation, Snapshot
+from weft.core.speed import StepTime
+from weft.elastic import POLICIES, policy_named
+from weft.errors import UsageError
+from weft.perf.crossover import filler_speed, turns_speed
+from weft.sim.loop import simulate
+from weft.sim.options import SimulationOptions
+from weft.sim.result import SimulationResult
+from weft.sim.workload import TableProfile, TrueJob, Workload
+
+LINEAR = TableProfile({w: StepTime(1.0 / w) for w in range(1, 9)})
+WAITING = TableProfile({w: StepTime(1.0 / w + 0.2, 0.2) for w in range(1, 9)})
+AT_ONCE = SimulationOptions(decision_interval_s=0.0, restart_s=0.0)
+
+
+def job(name: str, submitted_s: float, steps: float, *, workers: int = 8, profile: TableProfile = LINEAR) -> TrueJob:
+    return TrueJob(
+        JobSpec(name, submitted_s, max_workers=workers, requested_workers=workers), profile, total_steps=steps
+    )
+
+
+def replay(jobs: list[TrueJob], policy: str = "balanced", options: SimulationOptions = AT_ONCE) -> SimulationResult:
+    return simulate(Workload("test", tuple(jobs)), Cluster.uniform(2, 4), policy_named(policy), options)
+
+
+def test_one_job_alone_takes_start_and_work() -> None:
+    options = SimulationOptions(decision_interval_s=60.0, restart_s=30.0)
+    result = replay([job("a", 70.0, steps=800.0)], options=options)
+    (only,) = result.jobs
+    assert only.started_s == 120.0
+    assert only.finished_s == pytest.approx(120.0 + 30.0 + 800.0 / 8)
+    assert result.utilization == pytest.approx(130.0 / 180.0)
+    assert only.device_s == pytest.approx(8 * 130.0)
+
+
+def test_fifo_serves_in_order_and_moves_nobody() -> None:
+    result = replay([job("a", 0.0, 80.0), job("b", 1.0, 80.0)], policy="fifo")
+    assert [one.finished_s for one in result.jobs] == pytest.approx([10.0, 20.0])
+    assert result.restarts_per_job == 0
+
+
+def test_every_move_costs_its_restart() -> None:
+    options = replace(AT_ONCE, restart_s=10.0)
+    result = replay([job("a", 0.0, 800.0), job("b", 20.0, 80.0)], policy="equal", options=options)
+    moved = [one for one in result.jobs if one.num_restarts]
+    assert moved
+    work_s = sum((span.end_s - span.start_s) * len(span.devices) for span in result.spans)
+    starts = sum(1 + one.num_restarts for one in result.jobs)
+    assert work_s > 880.0
+    assert work_s <= 880.0 + starts * 10.0 * 8
+
+
+class Together:
+    """Two jobs on all devices, always."""
+
+    name = "together"
+
+    def __init__(self, *, fill: bool) -> None:
+        self.fill = fill
+
+    def decide(self, snapshot: Snapshot) -> Allocation:
+        names = [job.name for job in snapshot.jobs]
+        if len(names) == 1:
+            return Allocation({names[0]: 8})
+        fillers = frozenset(names[1:] if self.fill else ())
+        return Allocation(dict.fromkeys(names, 8), ((names[0], names[1]),), fillers)
+
+    def explain(self, snapshot: Snapshot, allocation: Allocation, job: str) -> str:
+        return f"{job} shares"
+
+
+def share(steps: tuple[float, float], *, fill: bool, restart_s: float = 0.0) -> SimulationResult:
+    jobs = [job(name, 0.0, num, profile=WAITING) for name, num in zip("ab", steps, strict=True)]
+    options = replace(AT_ONCE, crossover=True, handover_s=0.0, restart_s=restart_s)
+    return simulate(Workload("two", tuple(jobs)), Cluster.uniform(2, 4), Together(fill=fill), options)
+
+
+def test_two_jobs_that_take_turns_advance_by_the_rule_of_the_design() -> None:
+    result = share((1000.0, 1000.0), fill=False)
+    speed = turns_speed(WAITING.times[8], WAITING.times[8]).first_steps_per_s
+    assert {span.partner for span in result.spans} == {"a", "b"}
+    assert [one.finished_s for one in result.jobs] == pytest.approx([1000.0 / speed] * 2)
+    assert result.busy_device_s == pytest.approx(8 * 1000.0 / speed)
+
+
+def test_the_survivor_of_a_pair_has_the_devices_to_itself() -> None:
+    result = share((1000.0, 500.0), fill=False)
+    together_s = 500.0 / turns_speed(WAITING.times[8], WAITING.times[8]).first_steps_per_s
+    assert result.jobs[1].finished_s == pytest.approx(together_s)
+    assert result.jobs[0].finished_s == pytest.approx(together_s + 500.0 * WAITING.times[8].step_s)
+    assert result.jobs[0].num_restarts == 0
+
+
+def test_a_primary_ends_as_if_it_were_alone_and_its_filler_got_the_gaps() -> None:
+    result = share((1000.0, 1000.0), fill=True)
+    alone_s = 1000.0 * WAITING.times[8].step_s
+    filled = filler_speed(WAITING.times[8], WAITING.times[8]).second_steps_per_s * alone_s
+    assert 0 < filled < 1000.0
+    assert result.jobs[0].finished_s == pytest.approx(alone_s)
+    assert result.jobs[1].finished_s == pytest.approx(alone_s + (1000.0 - filled) * WAITING.times[8].step_s)
+
+
+@st.composite
+def workloads(draw: st.DrawFn) -> Workload:
+    profiles = [LINEAR, WAITING, TableProfile({1: StepTime(1.0), 4: StepTime(0.4, 0.15)})]
+    times = sorted(draw(st.lists(st.floats(0, 2000), min_size=1, max_size=8)))
+    jobs = tuple(
+        TrueJob(
+            JobSpec(
+                f"j{index}",
+                time_s,
+                max_workers=draw(st.integers(1, 8)),
+                requested_workers=draw(st.integers(1, 8)),
+                user=draw(st.sampled_from(["ada", "bo"])),
+            ),
+            draw(st.sampled_from(profiles)),
+            draw(st.floats(1.0, 2000.0)),
+        )
+        for index, time_s in enumerate(times)
+    )
+    return Workload("drawn", jobs, quotas=draw(st.sampled_from([{}, {"ada": 4}])))
+
+
+knobs = st.builds(
+    SimulationOptions,
+    decision_interval_s=st.sampled_from([0.0, 60.0]),
+    restart_s=st.sampled_from([0.0, 30.0]),
+    seed=st.integers(0, 3),
+    prediction_error=st.sampled_from([0.0, 0.5]),
+    explore=st.booleans(),
+    crossover=st.booleans(),
+    node_mtbf_s=st.sampled_from([0.0, 3000.0]),
+)
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+@settings(max_examples=12, deadline=None)
+@given(workload=workloads(), options=knobs)
+def test_every_job_ends_and_the_log_is_the_same_each_time(
+    policy: str, workload: Workload, options: SimulationOptions
+) -> None:
+    cluster = Cluster.uniform(2, 4)
+    first, second = (simulate(workload, cluster, policy_named(policy), options) for _ in range(2))
+    assert first.event_log().encode() == second.event_log().encode()
+    assert len(first.jobs) == len(workload.jobs)
+    for true, one in zip(workload.jobs, first.jobs, strict=True):
+        # The steps were really made, and no faster than the fastest size allows.
+        assert one.submitted_s <= one.started_s
+        fastest = min(true.profile.step_time((size,)).step_s for size in true.profile.sizes)
+        assert one.finished_s - one.started_s >= options.restart_s + true.total_steps * fastest * (1 - 1e-9)
+    check_devices(first, shared=options.crossover)
+
+
+def check_devices(result: SimulationResult, *, shared: bool) -> None:
+    """At no time do two jobs hold a device, unless they take turns on it."""
+    held: dict[int, list[tuple[float, float, str, str | None]]] = {}
+    for span in result.spans:
+        for device in span.devices:
+            held.setdefault(device, []).append((span.start_s, span.end_s, span.job, span.partner))
+    for spans in held.values():
+        spans.sort()
+        for index, (_, end_s, name, partner) in enumerate(spans):
+            for start_s, _, other, other_partner in spans[index + 1 :]:
+                if start_s >= end_s - 1e-9:
+                    break
+                assert shared
+                assert (partner, other_partner) == (other, name)
+
+
+def test_node_failures_cost_time_but_no_job() -> None:
+    jobs = [job(f"j{i}", 0.0, 20_000.0) for i in range(4)]
+    calm = replay(jobs)
+    stormy = replay(jobs, options=replace(AT_ONCE, node_mtbf_s=2000.0, node_repair_s=500.0))
+    assert any(event.kind == "node_failed" for event in stormy.events)
+    assert stormy.makespan_s > calm.makespan_s
+    assert len(stormy.jobs) == 4
+
+
+def test_exploring_jobs_try_small_sizes_before_large_ones() -> None:
+    options = SimulationOptions(explore=True)
+    result = replay([job("a", 0.0, 8000.0)], options=options)
+    sizes = [len(span.devices) for span in result.spans]
+    assert sizes[0] == 1
+    assert all(after <= 2 * before for before, after in pairwise(sizes))
+    assert sizes[-1] == 8
+
+
+def test_a_job_larger_than_the_cluster_is_refused_by_name() -> None:
+    big = TrueJob(JobSpec("big", 0.0, min_workers=9, max_workers=9, requested_workers=9), LINEAR, 1.0)
+    with pytest.raises(UsageError, match="job big needs at least 9 workers, this cluster has 8"):
+        replay([big])
+
+
+def test_a_quota_that_lets_nobody_run_is_an_error_not_an_endless_replay() -> None:
+    jobs = (TrueJob(JobSpec("a", 0.0, min_workers=4, max_workers=4, user="ada"), LINEAR, 1.0),)
+    workload = Workload("stuck", jobs, quotas={"ada": 2})
+    with pytest.raises(UsageError, match="leaves a waiting"):
+        simulate(workload, Cluster.uniform(2, 4), policy_named("fifo"), AT_ONCE)
+
+
+def test_where_a_job_sits_decides_how_fast_it_is() -> None:
+    class AcrossNodes:
+        sizes = (4,)
+
+        def step_time(self, shape: Shape) -> StepTime:
+            return StepTime(1.0 if len(shape) == 1 else 5.0)
+
+    profile = AcrossNodes()
+    jobs = [
+        TrueJob(JobSpec(f"j{i}", 0.0, min_workers=4, max_workers=4, requested_workers=4), profile, 100.0)
+        for i in range(2)
+    ]
+    assert [one.finished_s for one in replay(jobs, policy="fifo").jobs] == pytest.approx([100.0, 100.0])
+
+
+def test_decisions_about_a_job_are_put_into_words() -> None:
+    options = replace(AT_ONCE, explained_jobs=frozenset({"b"}))
+    result = replay([job("a", 0.0, 80.0), job("b", 1.0, 80.0)], policy="fifo", options=options)
+    assert [one.workers for one in result.explanations] == [0, 8]
+    assert all(one.sentence.startswith("b ") for one in result.explanations)

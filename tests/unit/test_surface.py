@@ -1,0 +1,104 @@
+"""What people build on: the public names, the version, what an import costs, and what the sources never do."""
+
+from __future__ import annotations
+
+import ast
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import weft
+from weft.version import __version__
+
+ROOT = Path(__file__).parents[2]
+SOURCES = sorted((ROOT / "src" / "weft").rglob("*.py"))
+HEAVY = {"torch", "numpy", "scipy", "networkx", "sklearn", "bayes_opt", "matplotlib", "pydantic", "rich"}
+UNPICKLERS = {"pickle", "cPickle", "dill", "cloudpickle", "marshal", "shelve"}
+
+
+def packages_after(code: str) -> set[str]:
+    """The top-level packages a fresh interpreter holds after running ``code``."""
+    program = f"{code}\nimport sys, json\nprint(json.dumps([name.partition('.')[0] for name in sys.modules]))"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    return set(json.loads(done.stdout.splitlines()[-1]))
+
+
+def test_every_public_name_can_be_imported_and_no_other_is_there() -> None:
+    assert sorted(weft.__all__) == dir(weft)
+    for name in weft.__all__:
+        assert getattr(weft, name) is not None
+    with pytest.raises(AttributeError, match="no_such_name"):
+        weft.no_such_name  # noqa: B018
+
+
+def test_overlap_is_both_the_function_and_its_package() -> None:
+    import weft.overlap as package
+
+    assert callable(package)
+    assert sorted(package.__all__) == ["Overlap", "overlap"]
+    assert callable(weft.overlap)
+
+
+def test_import_weft_costs_neither_torch_nor_numpy() -> None:
+    assert packages_after("import weft").isdisjoint(HEAVY)
+
+
+@pytest.mark.parametrize("arguments", [[], ["--help"], ["--version"]])
+def test_the_overview_of_the_command_line_loads_nothing_heavy(arguments: list[str]) -> None:
+    assert packages_after(f"from weft.cli import main\nmain({arguments})").isdisjoint({*HEAVY, "typer"})
+
+
+@pytest.mark.parametrize("verb", ["bench", "sim", "trace"])
+def test_the_help_of_a_command_never_loads_torch_or_scipy(verb: str) -> None:
+    code = f"""
+from weft.cli import main
+try:
+    main([{verb!r}, "--help"])
+except SystemExit:
+    pass"""
+    assert packages_after(code).isdisjoint({"torch", "numpy", "scipy", "networkx", "sklearn", "bayes_opt"})
+
+
+def test_weft_overlap_adds_nothing_to_what_torch_itself_loads() -> None:
+    # torch imports numpy where it is installed, so numpy is there either way; what tuning needs must not be.
+    torch_loads = packages_after("import torch, torch.distributed, torch.profiler")
+    ours = packages_after("import weft.overlap") - torch_loads - set(sys.stdlib_module_names)
+    assert ours == {"weft"}
+
+
+def test_the_changelog_begins_with_this_version() -> None:
+    text = (ROOT / "CHANGELOG.md").read_text()
+    headings = re.findall(r"^## \[?([^\]\s]+)\]?", text, re.MULTILINE)
+    assert next(heading for heading in headings if heading != "Unreleased") == __version__
+
+
+def _calls(tree: ast.AST) -> Iterator[ast.Call]:
+    return (node for node in ast.walk(tree) if isinstance(node, ast.Call))
+
+
+def _imported(tree: ast.AST) -> set[str]:
+    found: set[str] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            found.update(alias.name.partition(".")[0] for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            found.add((node.module or "").partition(".")[0])
+    return found
+
+
+@pytest.mark.parametrize("source", SOURCES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_no_source_runs_text_as_code_or_reads_pickles(source: Path) -> None:
+    tree = ast.parse(source.read_text())
+    assert not _imported(tree) & UNPICKLERS
+    for call in _calls(tree):
+        name = ast.unparse(call.func)
+        assert name not in {"eval", "exec", "os.system", "os.popen"}, f"line {call.lineno}: {name}"
+        for keyword in call.keywords:
+            assert keyword.arg != "shell", f"line {call.lineno}: shell="
+        if name == "torch.load":
+            assert any(k.arg == "weights_only" and ast.unparse(k.value) == "True" for k in call.keywords)

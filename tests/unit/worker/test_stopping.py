@@ -1,0 +1,97 @@
+"""A stop request reaches the worker by every way, and nothing of it ever holds up training."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+from pathlib import Path
+
+import pytest
+
+from weft.worker.agreement import NOTHING, Alone, Wishes, turn_steps
+from weft.worker.channel import Channel
+from weft.worker.stopping import StopRequest
+
+
+def controller(path: Path) -> socket.socket:
+    listening = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+    listening.bind(str(path))
+    return listening
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_the_first_signal_asks_and_the_second_does_what_it_always_did(number: signal.Signals) -> None:
+    before = signal.getsignal(number)
+    request = StopRequest()
+    request.install()
+    try:
+        os.kill(os.getpid(), number)
+        assert request.requested()
+        assert request.reason == number.name
+        assert signal.getsignal(number) == before
+    finally:
+        request.uninstall()
+
+
+def test_leaving_puts_the_scripts_own_handlers_back() -> None:
+    before = signal.getsignal(signal.SIGTERM)
+    request = StopRequest()
+    request.install()
+    assert signal.getsignal(signal.SIGTERM) != before
+    request.uninstall()
+    assert signal.getsignal(signal.SIGTERM) == before
+
+
+def test_a_file_asks_to_stop(tmp_path: Path) -> None:
+    now = [0.0]
+    request = StopRequest(stop_file=tmp_path / "stop", now=lambda: now[0])
+    assert not request.requested()
+    (tmp_path / "stop").touch()
+    now[0] = 1.0
+    assert request.requested()
+
+
+def test_the_controller_answers_a_report_with_a_stop(tmp_path: Path) -> None:
+    with controller(tmp_path / "channel") as listening:
+        channel = Channel(str(tmp_path / "channel"))
+        request = StopRequest(channel)
+        assert channel.send({"step": 3})
+        message, worker = listening.recvfrom(1 << 16)
+        assert json.loads(message) == {"step": 3}
+        listening.sendto(b"not json", worker)
+        listening.sendto(json.dumps({"stop": True}).encode(), worker)
+        assert request.requested()
+        channel.close()
+
+
+def test_a_controller_that_does_not_read_costs_reports_and_not_time(tmp_path: Path) -> None:
+    with controller(tmp_path / "channel"):
+        channel = Channel(str(tmp_path / "channel"))
+        results = [channel.send({"step": step}) for step in range(5000)]
+        assert results[0]
+        assert not results[-1]
+        assert channel.num_dropped == results.count(False)
+        channel.close()
+
+
+def test_a_controller_that_comes_late_or_comes_back_is_found(tmp_path: Path) -> None:
+    now = [0.0]
+    channel = Channel(str(tmp_path / "channel"), now=lambda: now[0])
+    assert not channel.send({"step": 0})
+    with controller(tmp_path / "channel") as listening:
+        now[0] = 10.0
+        assert channel.send({"step": 1})
+        assert json.loads(listening.recv(1 << 16)) == {"step": 1}
+    channel.close()
+
+
+def test_a_worker_that_is_alone_does_what_it_wishes() -> None:
+    assert Alone().after_step(Wishes(stop=True)) == Wishes(stop=True)
+    assert not Alone().after_step(NOTHING)
+
+
+@pytest.mark.parametrize(("cost_s", "step_s"), [(1e-4, 1e-2), (1e-3, 1e-2), (5e-4, 0.2)])
+def test_agreeing_costs_less_than_half_a_percent(cost_s: float, step_s: float) -> None:
+    assert cost_s / (turn_steps(cost_s, step_s) * step_s) < 0.005
