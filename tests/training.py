@@ -217,6 +217,18 @@ def assert_equal_states(found: dict[str, Any], expected: dict[str, Any]) -> None
                 assert mine == value, (number, key)
 
 
+def same_as_ddp(
+    loop: Callable[[Run], Any], make: Callable[[], nn.Module] = Tower, optimizer: MakeOptimizer = adamw, **options: Any
+) -> Run:
+    """``loop`` gives the same numbers, and returns the same things, with DDP and with weft."""
+    expected, found = with_ddp(made(make), optimizer), with_weft(made(make), optimizer, **options)
+    wanted, got = loop(expected), loop(found)
+    assert_same(found.state(), expected.state())
+    if isinstance(wanted, dict):
+        assert_same(got, wanted)
+    return found
+
+
 def assert_close(found: Parameters, expected: Parameters, tolerance: float = 1e-5) -> None:
     """To rounding."""
     assert found.keys() == expected.keys()

@@ -20,9 +20,7 @@ from typing import Any
 LIMIT_S = 60.0
 _CONTEXT = multiprocessing.get_context("forkserver")
 # torch._dynamo is loaded by the first optimizer: seconds, if every process did it itself.
-_CONTEXT.set_forkserver_preload(
-    ["torch", "torch.distributed", "weft.worker", "weft.overlap", "torch._dynamo"]
-)
+_CONTEXT.set_forkserver_preload(["torch", "torch.distributed", "weft.worker", "weft.overlap", "torch._dynamo"])
 
 
 @dataclass(frozen=True)

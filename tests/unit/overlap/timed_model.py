@@ -91,10 +91,12 @@ class TimedModel:
 
     def forward(self) -> torch.Tensor:
         self.schedule.forward_begins()
+        self.schedule.clock.forward_began()
         x = torch.zeros((), requires_grad=True)
         for number, parameter in enumerate(self.parameters):
             if number not in self.skipped:
                 x = _Layer.apply(x, parameter, self, number)
+        self.schedule.clock.forward_ended()
         return x
 
     def step(self) -> None:

@@ -80,7 +80,7 @@ class FakeTransport:
         exchange.reduced = None
 
     def launch_reduce(self, exchange: Exchange, tag: int) -> None:
-        self._reduce_end_s[exchange.index] = self._launch("launch reduce", exchange, tag)
+        self._reduce_end_s[exchange.index] = self._launch("launch reduce", exchange, tag, exchange.reduce_bytes)
 
     def reduce_arrived(self, exchange: Exchange) -> bool:
         return self._clock.now() >= self._reduce_end_s[exchange.index]
@@ -100,7 +100,7 @@ class FakeTransport:
                 shard.fill_(torch.nan)
 
     def launch_gather(self, exchange: Exchange, tag: int) -> None:
-        self._gather_end_s[exchange.index] = self._launch("launch gather", exchange, tag)
+        self._gather_end_s[exchange.index] = self._launch("launch gather", exchange, tag, exchange.gather_bytes)
 
     def finish_gather(self, exchange: Exchange) -> None:
         self._note("finish gather", exchange)
@@ -119,11 +119,11 @@ class FakeTransport:
     def broadcast(self, values: torch.Tensor) -> Done:
         return Done()
 
-    def _launch(self, name: str, exchange: Exchange, tag: int) -> float:
+    def _launch(self, name: str, exchange: Exchange, tag: int, num_bytes: int) -> float:
         self._clock.advance(self._link.launch_s)
         now_s = self._clock.now()
         start_s = max(now_s, self._link_free_s)
-        end_s = start_s + self._link.alpha_s + self._link.beta_s_per_byte * exchange.wire_bytes
+        end_s = start_s + self._link.alpha_s + self._link.beta_s_per_byte * num_bytes
         self._link_free_s = end_s
         self.calls.append(Call(name, exchange.index, tag, now_s, start_s, end_s))
         return end_s
