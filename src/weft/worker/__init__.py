@@ -4,7 +4,7 @@ Read the files in the order of a run:
 
     environment.py  who started this worker, and as which of how many
     joining.py      the process group, the device, the threads;  peers.py  the others, and what all must know
-    session.py      ``weft.session()``: what the script holds as ``run``
+    run.py          ``weft.session()``: what the script holds as ``run``
     sampling.py     which sample goes to which worker in which step (pure);  data.py, stream.py  the loaders
     weighting.py    uneven splits;  scaling.py  a batch that grows with the workers
     stopping.py     being asked to stop;  agreement.py  all stop after the same step
@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import os
 
-from weft.worker.session import Session
+from weft.worker.run import Session
 
 __all__ = ["Session", "session"]
 
