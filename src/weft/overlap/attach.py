@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from typing import Any
 
 import torch
@@ -151,11 +152,21 @@ def _shared_parameters(model: nn.Module, parameters: list[nn.Parameter]) -> froz
 def _hook_up(
     model: nn.Module, optimizer: torch.optim.Optimizer, parameters: list[nn.Parameter], handle: Overlap
 ) -> None:
-    """Hooks hold the handle; the handle lives as long as the model does."""
+    """Hooks of the model and the optimizer hold the handle: it lives as long as they do.
+
+    Those of the parameters must not: they lie in C++, where the garbage collector cannot see that they are all that
+    holds a model nobody trains any more.
+    """
     schedule = handle.schedule
+    weak_schedule = weakref.ref(schedule)
 
     def on_gradient(number: int) -> Any:
-        return lambda parameter: schedule.gradient_ready(number)
+        def ready(parameter: torch.Tensor) -> None:
+            alive = weak_schedule()
+            if alive is not None:
+                alive.gradient_ready(number)
+
+        return ready
 
     for number, parameter in enumerate(parameters):
         add_hook: Any = parameter.register_post_accumulate_grad_hook

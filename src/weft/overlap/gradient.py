@@ -15,6 +15,7 @@ Anything else is refused with a message, never answered with one worker's share 
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
@@ -45,7 +46,7 @@ class ShardedGradient(torch.Tensor):
     """Stands for the averaged gradient of one parameter; see the module's text."""
 
     number: int
-    keeper: GradientKeeper
+    _keeper: weakref.ref[GradientKeeper]
     added: torch.Tensor | None
 
     @staticmethod
@@ -59,9 +60,17 @@ class ShardedGradient(torch.Tensor):
             requires_grad=False,
         )
         made.number = number
-        made.keeper = keeper
+        # Weak, since C++ holds p.grad: the garbage collector could not see the circle back to the parameter.
+        made._keeper = weakref.ref(keeper)
         made.added = None
         return made
+
+    @property
+    def keeper(self) -> GradientKeeper:
+        keeper = self._keeper()
+        if keeper is None:
+            raise OverlapError("this gradient belonged to a model that is no longer overlapped: call zero_grad()")
+        return keeper
 
     def take_added(self) -> torch.Tensor | None:
         """The local gradient that a further backward has added, if any."""

@@ -113,6 +113,7 @@ class Overlap:
         schedule.drain()
         if isinstance(schedule, ShardedSchedule):
             self._give_back_state(schedule)
+            schedule.give_back_gradients()
         schedule.memory.release()
         for hook in self.hooks:
             hook.remove()
@@ -133,6 +134,8 @@ class Overlap:
     def trace(self, path: str | Path) -> Iterator[None]:
         """Record the steps inside as a Chrome trace (``weft trace`` and Perfetto read it)."""
         clock = self.schedule.clock
+        for step in (*clock.steps, clock.current):
+            step.spans.clear()  # of an earlier trace
         clock.tracing = True
         try:
             yield
@@ -180,7 +183,8 @@ class Overlap:
 
     def state_was_loaded(self) -> None:
         if isinstance(self.schedule, ShardedSchedule):
-            with self._changing():
+            # Counted like a step: who asks for the loaded state waits until everybody has loaded it.
+            with self._changing(step_done=True):
                 self._take_over_state(self.schedule)
 
     # ---- state that moves

@@ -316,6 +316,12 @@ class ShardedSchedule(Rounds):
         finally:
             self._draining = False
 
+    def give_back_gradients(self) -> None:
+        """Leave nothing in ``p.grad`` that only we could answer for."""
+        for parameter in self.parameters:
+            if isinstance(parameter.grad, ShardedGradient):
+                parameter.grad = None
+
     def flush(self) -> None:
         self._refuse_half_updated("a parameter")
         for bucket in self.buckets:

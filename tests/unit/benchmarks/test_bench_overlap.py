@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import typer
 from benchmarks import overlap as benchmark
 from benchmarks.overlap_results import Results
 from benchmarks.overlap_rows import FIELDS
 from typer.testing import CliRunner
 
 from weft.cli import bench_overlap
+from weft.cli.bench import app
 from weft.errors import MissingToolError, WeftError
 
 ROW: dict[str, Any] = {
@@ -26,14 +26,6 @@ ROW: dict[str, Any] = {
     "network_over_compute": 1.0,
     "weft_ms": 50.0,
 }
-
-
-@pytest.fixture
-def app() -> typer.Typer:
-    app = typer.Typer()
-    app.callback()(lambda: None)
-    app.command("overlap")(bench_overlap.overlap)
-    return app
 
 
 @pytest.fixture
@@ -49,13 +41,13 @@ def measured(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Results:
     return results
 
 
-def test_json_is_all_there_is_on_stdout(app: typer.Typer, measured: Results) -> None:
+def test_json_is_all_there_is_on_stdout(measured: Results) -> None:
     done = CliRunner().invoke(app, ["overlap", "--quick", "--json"])
     assert done.exit_code == 0, done.output
     assert json.loads(done.stdout) == {"rows": [ROW]}
 
 
-def test_the_table_shows_times_gain_and_where_the_files_are(app: typer.Typer, measured: Results) -> None:
+def test_the_table_shows_times_gain_and_where_the_files_are(measured: Results) -> None:
     done = CliRunner().invoke(app, ["overlap", "--quick"])
     assert done.exit_code == 0, done.output
     assert "2.00x" in done.stdout
@@ -63,7 +55,7 @@ def test_the_table_shows_times_gain_and_where_the_files_are(app: typer.Typer, me
     assert measured.path("png").exists()
 
 
-def test_rows_that_failed_make_the_command_fail_after_showing_the_rest(app: typer.Typer, measured: Results) -> None:
+def test_rows_that_failed_make_the_command_fail_after_showing_the_rest(measured: Results) -> None:
     measured.failures.append("mlp, 2 hosts, ratio 1: host 1 ended")
     done = CliRunner().invoke(app, ["overlap", "--quick"])
     assert isinstance(done.exception, WeftError)
@@ -71,7 +63,7 @@ def test_rows_that_failed_make_the_command_fail_after_showing_the_rest(app: type
     assert "2.00x" in done.stdout
 
 
-def test_without_root_it_says_so_before_measuring(app: typer.Typer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_root_it_says_so_before_measuring(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     done = CliRunner().invoke(app, ["overlap", "--quick"])
     assert isinstance(done.exception, MissingToolError)
@@ -80,7 +72,7 @@ def test_without_root_it_says_so_before_measuring(app: typer.Typer, monkeypatch:
 
 
 def test_an_installed_weft_without_the_repository_says_where_the_benchmarks_are(
-    app: typer.Typer, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(bench_overlap, "__file__", str(tmp_path / "a" / "b" / "c" / "bench_overlap.py"))
     done = CliRunner().invoke(app, ["overlap"])

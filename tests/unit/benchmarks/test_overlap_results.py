@@ -114,7 +114,13 @@ def test_the_full_run_covers_every_model_ratio_and_number_of_hosts() -> None:
     assert [s.num_hosts for s in scenarios if s.timed is not None] == [2, 4, 8]
     for s in scenarios:
         assert set(FIELDS) >= {f"{name}_ms" for name in s.contenders} & set(FIELDS)
-        assert {"alone", "ddp", "ddp_best", "fsdp2", "dear", "weft", "weft_eager"} <= set(s.contenders)
+        assert {"alone", "ddp", "weft"} <= set(s.contenders)
+    compared = [s for s in scenarios if "ddp_best" in s.contenders]
+    assert {(s.model, s.ratio) for s in compared if s.timed is None} == real
+    assert all({"dear", "weft_eager"} <= set(s.contenders) for s in compared)
+    assert {(s.model, s.ratio) for s in compared if "fsdp2" in s.contenders and s.timed is None} == {
+        (model, ratio) for model in MODELS for ratio in (1.0, 1.3)
+    }
 
 
 def test_the_quick_run_has_two_ratios_and_four_emulated_hosts() -> None:

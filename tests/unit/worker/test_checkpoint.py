@@ -56,7 +56,11 @@ def steps_in(path: Path) -> list[int]:
 
 
 def newest(path: Path, said: list[str]) -> Path | None:
-    return find_checkpoint(CheckpointFolder(path, 3), ALONE, "token", said.append)[0]
+    folder = CheckpointFolder(path, 3)
+    try:
+        return find_checkpoint(folder, ALONE, "token", said.append)[0]
+    finally:
+        folder.close()
 
 
 def test_what_was_saved_comes_back(tmp_path: Path) -> None:
