@@ -23,6 +23,10 @@ from weft.engines.launch import Script
 INTERRUPTED = 130  # what shells report for a program ended by SIGINT
 CHILD_ENDS_S = 0.1
 
+# What the script leaves behind stays until the process ends.  torch joins gloo's threads when the last model of a
+# process group is freed; freed under the interpreter lock, while such a thread waits for that lock, it hangs for ever.
+_kept: list[object] = []
+
 
 def run(script: Script, report_file: int) -> int:
     """Run the script as ``__main__`` and return the exit code Python would have left with."""
@@ -30,16 +34,19 @@ def run(script: Script, report_file: int) -> int:
     try:
         if script.is_module:
             sys.path.insert(0, os.getcwd())
-            runpy.run_module(script.target, run_name="__main__", alter_sys=True)
+            _kept.append(runpy.run_module(script.target, run_name="__main__", alter_sys=True))
         else:
             sys.path.insert(0, str(Path(script.target).resolve().parent))
-            runpy.run_path(script.target, run_name="__main__")
+            _kept.append(runpy.run_path(script.target, run_name="__main__"))
     except SystemExit as leaving:
+        _kept.append(leaving)
         return _exit_code(leaving, report_file)
-    except KeyboardInterrupt:
+    except KeyboardInterrupt as interrupt:
+        _kept.append(interrupt)
         _report(report_file, "KeyboardInterrupt")
         return INTERRUPTED
     except BaseException as error:
+        _kept.append(error)
         # Before the traceback is printed and the sockets close: the others fail as soon as they do.
         lost_a_connection = isinstance(error, ConnectionError | EOFError)
         _report(report_file, f"{type(error).__name__}: {error}".removesuffix(": "), lost_a_connection)
