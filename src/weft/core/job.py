@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from weft.errors import UsageError
 
@@ -55,3 +56,16 @@ class JobSpec:
         if not self.sizes:
             return tuple(range(self.min_workers, top + 1))
         return tuple(sorted({size for size in self.sizes if self.min_workers <= size <= top}))
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """How a job's workers are started: an argument list, never a line for a shell."""
+
+    argv: tuple[str, ...]
+    """As its owner would type it: ``("python", "train.py", "--lr", "0.1")``."""
+    cwd: str
+    environment: Mapping[str, str] = field(default_factory=dict)
+    """What the owner set for this job, beside what the controller itself runs in."""
+    max_restarts: int = 0
+    """How often the job is started again after it failed by itself."""

@@ -22,6 +22,9 @@ ATTEMPT: Final = "WEFT_ATTEMPT"
 # Seconds a worker waits for the others at start, and in a collective.
 START_TIMEOUT_S: Final = "WEFT_START_TIMEOUT_S"
 COLLECTIVE_TIMEOUT_S: Final = "WEFT_COLLECTIVE_TIMEOUT_S"
+# Path of the lease server's unix socket on this host, and the device (or cores) the job shares there.
+LEASE: Final = "WEFT_LEASE"
+LEASE_DEVICE: Final = "WEFT_LEASE_DEVICE"
 
 # Asked to stop, and stopped after a checkpoint: start again to go on.  (EX_TEMPFAIL of sysexits.)
 STOPPED_EXIT_CODE: Final = 75

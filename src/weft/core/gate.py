@@ -1,0 +1,51 @@
+"""May this job compute now?  What ``overlap/`` and ``worker/`` know of sharing a device: take it, give it back.
+
+``crossover/`` has a gate that asks the lease server of this host; a job that shares with nobody has an open one,
+which costs an attribute look-up.  A gate is a matter of speed and never of correctness: every call may return at
+once without the device.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+
+class Gate(Protocol):
+    """One job's way to its device.  Used by the thread that computes, and by no other."""
+
+    @property
+    def contended(self) -> bool:
+        """Whether another job wants the device now.  Costs no system call."""
+
+    def acquire(self) -> None:
+        """Compute from here on; waits for the turn.  Does nothing when the device is ours already."""
+
+    def release(self) -> None:
+        """About to wait for the network: the device is free.  Does nothing when it is not ours."""
+
+
+class OpenGate:
+    """Nobody to share with."""
+
+    contended = False
+
+    def acquire(self) -> None:
+        """Always our turn."""
+
+    def release(self) -> None:
+        """Nobody waits."""
+
+
+OPEN = OpenGate()
+_gate: Gate = OPEN
+
+
+def current() -> Gate:
+    """The gate of this process."""
+    return _gate
+
+
+def install(gate: Gate) -> None:
+    """From now on this process computes behind ``gate``."""
+    global _gate
+    _gate = gate
