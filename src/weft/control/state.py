@@ -1,12 +1,12 @@
 """What the controller knows.  Changed by ``reducer.reduce`` and by nothing else.
 
-    PENDING ----> RUNNING ----> COMPLETED
-       ^  |          |  |-----> FAILED
-       |  |          v
-       |  |       STOPPING ---> CANCELLED, COMPLETED, FAILED
-       |  |          |
-       |  `----------|--------> CANCELLED
-       `-------------'
+PENDING ----> RUNNING ----> COMPLETED
+   ^  |          |  |-----> FAILED
+   |  |          v
+   |  |       STOPPING ---> CANCELLED, COMPLETED, FAILED
+   |  |          |
+   |  `----------|--------> CANCELLED
+   `-------------'
 """
 
 from __future__ import annotations
