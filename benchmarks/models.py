@@ -1,4 +1,4 @@
-"""What is trained in the benchmarks: three real models on the CPU, a timed one, and a tiny one for tests.
+"""What is trained in the benchmarks: four real models on the CPU, a timed one, and a tiny one for tests.
 
 All data is synthetic and the same for a given (model, rank, index), so that two contenders see the same
 batches and their losses can be compared bit for bit.
@@ -152,8 +152,18 @@ def _timed_batch(generator: torch.Generator) -> Batch:
 
 
 _REAL = {
+    # Letters, not words: every layer but the blocks is small, as it is next to the blocks of a large model.
     "transformer": Workload(
         "transformer",
+        lambda: LanguageModel(vocabulary=256, width=512, num_layers=8, num_heads=8, length=96),
+        _token_batch(vocabulary=256, num_sequences=6, length=96),
+        F.cross_entropy,
+        _adamw,
+        _module_list("blocks"),
+    ),
+    # Words: half of the bytes sit in the first and the last layer, where no schedule can hide them.
+    "vocabulary": Workload(
+        "vocabulary",
         lambda: LanguageModel(vocabulary=6144, width=512, num_layers=6, num_heads=8, length=80),
         _token_batch(vocabulary=6144, num_sequences=7, length=80),
         F.cross_entropy,

@@ -4,9 +4,10 @@
     host 1 [eth0 10.77.0.2] ---- port1  } br0, in a namespace of its own
     host 2 [eth0 10.77.0.3] ---- port2 /
 
-Every device is born inside its namespace, so the machine's own network never sees any of them.  Each cable
-is shaped at both ends: at ``eth0`` what the host sends, at its port what the host receives.  That is a
-full-duplex network card of the given rate behind a switch that never blocks.
+Every device is born inside its namespace, so the machine's own network never sees any of them.  What a host
+sends is shaped at its ``eth0``.  With three hosts or more two may send to one: then what a host receives is shaped
+too, at its port.  That is a full-duplex network card of the given rate behind a switch that never blocks.  Between two
+hosts a second shaper would only spend core time on a limit that the sender keeps already.
 """
 
 from __future__ import annotations
@@ -120,7 +121,10 @@ class NetworkPlan:
         )
         commands: list[Command] = []
         for index in range(self.num_hosts):
-            for namespace, device in ((self.host(index), HOST_INTERFACE), (self.switch, f"port{index}")):
+            ends = [(self.host(index), HOST_INTERFACE)]
+            if self.num_hosts > 2:
+                ends.append((self.switch, f"port{index}"))
+            for namespace, device in ends:
                 commands.append(("tc", "-n", namespace, "qdisc", verb, "dev", device, *shaper))
         return commands
 

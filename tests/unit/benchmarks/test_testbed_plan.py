@@ -30,6 +30,12 @@ def test_every_cable_is_shaped_both_ways_from_the_start() -> None:
     assert shaped == sending | receiving
 
 
+def test_between_two_hosts_the_sender_alone_is_shaped() -> None:
+    pair = NetworkPlan(Owner(pid=41, born_ticks=977), num_hosts=2, rate_bits_per_s=1e9)
+    shaped = [(command[2], command[6]) for command in pair.build() if command[0] == "tc"]
+    assert shaped == [(pair.host(0), "eth0"), (pair.host(1), "eth0")]
+
+
 def test_a_new_rate_reaches_the_same_links_without_rebuilding() -> None:
     before = {(command[2], command[6]) for command in PLAN.build() if command[0] == "tc"}
     commands = PLAN.reshape(2.5e8)
