@@ -25,7 +25,7 @@ class Timed:
     much a step leaves eight hosts on two cores enough of it.
     """
 
-    num_parameters: int = 8_000_000
+    num_parameters: int = 5_000_000
     num_layers: int = 24
     compute_s: float = 1.2
 
