@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from weft.control.state import State
+from weft.control.state import Job, State
 from weft.core.events import DevicesAssigned
 from weft.core.snapshot import Allocation
 from weft.elastic.placement import Unit, place
@@ -24,15 +24,7 @@ def assignment(
     active = state.jobs.active
     workers, fillers = allocation.workers, allocation.fillers
     partners = _partners(state, allocation) if allocation.pairs else {}
-    if all(
-        job.is_cancelled
-        or (
-            len(job.wanted) == workers.get(name, 0)
-            and job.wanted_partner == partners.get(name)
-            and job.wanted_fills == (name in fillers and name in partners)
-        )
-        for name, job in active.items()
-    ):
+    if not any(_differs(name, job, workers, partners, fillers) for name, job in active.items()):
         return None
     units: list[Unit] = []
     current: dict[str, tuple[int, ...]] = {}
@@ -50,6 +42,18 @@ def assignment(
         elif job.number < active[partner].number:
             units.append(Unit((name, partner), size))
     return DevicesAssigned(at_s, place(state.cluster, units, current), partners, fillers, reasons)
+
+
+def _differs(
+    name: str, job: Job, workers: Mapping[str, int], partners: Mapping[str, str], fillers: frozenset[str]
+) -> bool:
+    if job.is_cancelled:
+        return False
+    return (
+        len(job.wanted) != workers.get(name, 0)
+        or job.wanted_partner != partners.get(name)
+        or job.wanted_fills != (name in fillers and name in partners)
+    )
 
 
 def _partners(state: State, allocation: Allocation) -> dict[str, str]:

@@ -7,6 +7,7 @@ leads to which of these is the reducer's business.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from itertools import chain
 from typing import Any
 
 from weft.control.state import Job, JobState, State
@@ -109,42 +110,40 @@ class Draft:
 
     def start_ready(self) -> None:
         """Start whoever waits for nothing but devices that are free by now, in order of submission."""
-        waiting = [job.id for job in self.active.values() if job.wanted and job.state is JobState.PENDING]
+        pending = JobState.PENDING
+        waiting = [job for job in self.active.values() if job.wanted and job.state is pending]
         if not waiting:
             return
-        held: set[int] = set()
-        for job in self.active.values():
-            held.update(job.devices)
-        for job_id in waiting:
-            job = self.active[job_id]
-            if held.isdisjoint(job.wanted) or self._only_partner_is_there(job):
-                self._start(job)
+        held = set(chain.from_iterable([job.devices for job in self.active.values()]))
+        for job in waiting:
+            if held.isdisjoint(job.wanted):
+                self._start(job, partner=None)
                 held.update(job.wanted)
+            elif job.wanted_partner is not None and self._only_partner_is_there(job):
+                self._start(job, partner=self.active[job.wanted_partner])
 
     def _only_partner_is_there(self, job: Job) -> bool:
-        partner = self.active.get(job.wanted_partner) if job.wanted_partner is not None else None
+        partner = self.active[job.wanted_partner] if job.wanted_partner is not None else None
         return partner is not None and partner.devices == job.wanted and partner.partner is None
 
-    def _start(self, job: Job) -> None:
+    def _start(self, job: Job, *, partner: Job | None) -> None:
         attempt = job.attempt + 1
-        shares = self._only_partner_is_there(job)
         self.move(
             job,
             JobState.RUNNING,
             attempt=attempt,
             devices=job.wanted,
-            partner=job.wanted_partner if shares else None,
-            fills=shares and job.wanted_fills,
+            partner=partner.id if partner else None,
+            fills=partner is not None and job.wanted_fills,
             num_restarts=attempt - 1,
             started_s=self.now_s if job.started_s is None else job.started_s,
             changed_s=self.now_s,
         )
-        if shares and job.wanted_partner is not None:
-            partner = self.active[job.wanted_partner]
+        if partner:
             self.change(partner, partner=job.id, fills=partner.wanted_fills)
         self.actions.append(StartWorkers(job.id, attempt, job.wanted))
 
     def _writable(self) -> dict[str, Job]:
         if self._own is None:
-            self.active = self._own = self._before.jobs.active_copy()
+            self.active = self._own = dict(self._before.jobs.active)
         return self._own

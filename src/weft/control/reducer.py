@@ -81,31 +81,26 @@ def _devices_assigned(draft: Draft, event: DevicesAssigned) -> None:
     partners = {job_id: other for job_id, other in event.partners.items() if job_id in wanted and other in wanted}
     if not _fits(draft, wanted, partners):
         return
-    for job in list(active.values()):
-        if job.is_cancelled:
+    fillers, reasons = event.fillers, event.reasons
+    for job_id, job in list(active.items()):
+        devices, partner = wanted.get(job_id, ()), partners.get(job_id)
+        fills = partner is not None and job_id in fillers
+        reason = reasons.get(job_id, job.reason) if reasons else job.reason
+        if (
+            devices == job.wanted
+            and partner == job.wanted_partner
+            and fills == job.wanted_fills
+            and reason == job.reason
+        ) or job.is_cancelled:
             continue
-        job_id = job.id
-        partner = partners.get(job_id)
-        _assign(
-            draft,
-            job,
-            wanted.get(job_id, ()),
-            partner,
-            partner is not None and job_id in event.fillers,
-            event.reasons.get(job_id, job.reason),
-        )
-    draft.start_ready()
-
-
-def _assign(draft: Draft, job: Job, devices: tuple[int, ...], partner: str | None, fills: bool, reason: str) -> None:
-    if devices != job.wanted or partner != job.wanted_partner or fills != job.wanted_fills or reason != job.reason:
         job = draft.change(job, wanted=devices, wanted_partner=partner, wanted_fills=fills, reason=reason)
-    if job.state is not JobState.RUNNING:
-        return  # it starts when its devices are free, or when its old workers are gone
-    if devices != job.devices:
-        _stop(draft, job)
-    elif job.partner is not None and job.partner == partner and fills != job.fills:
-        draft.change(job, fills=fills)  # another role on the same devices: nobody need be restarted
+        if job.state is not JobState.RUNNING:
+            continue  # it starts when its devices are free, or when its old workers are gone
+        if devices != job.devices:
+            _stop(draft, job)
+        elif job.partner is not None and job.partner == partner and fills != job.fills:
+            draft.change(job, fills=fills)  # another role on the same devices: nobody need be restarted
+    draft.start_ready()
 
 
 def _fits(draft: Draft, wanted: Mapping[str, tuple[int, ...]], partners: Mapping[str, str]) -> bool:

@@ -132,9 +132,7 @@ def _group_table(utility: FloatArray, sizes: IntArray, limit: int) -> tuple[Floa
     return best, taken
 
 
-def _extended(
-    best: FloatArray, utility: FloatArray, sizes: IntArray, columns: IntArray
-) -> tuple[FloatArray, IntArray]:
+def _extended(best: FloatArray, utility: FloatArray, sizes: IntArray, columns: IntArray) -> tuple[FloatArray, IntArray]:
     """One step of the recurrence: one more row."""
     updated = np.full(len(best), -np.inf)
     which = np.zeros(len(best), dtype=np.int64)
