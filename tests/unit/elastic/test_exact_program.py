@@ -77,7 +77,7 @@ def test_large_programs_agree_with_the_whole_table() -> None:
         utility = np.concatenate([np.zeros((40, 1)), np.cumsum(draw.exponential(size=(40, 11)), axis=1)], axis=1)
         rows = np.arange(40)
         by_price = utility[rows, knapsack.best_choices(utility, sizes, 150)].sum()
-        by_table = utility[rows, knapsack._whole_table(utility, sizes, 150)].sum()
+        by_table = utility[rows, knapsack._table(list(zip(utility, sizes, strict=True)), 150)].sum()
         assert by_price == pytest.approx(by_table, rel=1e-12)
 
 
