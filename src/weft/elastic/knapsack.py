@@ -25,7 +25,9 @@ Row = tuple[FloatArray, IntArray]
 _TOLERANCE = 1e-12
 _MAX_PRICES = 60
 _FIRST_PRICE = 0.25
+"""The first price tried, as a share of what a device would bring on average if everybody had the best size."""
 _LARGEST_FACTOR = 1e9
+"""How far apart two prices tried one after the other are at most."""
 _SMALL_TABLE = 14_000
 """Cells of the full table below which pricing first does not pay."""
 
@@ -133,9 +135,7 @@ def _group_table(utility: FloatArray, sizes: IntArray, limit: int) -> tuple[Floa
     return best, taken
 
 
-def _extended(
-    best: FloatArray, utility: FloatArray, sizes: IntArray, columns: IntArray
-) -> tuple[FloatArray, IntArray]:
+def _extended(best: FloatArray, utility: FloatArray, sizes: IntArray, columns: IntArray) -> tuple[FloatArray, IntArray]:
     """One step of the recurrence: one more row."""
     updated = np.full(len(best), -np.inf)
     which = np.zeros(len(best), dtype=np.int64)
@@ -166,7 +166,7 @@ def _price(utility: FloatArray, sizes: IntArray, capacity: int) -> tuple[float, 
         used = int(np.add.reduce(sizes.take(cells)))
         return float(np.add.reduce(values.take(cells))) + price * capacity, float(capacity - used), choice
 
-    # A price to begin with: what the devices would bring in all, of which the last one brings a fraction.
+    # From a first guess outwards, until the minimum lies between two prices.
     smallest = utility.take(first_cell + np.isfinite(utility).argmax(axis=1))
     hoped = float(np.add.reduce(utility.max(axis=1) - smallest))
     high = max(_FIRST_PRICE * hoped / max(1, capacity), 1e-300)

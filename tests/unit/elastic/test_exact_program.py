@@ -35,6 +35,12 @@ def programs(draw: st.DrawFn) -> tuple[np.ndarray, np.ndarray, int]:
             for _ in range(num_jobs)
         ]
     )
+    for row in range(num_jobs):
+        num = draw(st.integers(1, num_sizes + 1))  # shorter menus are filled up with nothing for nothing
+        utility[row, num:] = draw(st.sampled_from([0.0, -np.inf]))
+        sizes[row, num:] = 0
+        barred = draw(st.integers(1, num_sizes))
+        utility[row, barred] = draw(st.sampled_from([utility[row, barred], -np.inf]))
     return utility, sizes, draw(st.integers(0, 25))
 
 
