@@ -166,7 +166,7 @@ def _prepare(path: Path, *, create: bool) -> None:
     if copy.place(path).exists():
         raise StoreError(
             f"{path} is gone, but its copy {copy.place(path).name} is there: an empty journal would forget the jobs. "
-            f"`python -m weft.store.repair {path}` makes it anew from the copy; to really start afresh, move the copy away"
+            f"`python -m weft.store.repair {path}` makes it anew from the copy; to start afresh, move the copy away"
         )
     try:
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
