@@ -300,7 +300,8 @@ class LocalEngine:
         processes = left_behind(keeper, str(self._folders.engine), known.job_id, known.attempt)
         for process in processes:
             process.signal(signal.SIGKILL)
-        return any([self._watch(process, known) for process in processes])
+        still_there = [process for process in processes if self._watch(process, known)]  # each one is to be watched
+        return bool(still_there)
 
     def _watch(self, process: Process, known: Attempt) -> bool:
         """Have ``poll`` look at the attempt when this process ends.  False when it has already."""

@@ -1,15 +1,15 @@
 """Where the local engine keeps what it must not forget.
 
-    <home>/engine/lock              held by the controller that uses this home
-    <home>/engine/nudges            a fifo: keepers say here that there is news
-    <home>/engine/zygote.log        last words of the process that forks keepers
-    <home>/engine/orders/J@N.json   one file per attempt that is not forgotten: what to start
-    <home>/jobs/J/attempts/N/       one folder per attempt, for good:
-        rank0.out rank0.err ...         what its workers printed
-        claim.json                      who keeps it; made once, so that it is started once
-        status.json                     its workers, and how it ended
-        stop, kill                      it was asked to
-        keeper.log                      last words of its keeper
+<home>/engine/lock              held by the controller that uses this home
+<home>/engine/nudges            a fifo: keepers say here that there is news
+<home>/engine/zygote.log        last words of the process that forks keepers
+<home>/engine/orders/J@N.json   one file per attempt that is not forgotten: what to start
+<home>/jobs/J/attempts/N/       one folder per attempt, for good:
+    rank0.out rank0.err ...         what its workers printed
+    claim.json                      who keeps it; made once, so that it is started once
+    status.json                     its workers, and how it ended
+    stop, kill                      it was asked to
+    keeper.log                      last words of its keeper
 """
 
 from __future__ import annotations
@@ -90,5 +90,7 @@ def _quoted(job_id: str) -> str:
     if name.startswith("."):
         name = "%2E" + name[1:]
     if not 0 < len(name) <= LONGEST_NAME:
-        raise EngineError(f"job id {job_id[:40]!r}: expected 1 to {LONGEST_NAME} characters, most of them plain letters")
+        raise EngineError(
+            f"job id {job_id[:40]!r}: expected 1 to {LONGEST_NAME} characters, most of them plain letters"
+        )
     return name

@@ -209,4 +209,3 @@ def _redirect(log: Path) -> None:
     for target in (1, 2):
         os.dup2(file, target)
     os.close(file)
-

@@ -1,8 +1,8 @@
 """The process that forks keepers: torch imported, not one thread, nothing else to do.
 
 It lives as long as the controller that started it: when the control socket closes it leaves, and its keepers go on
-without it.  The next controller starts a new one, with the sources as they are then.  What a killed keeper leaves behind
-becomes a child of the zygote, which ends it.
+without it.  The next controller starts a new one, with the sources as they are then.  What a killed keeper leaves
+behind becomes a child of the zygote, which ends it.
 """
 
 from __future__ import annotations
