@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import select
 import sys
 import time
@@ -9,12 +10,14 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Protocol
 
-from fake_engine import FakeEngine, FakeMachine
+from tests.contract.fake_engine import FakeEngine, FakeMachine
 
 from weft.core.engine import Engine, EngineEvent, StartOrder
 from weft.core.events import WorkersExited, WorkersStarted
 from weft.core.job import Launch
+from weft.engines import kernel
 from weft.engines.local import LocalEngine
+from weft.engines.local.process import MARK
 
 PATIENCE_S = 60.0
 NUM_DEVICES = 4
@@ -109,6 +112,18 @@ def until(holds: Callable[[], bool], bench: Bench, within_s: float = PATIENCE_S)
 def said(bench: Bench, job_id: str, words: str, *, attempt: int = 1, rank: int = 0) -> None:
     """Wait until a worker has said this."""
     until(lambda: words in bench.output(job_id, attempt, rank), bench)
+
+
+def marked(home: Path) -> dict[int, int]:
+    """Living processes that bear the mark of the engine at this home: pid and session."""
+    mark = f"{MARK}={home / 'engine'}".encode()
+    found = {}
+    for entry in Path("/proc").iterdir():
+        standing = kernel.standing(int(entry.name)) if entry.name.isdigit() else None
+        with contextlib.suppress(OSError):
+            if standing is not None and mark in (entry / "environ").read_bytes().split(b"\0"):
+                found[int(entry.name)] = standing.session
+    return found
 
 
 class LocalBench:

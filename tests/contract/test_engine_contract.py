@@ -5,7 +5,7 @@ from __future__ import annotations
 import select
 
 import pytest
-from benches import Bench, events_until, is_end, said, start, wait_for
+from tests.contract.benches import Bench, events_until, is_end, said, start, wait_for
 
 from weft.core.events import Fate, WorkersExited, WorkersStarted
 
