@@ -129,8 +129,11 @@ def marked(home: Path) -> dict[int, int]:
 class LocalBench:
     """Real processes."""
 
-    def __init__(self, home: Path, *, warm: bool, environment: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self, home: Path, *, warm: bool, grace_s: float = 20.0, environment: Mapping[str, str] | None = None
+    ) -> None:
         self.home = home
+        self._grace_s = grace_s
         self._warm = warm
         self._environment = environment
         self.engine = self._open()
@@ -140,7 +143,7 @@ class LocalBench:
             self.home,
             num_devices=NUM_DEVICES,
             warm=self._warm,
-            grace_s=20.0,
+            grace_s=self._grace_s,
             hang_s=1.0,
             environment=self._environment,
         )
