@@ -14,11 +14,12 @@ An asyncio server calls the writing methods and ``wait`` in threads (FastAPI doe
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, Protocol
 
 from weft.control.state import Job
+from weft.core.submission import Submission
 from weft.errors import UsageError, WeftError
 
 LogStream = Literal["out", "err"]
@@ -30,28 +31,6 @@ class UnknownJobError(UsageError):
 
 class StoppingError(WeftError):
     """The controller is going down and takes nothing new."""
-
-
-@dataclass(frozen=True, slots=True)
-class JobRequest:
-    """A job as its owner describes it; the controller gives it an id."""
-
-    argv: tuple[str, ...]
-    cwd: str
-    environment: Mapping[str, str] = field(default_factory=dict)
-    title: str = ""
-    """The owner's name for it, any text; need not be unique."""
-    min_workers: int = 1
-    max_workers: int = 1
-    requested_workers: int | None = None
-    """``None``: as many as ``min_workers``."""
-    sizes: tuple[int, ...] = ()
-    weight: float = 1.0
-    priority: int = 0
-    user: str = ""
-    total_steps: int | None = None
-    max_restarts: int = 0
-    may_share: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +91,7 @@ class LogFile(Protocol):
 class ControllerApi(Protocol):
     """The controller in one process; :class:`weft.daemon.service.Controller` is the real one."""
 
-    def submit(self, request: JobRequest) -> str:
+    def submit(self, submission: Submission) -> str:
         """Take the job in and return its id, once it is durable."""
 
     def cancel(self, job_id: str, reason: str = "cancelled by its owner") -> None:
@@ -130,7 +109,7 @@ class ControllerApi(Protocol):
     def decisions(self, last: int = 100) -> list[Decision]:
         """The last decisions, oldest first."""
 
-    def outlook(self, request: JobRequest) -> Outlook:
+    def outlook(self, submission: Submission) -> Outlook:
         """What the policy would give this job now; changes nothing."""
 
     def nodes(self) -> list[NodeView]:
