@@ -136,8 +136,8 @@ class Home:
         status = self.token_file.stat()
         if status.st_uid != os.getuid() or stat.S_IMODE(status.st_mode) & 0o077:
             raise HomeError(
-                f"{self.token_file} can be read by others (mode {stat.S_IMODE(status.st_mode):04o}), so the token in it "
-                "is no secret any more: delete the file and start again, a new one is made"
+                f"{self.token_file} can be read by others (mode {stat.S_IMODE(status.st_mode):04o}), so the token in "
+                "it is no secret any more: delete the file and start again, a new one is made"
             )
         return self.token_file.read_text().strip()
 
@@ -163,8 +163,8 @@ class Home:
                 pid = _pid_in(descriptor)
                 who = f"process {pid}" if pid else "another process"
                 raise HomeTakenError(
-                    f"a controller runs in {self.root} already ({who}): use it, stop it with `weft down`, or start this "
-                    "one with another WEFT_HOME"
+                    f"a controller runs in {self.root} already ({who}): use it, stop it with `weft down`, or start "
+                    "this one with another WEFT_HOME"
                 ) from None
             os.ftruncate(descriptor, 0)
             os.pwrite(descriptor, str(os.getpid()).encode(), 0)
