@@ -71,26 +71,27 @@ class Scheduler:
         snapshot, kept = self._snapshot(state.cluster, active, knowledge, now_s)
         allocation = self.policy.decide(snapshot)
         devices = _placed(state.cluster, active, kept, allocation)
-        partners = allocation.partners()
+        partners = allocation.partners() | {job.id: job.partner for job in active if job.id in kept and job.partner}
+        fillers = allocation.fillers | {job.id for job in active if job.id in kept and job.fills}
         waiting = {job.id for job in active if job.id not in devices}
         changed = [
             job
             for job in active
             if devices.get(job.id, ()) != job.wanted
             or partners.get(job.id) != job.partner
-            or (job.id in allocation.fillers) != job.fills
+            or (job.id in fillers) != job.fills
         ]
         untold = [job for job in active if job.id in waiting - self._told]
         self._told = waiting
         event = None
         if changed or untold:
             reasons = {job.id: self._why(snapshot, allocation, kept, job) for job in (*changed, *untold)}
-            event = DevicesAssigned(now_s, devices, partners, allocation.fillers, reasons)
+            event = DevicesAssigned(now_s, devices, partners, fillers, reasons)
         return Verdict(snapshot, allocation, kept, event)
 
     def explain(self, verdict: Verdict, job: Job) -> str | None:
         """Why the job has what it has, by the last decision; ``None`` if that one did not know it."""
-        if all(view.name != job.id for view in verdict.snapshot.jobs):
+        if job.id not in verdict.kept and all(view.name != job.id for view in verdict.snapshot.jobs):
             return None
         return self._why(verdict.snapshot, verdict.allocation, verdict.kept, job)
 
@@ -108,9 +109,12 @@ class Scheduler:
     def _snapshot(
         self, cluster: Cluster, active: list[Job], knowledge: Knowledge, now_s: float
     ) -> tuple[Snapshot, frozenset[str]]:
-        kept = frozenset(job.id for job in active if job.state is JobState.RUNNING and not knowledge.is_movable(job))
+        fixed = {job.id: job for job in active if job.state is JobState.RUNNING and not knowledge.is_movable(job)}
+        kept = frozenset(fixed) | {job.partner for job in fixed.values() if job.partner}
         options = self.options
-        views = tuple(self._view(job, job.id in kept, cluster, knowledge, now_s) for job in active)
+        # Of two that share devices and must stay only one is shown, or their devices would count twice.
+        shown = [job for job in active if job.id not in kept or job.partner is None or job.id < job.partner]
+        views = tuple(self._view(job, job.id in kept, cluster, knowledge, now_s) for job in shown)
         return Snapshot(now_s, cluster, views, options.quotas, options.crossover, options.handover_s), kept
 
     def _view(self, job: Job, is_kept: bool, cluster: Cluster, knowledge: Knowledge, now_s: float) -> JobView:
@@ -123,7 +127,7 @@ class Scheduler:
             knowledge.remaining_steps(job, curve, now_s, self.options.usual_s),
             knowledge.restart_s(job.id),
             len(job.wanted),
-            job.partner,
+            None if is_kept else job.partner,
             job.attained_device_s + len(job.devices) * since_s,
             0.0 if job.wanted else since_s,
             since_s if is_settled else 0.0,
