@@ -67,19 +67,20 @@ class Scheduler:
 
     def decide(self, state: State, knowledge: Knowledge, now_s: float) -> Verdict:
         """Who should have which devices from now on."""
-        active = [job for job in state.jobs.values() if not job.state.is_final and not job.is_cancelled]
+        active = [job for job in state.jobs.active.values() if not job.is_cancelled]
         snapshot, kept = self._snapshot(state.cluster, active, knowledge, now_s)
         allocation = self.policy.decide(snapshot)
         devices = _placed(state.cluster, active, kept, allocation)
-        partners = allocation.partners() | {job.id: job.partner for job in active if job.id in kept and job.partner}
-        fillers = allocation.fillers | {job.id for job in active if job.id in kept and job.fills}
+        still = [job for job in active if job.id in kept and job.partner is not None]
+        partners = allocation.partners() | {job.id: job.partner for job in still if job.partner is not None}
+        fillers = allocation.fillers | {job.id for job in still if job.fills}
         waiting = {job.id for job in active if job.id not in devices}
         changed = [
             job
             for job in active
             if devices.get(job.id, ()) != job.wanted
-            or partners.get(job.id) != job.partner
-            or (job.id in fillers) != job.fills
+            or partners.get(job.id) != job.wanted_partner
+            or (job.id in fillers) != job.wanted_fills
         ]
         untold = [job for job in active if job.id in waiting - self._told]
         self._told = waiting
@@ -89,22 +90,25 @@ class Scheduler:
             event = DevicesAssigned(now_s, devices, partners, fillers, reasons)
         return Verdict(snapshot, allocation, kept, event)
 
+    def repeat(self) -> None:
+        """The last decision came to nothing: nobody was told anything."""
+        self._told = set()
+
     def explain(self, verdict: Verdict, job: Job) -> str | None:
         """Why the job has what it has, by the last decision; ``None`` if that one did not know it."""
         if job.id not in verdict.kept and all(view.name != job.id for view in verdict.snapshot.jobs):
             return None
         return self._why(verdict.snapshot, verdict.allocation, verdict.kept, job)
 
-    def outlook(self, state: State, knowledge: Knowledge, spec: JobSpec, total_steps: int | None, now_s: float) -> str:
-        """What would become of a job were it here now, in a sentence."""
-        if not spec.allowed_sizes(state.cluster.num_devices):
-            return f"it needs {spec.min_workers} or more of {state.cluster.num_devices} devices and would wait for ever"
-        there = replace(
-            state, jobs={**state.jobs, spec.name: Job(spec, total_steps, submitted_s=now_s, changed_s=now_s)}
-        )
-        active = [job for job in there.jobs.values() if not job.state.is_final and not job.is_cancelled]
-        snapshot, _ = self._snapshot(state.cluster, active, knowledge, now_s)
-        return self.policy.explain(snapshot, self.policy.decide(snapshot), spec.name)
+    def outlook(
+        self, state: State, knowledge: Knowledge, spec: JobSpec, total_steps: int | None, now_s: float
+    ) -> tuple[int, str]:
+        """What would become of a job were it here now: workers, and why."""
+        active = [job for job in state.jobs.active.values() if not job.is_cancelled]
+        newcomer = Job(spec, len(state.jobs), total_steps, submitted_s=now_s, changed_s=now_s)
+        snapshot, _ = self._snapshot(state.cluster, [*active, newcomer], knowledge, now_s)
+        allocation = self.policy.decide(snapshot)
+        return allocation.workers.get(spec.name, 0), self.policy.explain(snapshot, allocation, spec.name)
 
     def _snapshot(
         self, cluster: Cluster, active: list[Job], knowledge: Knowledge, now_s: float
