@@ -168,11 +168,11 @@ class Loop:
             self._close()
 
     def _timeout_s(self) -> float | None:
-        if len(self._requests) and self._try_again_s == -math.inf:
+        if self._requests:
             return 0.0
         due_s = min(
-            max(self._decide_at_s, self._rested_s),
-            self._progress.due_s,
+            max(self._decide_at_s, self._rested_s, self._try_again_s),
+            max(self._progress.due_s, self._try_again_s),
             self._ask_engine_s,
             self._orders.due_s,
             self._knowledge_changed_s + _SAVE_KNOWLEDGE_EVERY_S,
@@ -190,9 +190,11 @@ class Loop:
             self._take_reports(now_s)
         if self._engine.fileno() in descriptors or now_s >= self._ask_engine_s:
             self._unwritten.extend(self._engine_news(now_s))
-        events: list[Event] = list(self._unwritten) if now_s >= self._try_again_s else []
-        if now_s >= self._progress.due_s and now_s >= self._try_again_s:
-            events = [*self._progress.take(now_s), *events]
+        told: list[Event] = []
+        events: list[Event] = []
+        if now_s >= self._try_again_s:
+            told, self._unwritten = self._unwritten, []
+            events = [*(self._progress.take(now_s) if now_s >= self._progress.due_s else ()), *told]
         answers: list[tuple[Future[Any], Any]] = []
         for request in self._taken():
             try:
@@ -202,7 +204,8 @@ class Loop:
             else:
                 events.extend(made)
                 answers.append((request.answer, answer))
-        self._write(events, answers, now_s)
+        if not self._write(events, answers, now_s):
+            self._unwritten = told + self._unwritten
         self._orders.try_again(now_s)
         if self._going_down:
             self._stop_everybody(now_s)
@@ -249,7 +252,8 @@ class Loop:
 
     # Writing down and acting ---------------------------------------------------------------------------------------
 
-    def _write(self, events: list[Event], answers: list[tuple[Future[Any], Any]], now_s: float) -> None:
+    def _write(self, events: list[Event], answers: list[tuple[Future[Any], Any]], now_s: float) -> bool:
+        """Make the events durable, then answer and act; ``False`` when they could not be written."""
         if events:
             try:
                 began = time.perf_counter()
@@ -257,15 +261,15 @@ class Loop:
                 self._metrics.commit_s.observe(time.perf_counter() - began)
             except StoreError as error:
                 self._not_written(error, answers, now_s)
-                return
+                return False
             self._try_again_s = -math.inf
-            self._unwritten.clear()
         actions = self._reduce(events)
         for future, answer in answers:
             future.set_result(answer)
         self._act(actions)
         if self._journal.num_events_since_snapshot >= self._snapshot_at:
             self._save_snapshot()
+        return True
 
     def _not_written(self, error: StoreError, answers: list[tuple[Future[Any], Any]], now_s: float) -> None:
         """Nothing was acknowledged; what the engine told is tried again, the rest is for its senders to repeat."""
@@ -329,11 +333,9 @@ class Loop:
         self._metrics.decision_s.observe(took_s)
         self._rested_s = now_s + max(_MIN_GAP_S, _REST_PER_DECISION * took_s)
         self._decide_at_s = max(verdict.allocation.valid_until_s, self._rested_s)
-        if verdict.event is not None:
-            self._write([verdict.event], [], now_s)
-            if self._try_again_s > now_s:
-                self._scheduler.repeat()
-                self._decide_at_s = self._try_again_s
+        if verdict.event is not None and not self._write([verdict.event], [], now_s):
+            self._scheduler.repeat()
+            self._decide_at_s = self._try_again_s
 
     # Going down ----------------------------------------------------------------------------------------------------
 

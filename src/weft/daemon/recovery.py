@@ -48,9 +48,9 @@ def on_cluster(state: State, cluster: Cluster) -> State:
         for device in (*job.devices, *job.wanted):
             if device >= len(there) or there[device] != state.cluster.node_of(device):
                 raise UsageError(
-                    f"job {job.id} has device {device} of {sum(state.cluster.devices_by_node)}, and this controller was "
-                    f"started with {cluster.num_devices}: start it with as many devices as before, or stop the jobs "
-                    "first with `weft down --jobs`"
+                    f"job {job.id} has device {device} of {sum(state.cluster.devices_by_node)}, and this controller "
+                    f"was started with {cluster.num_devices}: start it with as many devices as before, or stop the "
+                    "jobs first with `weft down --jobs`"
                 )
     return replace(state, cluster=cluster)
 

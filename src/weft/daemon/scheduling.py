@@ -11,7 +11,7 @@ The policy objects are those of the simulator, and see the same kind of snapshot
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from weft.control.state import Job, JobState, State
 from weft.core.cluster import Cluster
