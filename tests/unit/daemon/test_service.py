@@ -125,7 +125,7 @@ def test_silent_job_keeps_its_devices(open_controller: Open, engine: ScriptedEng
     silent = controller.submit(a_job(min_workers=4, max_workers=4))
     until(controller, lambda: (silent, 1) in engine.running(), "workers ordered")
     urgent = controller.submit(a_job(total_steps=1, priority=9))
-    until(controller, lambda: "waits" in controller.job(urgent).reason, "a decision about the second job")
+    until(controller, lambda: "went to others" in controller.job(urgent).reason, "a decision about the second job")
     assert controller.job(silent).state is JobState.RUNNING
     assert "would lose its work" in controller.explain(silent)[-1].text
     assert not [call for call in engine.calls if call[0] == "stop"]
