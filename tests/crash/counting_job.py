@@ -2,7 +2,8 @@
 
     python counting_job.py NUM_STEPS STEP_S DIARY [stubborn]
 
-A stubborn one does not stop when asked.  ``DIARY`` gets one line for every start of a worker and one for every device that was found in somebody else's use.
+A stubborn one does not stop when asked.  ``DIARY`` gets one line for every start of a worker and one for every device
+that was found in somebody else's use.
 """
 
 from __future__ import annotations

@@ -86,6 +86,23 @@ class DrivenController:
             self.ask("wait", job_ids=[job_id], timeout_s=0.05)
         return job
 
+    def end_everything(self) -> None:
+        """Cancel whatever there is, twice, and go down."""
+        self.ready()
+        ids = [job["id"] for job in self.ask("jobs")]
+        for job_id in ids * 2:
+            self.ask("cancel", job_id=job_id)
+        self.leave()
+
+    def leave(self) -> None:
+        """Go down with all jobs; they stay in the queue."""
+        self.ask("shutdown", stop_jobs=True)
+        assert self.close() == 0
+
+    @property
+    def is_closed(self) -> bool:
+        return self._log.closed
+
     def kill(self) -> None:
         """As the kernel does when memory runs out."""
         self.process.kill()

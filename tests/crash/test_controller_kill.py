@@ -5,6 +5,7 @@ Real processes: a controller (``controller_driver``) and jobs (``counting_job``)
 
 from __future__ import annotations
 
+import contextlib
 import random
 import signal
 import time
@@ -12,6 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from tests.crash.conftest import Begin
 from tests.crash.driven_controller import LIMIT_S, ControllerDied, DrivenController, check_diary, diary
 
 from weft.core.failpoints import FAILPOINTS
@@ -56,27 +58,22 @@ class Story:
         check_diary(folder)
 
 
-def killed_at(folder: Path, point: str, nth: int, num_kills: int, away: Callable[[], None]) -> int:
+def killed_at(begin: Begin, folder: Path, point: str, nth: int, num_kills: int, away: Callable[[], None]) -> int:
     """Play the story, dying at the point again and again, then come back for good; how often it died there."""
     story, num_died = Story(), 0
     for _ in range(num_kills):
-        controller = DrivenController(folder, environment={"WEFT_FAILPOINT": f"{point}:{nth}"})
-        try:
+        controller = begin(environment={"WEFT_FAILPOINT": f"{point}:{nth}"})
+        with contextlib.suppress(ControllerDied):
             story.play(controller)
-        except ControllerDied:
-            pass
         code = controller.close()
         assert code in (0, -signal.SIGKILL), (folder / "controller.err").read_text()[-2000:]
         num_died += code != 0
         if not code:
             break
         away()
-    controller = DrivenController(folder).ready()
-    try:
-        story.check(controller, folder)
-        controller.ask("shutdown", stop_jobs=True)
-    finally:
-        controller.close()
+    controller = begin().ready()
+    story.check(controller, folder)
+    controller.leave()
     return num_died
 
 
@@ -85,18 +82,20 @@ def test_there_are_enough_places_to_die() -> None:
 
 
 @pytest.mark.parametrize("point", OURS)
-def test_controller_killed_at_a_named_place_loses_nothing_and_starts_nothing_twice(point: str, tmp_path: Path) -> None:
-    assert killed_at(tmp_path, point, 1, num_kills=3, away=lambda: None) >= 1, f"{point} was never reached"
+def test_controller_killed_at_a_named_place_loses_nothing_and_starts_nothing_twice(
+    point: str, begin: Begin, tmp_path: Path
+) -> None:
+    assert killed_at(begin, tmp_path, point, 1, num_kills=3, away=lambda: None) >= 1, f"{point} was never reached"
 
 
 @pytest.mark.soak
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("seed", range(5))
 @pytest.mark.parametrize("point", OURS)
-def test_controller_killed_later_and_again(point: str, seed: int, tmp_path: Path) -> None:
+def test_controller_killed_later_and_again(point: str, seed: int, begin: Begin, tmp_path: Path) -> None:
     chance = random.Random(f"{point} {seed}")
     away_s = chance.choice([0.0, 0.0, 0.5, 2.0])
-    killed_at(tmp_path, point, chance.randint(1, 4), num_kills=3, away=lambda: time.sleep(away_s))
+    killed_at(begin, tmp_path, point, chance.randint(1, 4), num_kills=3, away=lambda: time.sleep(away_s))
 
 
 def steps_of(folder: Path, job_id: str) -> int:
@@ -112,8 +111,8 @@ def until_step(folder: Path, job_id: str, step: int) -> None:
         time.sleep(0.01)
 
 
-def absent_three_times(folder: Path, away: Callable[[str], None]) -> None:
-    controller = DrivenController(folder).ready()
+def absent_three_times(begin: Begin, folder: Path, away: Callable[[str], None]) -> None:
+    controller = begin().ready()
     job_id = controller.submit(100_000)
     for _ in range(3):
         until_step(folder, job_id, steps_of(folder, job_id) + 10)
@@ -121,24 +120,23 @@ def absent_three_times(folder: Path, away: Callable[[str], None]) -> None:
         before = steps_of(folder, job_id)
         away(job_id)
         assert steps_of(folder, job_id) > before, "the job did not go on without the controller"
-        controller = DrivenController(folder).ready()
+        controller = begin().ready()
         job = controller.until(job_id, {"RUNNING"})
         assert (job["attempt"], job["restarts"]) == (1, 0)
-    controller.ask("shutdown", stop_jobs=True)
-    assert controller.close() == 0
+    controller.leave()
     assert len([line for line in diary(folder) if line[0] == "start"]) == 1
 
 
-def test_jobs_go_on_without_the_controller_and_are_found_again_three_times(tmp_path: Path) -> None:
-    absent_three_times(tmp_path, lambda job_id: until_step(tmp_path, job_id, steps_of(tmp_path, job_id) + 20))
+def test_jobs_go_on_without_the_controller_and_are_found_again_three_times(begin: Begin, tmp_path: Path) -> None:
+    absent_three_times(begin, tmp_path, lambda job_id: until_step(tmp_path, job_id, steps_of(tmp_path, job_id) + 20))
 
 
 @pytest.mark.soak
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("away_s", [0, 20, 60])
-def test_jobs_go_on_while_the_controller_is_long_away(tmp_path: Path, away_s: int) -> None:
+def test_jobs_go_on_while_the_controller_is_long_away(begin: Begin, tmp_path: Path, away_s: int) -> None:
     def away(job_id: str) -> None:
         time.sleep(away_s)
         until_step(tmp_path, job_id, steps_of(tmp_path, job_id) + 1)
 
-    absent_three_times(tmp_path, away)
+    absent_three_times(begin, tmp_path, away)

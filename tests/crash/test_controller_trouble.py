@@ -12,6 +12,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from tests.crash.conftest import Begin
 from tests.crash.driven_controller import LIMIT_S, ROOT, ControllerDied, DrivenController, check_diary
 from tests.crash.test_controller_kill import steps_of, until_step
 
@@ -32,22 +33,12 @@ def daemon(home: Path, *options: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-@pytest.fixture
-def controller(tmp_path: Path) -> DrivenController:
-    return DrivenController(tmp_path).ready()
-
-
-def leave(controller: DrivenController) -> None:
-    controller.ask("shutdown", stop_jobs=True)
-    assert controller.close() == 0
-
-
 def test_two_controllers_on_one_home(controller: DrivenController, tmp_path: Path) -> None:
     second = daemon(tmp_path / "home", "--port", "0")
     assert second.returncode == 1
     assert f"process {controller.process.pid}" in second.stderr
     assert "Traceback" not in second.stderr
-    leave(controller)
+    controller.leave()
 
 
 def test_port_taken(tmp_path: Path) -> None:
@@ -81,12 +72,12 @@ def test_full_disk_acknowledges_nothing_and_goes_on_when_there_is_room(
     resource.prlimit(pid, resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
     second = controller.submit(10)
     assert controller.ask("wait", job_ids=[second], timeout_s=LIMIT_S) == {second: "COMPLETED"}
-    leave(controller)
+    controller.leave()
     check_diary(tmp_path)
 
 
-def test_journal_held_by_somebody_else_is_named(tmp_path: Path) -> None:
-    leave(DrivenController(tmp_path).ready())
+def test_journal_held_by_somebody_else_is_named(begin: Begin, tmp_path: Path) -> None:
+    begin().ready().leave()
     with sqlite3.connect(tmp_path / "home" / "journal.sqlite") as holder:
         holder.execute("BEGIN EXCLUSIVE")
         refused = daemon(tmp_path / "home", "--port", "0")
@@ -94,10 +85,12 @@ def test_journal_held_by_somebody_else_is_named(tmp_path: Path) -> None:
     holder.close()
     assert refused.returncode == 1
     assert f"held by process {os.getpid()}" in refused.stderr
-    leave(DrivenController(tmp_path).ready())
+    begin().ready().leave()
 
 
-def test_damaged_journal_is_left_alone_and_workers_go_on(controller: DrivenController, tmp_path: Path) -> None:
+def test_damaged_journal_is_left_alone_and_workers_go_on(
+    begin: Begin, controller: DrivenController, tmp_path: Path
+) -> None:
     job_id = controller.submit(100_000)
     until_step(tmp_path, job_id, 5)
     controller.kill()
@@ -114,56 +107,58 @@ def test_damaged_journal_is_left_alone_and_workers_go_on(controller: DrivenContr
     journal.write_bytes(whole)
     journal.with_name("journal.sqlite-wal").write_bytes(log)
     journal.with_name("journal.sqlite-shm").unlink(missing_ok=True)
-    controller = DrivenController(tmp_path).ready()
+    controller = begin().ready()
     assert controller.until(job_id, {"RUNNING"})["attempt"] == 1
-    leave(controller)
+    controller.leave()
 
 
 def test_worker_killed_from_outside_is_told_by_its_signal(controller: DrivenController) -> None:
     job_id = controller.submit_command(python("import os, signal; os.kill(os.getpid(), signal.SIGKILL)"))
     assert controller.ask("wait", job_ids=[job_id], timeout_s=LIMIT_S) == {job_id: "FAILED"}
     assert "SIGKILL" in controller.job(job_id)["reason"]
-    leave(controller)
+    controller.leave()
 
 
 def test_job_out_of_memory_fails_with_the_reason(controller: DrivenController) -> None:
     job_id = controller.submit_command(python("raise MemoryError('of the test')"))
     assert controller.ask("wait", job_ids=[job_id], timeout_s=LIMIT_S) == {job_id: "FAILED"}
     assert "MemoryError" in controller.job(job_id)["reason"]
-    leave(controller)
+    controller.leave()
 
 
 def test_stopped_worker_does_not_hold_its_device_for_ever(controller: DrivenController) -> None:
     job_id = controller.submit_command(python("import os, signal; os.kill(os.getpid(), signal.SIGSTOP)"))
     assert controller.ask("wait", job_ids=[job_id], timeout_s=LIMIT_S) == {job_id: "FAILED"}
-    leave(controller)
+    controller.leave()
 
 
 def test_failing_job_is_restarted_as_often_as_asked(controller: DrivenController) -> None:
     job_id = controller.submit_command(python("raise SystemExit(3)"), max_restarts=2)
     assert controller.ask("wait", job_ids=[job_id], timeout_s=LIMIT_S) == {job_id: "FAILED"}
     assert controller.job(job_id)["attempt"] == 3
-    leave(controller)
+    controller.leave()
 
 
 def test_job_whose_script_is_missing_says_so(controller: DrivenController) -> None:
     job_id = controller.submit_command(["no-such-program-of-weft"])
     assert controller.ask("wait", job_ids=[job_id], timeout_s=LIMIT_S) == {job_id: "FAILED"}
     assert "no-such-program-of-weft" in controller.job(job_id)["reason"]
-    leave(controller)
+    controller.leave()
 
 
-def test_fewer_devices_than_running_jobs_hold_are_refused(controller: DrivenController, tmp_path: Path) -> None:
+def test_fewer_devices_than_running_jobs_hold_are_refused(
+    begin: Begin, controller: DrivenController, tmp_path: Path
+) -> None:
     ids = [controller.submit(100_000), controller.submit(100_000)]
     for job_id in ids:
         until_step(tmp_path, job_id, 5)
     controller.kill()
     with pytest.raises(ControllerDied):
-        DrivenController(tmp_path, num_devices=1).ready()
+        begin(num_devices=1).ready()
     assert "as many devices as before" in (tmp_path / "controller.err").read_text()
-    controller = DrivenController(tmp_path).ready()
+    controller = begin().ready()
     assert {job["attempt"] for job in controller.ask("jobs")} == {1}
-    leave(controller)
+    controller.leave()
 
 
 def test_nothing_is_left_after_down_with_jobs(controller: DrivenController, tmp_path: Path) -> None:
@@ -180,11 +175,11 @@ def test_nothing_is_left_after_down_with_jobs(controller: DrivenController, tmp_
         assert mark not in command or int(process.name) == os.getpid(), f"left behind: {command!r}"
 
 
-def test_signal_ends_the_controller_and_leaves_the_workers(tmp_path: Path) -> None:
-    controller = DrivenController(tmp_path).ready()
+def test_signal_ends_the_controller_and_leaves_the_workers(begin: Begin, tmp_path: Path) -> None:
+    controller = begin().ready()
     job_id = controller.submit(100_000)
     until_step(tmp_path, job_id, 5)
     os.kill(controller.process.pid, signal.SIGTERM)
     controller.close()
     until_step(tmp_path, job_id, steps_of(tmp_path, job_id) + 5)
-    leave(DrivenController(tmp_path).ready())
+    begin().ready().leave()

@@ -23,6 +23,7 @@ from weft.daemon.home import Home, Record
 from weft.daemon.listeners import listen_local, listen_unix
 from weft.daemon.scheduling import SchedulingOptions
 from weft.daemon.service import Controller
+from weft.elastic.registry import policy_named
 from weft.errors import UsageError, WeftError
 from weft.store import Journal
 from weft.version import __version__
@@ -51,7 +52,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--devices", type=int, default=None, help="default: every GPU, or every core")
     parser.add_argument("--policy", default="balanced")
     parser.add_argument("--port", type=int, default=DEFAULT_PORT, help="of 127.0.0.1; 0 takes any that is free")
-    parser.add_argument("--hold-s", type=float, default=SchedulingOptions.hold_s)
+    parser.add_argument("--hold-s", type=float, default=SchedulingOptions().hold_s)
     parser.add_argument("--grace-s", type=float, default=120.0, help="what workers have to save and leave")
     parser.add_argument("--cold", action="store_true", help="start workers without the warm pool")
     parser.add_argument("--paranoid", action="store_true", help="check all invariants after every event")
@@ -62,6 +63,7 @@ def _serve(options: argparse.Namespace) -> int:
     home = Home(options.home.absolute())
     home.prepare()
     scheduling = SchedulingOptions(policy=options.policy, hold_s=options.hold_s)
+    policy_named(options.policy)  # a wrong name is said before anything is opened
     with home.locked(), contextlib.ExitStack() as closing:
         token = home.token()
         local = closing.enter_context(listen_local(options.port))
