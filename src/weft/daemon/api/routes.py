@@ -14,15 +14,17 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Body, Path, Query, Response
-from fastapi.responses import PlainTextResponse, StreamingResponse
+from fastapi.responses import JSONResponse, PlainTextResponse, StreamingResponse
 
-from weft.core.status_rows import HealthRow, JobDetail, OutlookRow
 from weft.daemon.api.rows import decision_row, job_detail, job_row, node_row, sentence_row
 from weft.daemon.api.schemas import (
     Decisions,
+    Health,
+    Job,
     JobRequest,
     Jobs,
     Nodes,
+    Outlook,
     Problem,
     Sentences,
     ShutdownRequest,
@@ -54,10 +56,8 @@ PROBLEMS: dict[int | str, dict[str, Any]] = {
 }
 
 
-class Json(Response):
+class Json(JSONResponse):
     """JSON in ASCII: no text a job has chosen can break the encoding."""
-
-    media_type = "application/json"
 
     def render(self, content: Any) -> bytes:
         return json.dumps(content, allow_nan=False, separators=(",", ":")).encode()
@@ -79,7 +79,7 @@ def _add_job_routes(router: APIRouter, controller: ControllerApi) -> None:
         job_id = controller.submit(request.submission())
         return Json({"id": job_id}, status_code=201, headers={"Location": f"/v1/jobs/{job_id}"})
 
-    @router.post("/v1/outlook", response_model=OutlookRow, tags=["jobs"])
+    @router.post("/v1/outlook", response_model=Outlook, tags=["jobs"])
     def outlook(request: JobRequest) -> Response:
         """What the policy would give this job now.  Nothing is submitted."""
         found = controller.outlook(request.submission())
@@ -90,12 +90,12 @@ def _add_job_routes(router: APIRouter, controller: ControllerApi) -> None:
         """All jobs in order of submission."""
         return Json({"jobs": [job_detail(job) if detail else job_row(job) for job in controller.jobs()]})
 
-    @router.get("/v1/jobs/{job_id}", response_model=JobDetail, tags=["jobs"])
+    @router.get("/v1/jobs/{job_id}", response_model=Job, tags=["jobs"])
     def job(job_id: JobId) -> Response:
         """Everything about one job."""
         return Json(job_detail(controller.job(_checked(job_id))))
 
-    @router.post("/v1/jobs/{job_id}/cancel", status_code=202, response_model=JobDetail, tags=["jobs"])
+    @router.post("/v1/jobs/{job_id}/cancel", status_code=202, response_model=Job, tags=["jobs"])
     def cancel(job_id: JobId) -> Response:
         """Stop a job for good.  Asked again, its workers are killed."""
         controller.cancel(_checked(job_id))
@@ -153,7 +153,7 @@ def _add_cluster_routes(router: APIRouter, controller: ControllerApi) -> None:
         """Figures for Prometheus."""
         return Response(controller.metrics(), media_type="text/plain; version=0.0.4; charset=utf-8")
 
-    @router.get("/healthz", response_model=HealthRow, tags=["controller"])
+    @router.get("/healthz", response_model=Health, tags=["controller"])
     def healthz() -> Response:
         """Who answers."""
         return Json({"status": "ok", "version": __version__, "policy": controller.policy_name, "pid": os.getpid()})

@@ -6,12 +6,12 @@ Types are strict: the text ``"4"`` is no number, an unknown key is an error.  Wh
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any, get_args, get_origin, get_type_hints, is_typeddict
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, create_model
 
 from weft.core.job import Launch
-from weft.core.status_rows import DecisionRow, JobDetail, JobRow, NodeRow, SentenceRow
+from weft.core.status_rows import DecisionRow, HealthRow, JobDetail, JobRow, NodeRow, OutlookRow, SentenceRow
 from weft.core.submission import Submission
 
 # Beyond this a number is a mistake, whatever it counts; Submission says so more precisely.
@@ -63,37 +63,28 @@ class ShutdownRequest(_Strict):
     stop_jobs: bool = Field(default=False, description="stop the workers first; otherwise they go on without it")
 
 
-class Problem(BaseModel):
-    """What was wrong with a request."""
+def described(row: Any) -> type[BaseModel]:
+    """A row of :mod:`weft.core.status_rows` as OpenAPI wants it described.
 
-    error: str
-
-
-class Submitted(BaseModel):
-    """The id of a job that is on disk."""
-
-    id: str
+    Those rows are plain ``TypedDict``s, which the client can import without pydantic; pydantic in turn does not take
+    them as they are before Python 3.12.
+    """
+    fields: dict[str, Any] = {name: (_described_type(kind), ...) for name, kind in get_type_hints(row).items()}
+    return create_model(row.__name__, __doc__=row.__doc__, **fields)
 
 
-class Jobs(BaseModel):
-    """Jobs in order of submission; with ``detail`` each is a ``JobDetail``."""
-
-    jobs: list[JobRow] | list[JobDetail]
-
-
-class Sentences(BaseModel):
-    """What happened to a job and why, oldest first; the last sentence is about now."""
-
-    sentences: list[SentenceRow]
+def _described_type(kind: Any) -> Any:
+    if get_origin(kind) is list and is_typeddict(inner := get_args(kind)[0]):
+        return list[described(inner)]  # type: ignore[misc]
+    return kind
 
 
-class Nodes(BaseModel):
-    """The nodes of the cluster."""
-
-    nodes: list[NodeRow]
-
-
-class Decisions(BaseModel):
-    """The last decisions, oldest first."""
-
-    decisions: list[DecisionRow]
+Problem = create_model("Problem", error=(str, ...))
+Submitted = create_model("Submitted", id=(str, ...))
+Job = described(JobDetail)
+Jobs = create_model("Jobs", jobs=(list[described(JobRow)], ...))  # type: ignore[misc]
+Sentences = create_model("Sentences", sentences=(list[described(SentenceRow)], ...))  # type: ignore[misc]
+Nodes = create_model("Nodes", nodes=(list[described(NodeRow)], ...))  # type: ignore[misc]
+Decisions = create_model("Decisions", decisions=(list[described(DecisionRow)], ...))  # type: ignore[misc]
+Outlook = described(OutlookRow)
+Health = described(HealthRow)
