@@ -245,9 +245,9 @@ class Loop:
                 if isinstance(event, WorkersExited):
                     self._orders.forget(event.job_id, event.attempt)
             elif isinstance(event, WorkersExited) or job.workers_since_s is None:
-                # The workers' clock may have been set; what they tell cannot be later than now.
+                # The workers' clock may have been set: what they tell lies between the last event and now.
                 news.extend(self._progress.take_of(event.job_id, now_s))
-                news.append(replace(event, at_s=min(event.at_s, now_s)))
+                news.append(replace(event, at_s=min(max(event.at_s, self.state.now_s), now_s)))
         return news
 
     # Writing down and acting ---------------------------------------------------------------------------------------

@@ -99,6 +99,10 @@ class Controller:
         """What ended the loop, if it was not asked to end."""
         return self._loop.failure
 
+    def now_s(self) -> float:
+        """The controller's clock."""
+        return self._clock.now_s()
+
     # Writing -------------------------------------------------------------------------------------------------------
 
     def submit(self, submission: Submission) -> str:

@@ -14,7 +14,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from weft.control.codec import decode_event, decode_state, encode_event, encode_state
+from weft.control.codec import event_from_json, event_to_json, state_from_json, state_to_json
 from weft.control.state import State
 from weft.core.events import Event
 from weft.core.failpoints import failpoint
@@ -68,7 +68,7 @@ class Journal:
 
     def append(self, events: Sequence[Event]) -> int:
         """Write the events down, durably, in one transaction.  Returns the number of the last one."""
-        bodies = [_packed(encode_event(event)) for event in events]
+        bodies = [_packed(event_to_json(event)) for event in events]
         with self._lock, database.in_words(self.path, "writing to"):
             if not bodies:
                 return self._seq
@@ -93,12 +93,12 @@ class Journal:
             for seq, body, crc32 in rows:
                 if not _is_intact(body.encode(), crc32):
                     raise _damaged(self.path, f"event {seq} does not match its checksum")
-                yield seq, decode_event(json.loads(body))
+                yield seq, event_from_json(json.loads(body))
             after = rows[-1][0]
 
     def save_snapshot(self, seq: int, state: State) -> None:
         """Write down the state as it was after event ``seq``, here and in the copy beside the journal."""
-        body = zlib.compress(_packed(encode_state(state)).encode(), level=1)
+        body = zlib.compress(_packed(state_to_json(state)).encode(), level=1)
         with self._lock, database.in_words(self.path, "writing to"):
             if seq > self._seq:
                 raise StoreError(f"a snapshot after event {seq}, and the journal ends with {self._seq}: append first")
@@ -117,7 +117,7 @@ class Journal:
             rows = self._connection.execute("SELECT seq, body, crc32 FROM snapshots ORDER BY seq DESC").fetchall()
         for seq, body, crc32 in rows:
             if _is_intact(body, crc32):  # if not, the one before it is there, with all events since
-                return decode_state(json.loads(zlib.decompress(body))), seq, list(self.read(after=seq))
+                return state_from_json(json.loads(zlib.decompress(body))), seq, list(self.read(after=seq))
         if rows:
             raise _damaged(self.path, "no snapshot matches its checksum")
         return None, 0, list(self.read())
@@ -156,7 +156,7 @@ def _damaged(path: Path, how: str) -> StoreError:
 
 
 def _packed(document: Any) -> str:
-    return json.dumps(document, separators=(",", ":"), ensure_ascii=False)
+    return json.dumps(document, separators=(",", ":"))
 
 
 def _prepare(path: Path, *, create: bool) -> None:
@@ -166,7 +166,7 @@ def _prepare(path: Path, *, create: bool) -> None:
     if copy.place(path).exists():
         raise StoreError(
             f"{path} is gone, but its copy {copy.place(path).name} is there: an empty journal would forget the jobs. "
-            f"`python -m weft.store.repair {path}` makes it anew from the copy; to really start afresh, move the copy away"
+            f"`python -m weft.store.repair {path}` makes it anew from the copy; to start afresh, move the copy away"
         )
     try:
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)

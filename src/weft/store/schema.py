@@ -42,8 +42,8 @@ def migrate(connection: sqlite3.Connection, path: Path, migrations: Sequence[Mig
     present, newest = version(connection), len(migrations)
     if present > newest:
         raise StoreError(
-            f"{path} was written by a newer weft (schema {present}; this one knows up to {newest}): it was not touched. "
-            "Use that weft again, or another WEFT_HOME"
+            f"{path} was written by a newer weft (schema {present}; this one knows up to {newest}): it was not "
+            "touched. Use that weft again, or another WEFT_HOME"
         )
     if present == newest:
         return
