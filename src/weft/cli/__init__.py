@@ -38,10 +38,8 @@ VERBS: dict[str, tuple[str, str]] = {
 }
 # What `weft --help` shows together, in this order.
 GROUPS: tuple[tuple[str, tuple[str, ...]], ...] = (
-    (
-        "a controller and its queue",
-        ("up", "submit", "status", "top", "logs", "explain", "wait", "cancel", "nodes", "down"),
-    ),
+    ("a cluster", ("up", "down", "nodes", "top")),
+    ("its jobs", ("submit", "status", "logs", "explain", "wait", "cancel")),
     ("without a controller", ("run", "trace", "sim", "bench")),
     ("this machine", ("doctor", "completion")),
 )

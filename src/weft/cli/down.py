@@ -23,9 +23,7 @@ LEAVE_TIMEOUT_S = 30.0
 @app.command()
 def down(
     jobs: Annotated[bool, typer.Option("--jobs", help="stop the running jobs too; they stay in the queue")] = False,
-    timeout_s: Annotated[
-        float | None, typer.Option(min=0, help="how long to wait [default: 30, with --jobs 180]")
-    ] = None,
+    timeout_s: Annotated[float | None, typer.Option(min=0, help="default: 30, with --jobs 180")] = None,
     as_json: Json = False,
 ) -> None:
     """Stop the controller and return when it is gone. Jobs go on without it and are found again by `weft up`.

@@ -21,6 +21,5 @@ def nodes(as_json: Json = False) -> None:
         for row in rows
         for device in row["devices"]
     ]
-    render.print_columns(
-        cells, ("NODE", "STATE", "DEVICE", "JOB"), ["" if row[3] == "free" else "green" for row in cells]
-    )
+    styles = ["" if row[-1] == "free" else "green" for row in cells]
+    render.print_columns(cells, ("NODE", "STATE", "DEVICE", "JOB"), styles)

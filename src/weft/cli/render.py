@@ -10,9 +10,12 @@ import os
 import sys
 import unicodedata
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from typing import Any, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
 
 # Wide enough for a whole table where there is no terminal to ask, such as in a pipe or a log.
 PIPE_WIDTH = 160
@@ -132,6 +135,23 @@ def _width(text: str) -> int:
         return len(text)
     wide = sum(unicodedata.east_asian_width(c) in "WF" for c in text)
     return len(text) + wide - sum(unicodedata.combining(c) > 0 for c in text)
+
+
+def print_renderable(picture: RenderableType) -> None:
+    """Something made with rich, once."""
+    from rich.console import Console
+
+    console = Console()
+    (console if console.is_terminal else Console(width=PIPE_WIDTH)).print(picture)
+
+
+@contextmanager
+def live() -> Iterator[Callable[[RenderableType], None]]:
+    """A screen of its own that is drawn anew; ends with Ctrl-C and leaves the terminal as it was."""
+    from rich.live import Live
+
+    with suppress(KeyboardInterrupt), Live(screen=True, auto_refresh=False) as display:
+        yield lambda picture: display.update(picture, refresh=True)
 
 
 def duration(seconds: float) -> str:

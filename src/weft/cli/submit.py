@@ -93,9 +93,7 @@ def _described(file: str | None, command: tuple[str, ...] | None) -> Submission:
     if file is None:
         raise UsageError("nothing to submit: expected `weft submit job.yaml` or `weft submit -- python train.py`")
     if not file.endswith((".yaml", ".yml")) and not os.path.exists(file):
-        raise UsageError(
-            f"{file!r} is no job file: to submit a command put `--` before it, `weft submit -- {file} ...`"
-        )
+        raise UsageError(f"{file!r} is no job file: put `--` before a command, as in `weft submit -- {file} ...`")
     from weft.core.job_file import read_job_file
 
     return read_job_file(Path(file), user=user)
