@@ -7,8 +7,7 @@ from typing import Annotated
 import typer
 
 from weft.cli import render
-from weft.cli.verb import Json, make_app
-from weft.client import Client
+from weft.cli.verb import Json, connect, make_app
 from weft.core.status_rows import FINAL_STATES
 
 app = make_app()
@@ -24,7 +23,7 @@ def cancel(
 
     Nothing happens to a job that is over.
     """
-    client = Client()
+    client = connect()
     # All ids are looked up before anything is stopped: a typing error must not leave half of it done.
     for job_id in job_ids:
         client.job(job_id)

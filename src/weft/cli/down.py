@@ -10,8 +10,7 @@ from typing import Annotated
 import typer
 
 from weft.cli import render
-from weft.cli.verb import Json, make_app
-from weft.client import Client
+from weft.cli.verb import Json, connect, make_app
 from weft.errors import ControllerError, NoControllerError
 
 app = make_app()
@@ -30,7 +29,7 @@ def down(
 
     With --jobs their workers are stopped first, after a checkpoint; the jobs wait in the queue for the next `weft up`.
     """
-    client = Client()
+    client = connect()
     home = client.home
     pid = home.holder()
     if not pid:

@@ -8,8 +8,7 @@ from typing import Annotated
 import typer
 
 from weft.cli import render
-from weft.cli.verb import Json, make_app
-from weft.client import Client
+from weft.cli.verb import Json, connect, make_app
 
 app = make_app()
 
@@ -20,7 +19,7 @@ def explain(
     as_json: Json = False,
 ) -> None:
     """What happened to a job and why, oldest first; the last line is about now."""
-    sentences = Client().explain(job_id)
+    sentences = connect().explain(job_id)
     if as_json:
         render.print_json({"id": job_id, "sentences": sentences})
         return

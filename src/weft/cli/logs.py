@@ -10,8 +10,7 @@ from typing import Annotated, Literal, Protocol
 
 import typer
 
-from weft.cli.verb import INTERRUPTED, Json, make_app
-from weft.client import Client
+from weft.cli.verb import INTERRUPTED, Json, connect, make_app
 from weft.errors import UsageError, WeftError
 
 app = make_app()
@@ -33,7 +32,7 @@ def logs(
     """
     if stream not in ("out", "err", "both"):
         raise UsageError(f"--stream {stream}: expected out, err or both")
-    client = Client()
+    client = connect()
     copies = [
         _Copy(
             client.logs(job_id, attempt=attempt, rank=rank, stream=one, follow=follow),

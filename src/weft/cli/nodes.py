@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from weft.cli import render
-from weft.cli.verb import Json, make_app
-from weft.client import Client
+from weft.cli.verb import Json, connect, make_app
 
 app = make_app()
 
@@ -12,7 +11,7 @@ app = make_app()
 @app.command()
 def nodes(as_json: Json = False) -> None:
     """Nodes and devices: a device that two jobs share names both, a free one none."""
-    rows = Client().nodes()
+    rows = connect().nodes()
     if as_json:
         render.print_json({"nodes": rows})
         return

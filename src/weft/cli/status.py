@@ -10,8 +10,7 @@ from typing import Annotated
 import typer
 
 from weft.cli import job_table, render
-from weft.cli.verb import INTERRUPTED, Json, make_app
-from weft.client import Client
+from weft.cli.verb import INTERRUPTED, Json, connect, make_app
 from weft.core.nearest_name import unknown_name
 from weft.core.status_rows import FINAL_STATES, JobRow
 from weft.errors import UsageError
@@ -32,7 +31,7 @@ def status(
 
     TIME is from submission to the end, or until now.
     """
-    client = Client()
+    client = connect()
     try:
         while True:
             rows = chosen(client.jobs(), job_ids or [], active=active)

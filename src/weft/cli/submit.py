@@ -11,8 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from weft.cli import render
-from weft.cli.verb import Json, make_app
-from weft.client import Client
+from weft.cli.verb import Json, connect, make_app
 from weft.core.job import Launch
 from weft.core.submission import Submission, worker_range
 from weft.errors import UsageError
@@ -73,7 +72,7 @@ def submit(
     if dry_run:
         _show_outlook(job, as_json=as_json)
         return
-    job_id = Client().submit(job)
+    job_id = connect().submit(job)
     if as_json:
         render.print_json({"id": job_id, "name": job.title})
     else:
@@ -141,7 +140,7 @@ def _user() -> str:
 
 
 def _show_outlook(job: Submission, *, as_json: bool) -> None:
-    outlook = Client().outlook(job)
+    outlook = connect().outlook(job)
     if as_json:
         render.print_json({"job": job.document(), "outlook": outlook})
         return

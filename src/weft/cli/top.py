@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from weft.cli import job_table, render
-from weft.cli.verb import Json, make_app
-from weft.client import Client
+from weft.cli.verb import Json, connect, make_app
 from weft.core.status_rows import FINAL_STATES, HealthRow, JobDetail, NodeRow
 from weft.errors import UsageError
 
@@ -32,7 +31,7 @@ def top(
     as_json: Json = False,
 ) -> None:
     """Devices and jobs, live, until Ctrl-C. WAITS is the share of a step spent waiting for the network."""
-    client = Client()
+    client = connect()
     if as_json:
         render.print_json({"nodes": client.nodes(), "jobs": client.job_details()})
         return

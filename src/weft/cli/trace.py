@@ -20,7 +20,7 @@ from weft.cli import render
 from weft.cli.explain import moment
 from weft.cli.job_timeline import Stay, stays
 from weft.cli.job_timeline import spans as job_spans
-from weft.cli.verb import make_app
+from weft.cli.verb import connect, make_app
 from weft.core.chrome_trace import Span, spans_of, write_chrome_trace
 from weft.daemon.ids import is_id
 from weft.errors import InputError
@@ -70,9 +70,7 @@ def trace(
 
 
 def _trace_job(job_id: str, *, as_json: bool, out: Path | None) -> None:
-    from weft.client import Client
-
-    client = Client()
+    client = connect()
     job = client.job(job_id)
     lived = stays(job, client.decisions(last=1000), time.time())
     if out is not None:

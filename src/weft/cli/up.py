@@ -6,15 +6,17 @@ import os
 import subprocess
 import sys
 import time
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from weft.cli import render
-from weft.cli.verb import Json, make_app
-from weft.client import Client
+from weft.cli.verb import Json, connect, make_app
 from weft.daemon.home import Home, HomeTakenError, Record
 from weft.errors import ControllerError, WeftError
+
+if TYPE_CHECKING:
+    from weft.client import Client
 
 app = make_app()
 
@@ -41,7 +43,7 @@ def up(
 
     Everything is kept in WEFT_HOME (default ~/.weft); several homes may live side by side.
     """
-    client = Client()
+    client = connect()
     home = client.home
     home.prepare()
     options = _arguments(

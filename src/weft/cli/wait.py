@@ -8,8 +8,7 @@ from typing import Annotated
 import typer
 
 from weft.cli import render
-from weft.cli.verb import INTERRUPTED, Json, make_app
-from weft.client import Client
+from weft.cli.verb import INTERRUPTED, Json, connect, make_app
 from weft.core.status_rows import FINAL_STATES, JobRow
 
 app = make_app()
@@ -30,7 +29,7 @@ def wait(
     Exit codes: 0 all completed; 5 one failed; 6 one was cancelled and none failed; 7 the time was up before.
     """
     try:
-        rows = Client().wait(job_ids, timeout_s)
+        rows = connect().wait(job_ids, timeout_s)
     except KeyboardInterrupt:
         raise typer.Exit(INTERRUPTED) from None
     if as_json:
