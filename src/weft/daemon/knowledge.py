@@ -26,6 +26,8 @@ _KEPT_SAMPLES = 31
 _KEPT_LOSSES = 200
 _MIN_LOSSES = 12
 _REFIT_LOSS_GROWTH = 1.25
+_LARGEST_LOSS = 1e100
+"""Squares of it are still numbers."""
 _UNKNOWN_STEP_S = 1.0
 _SLOW_STEP_S = 1.0
 
@@ -304,7 +306,7 @@ def fitted_curve(measured: Mapping[Shape, StepTime], allowed: Sequence[int], clu
 
 def steps_to_rest(losses: Sequence[tuple[int, float]], steps_per_epoch: float) -> float | None:
     """The step at which an epoch gains next to nothing, by the fitted loss curve; ``None`` if it cannot be told."""
-    if min(loss for _, loss in losses) < 0:
+    if not all(0 <= loss < _LARGEST_LOSS for _, loss in losses):
         return None  # the curve is one of losses that approach a floor above zero
     # scipy's optimiser is loaded by the first job that needs it.
     from weft.perf.convergence import LossCurve, fit_loss
