@@ -7,19 +7,42 @@ from __future__ import annotations
 
 import difflib
 import importlib
+import os
 import sys
 from collections.abc import Sequence
 
 from weft.errors import UsageError, WeftError
 from weft.version import __version__
 
+# What a shell makes of SIGPIPE.
+PIPE_CLOSED = 141
+
 # verb -> (module whose `app` is its Typer application, line for the overview)
 VERBS: dict[str, tuple[str, str]] = {
     "bench": ("weft.cli.bench", "measure weft against its peers on this machine"),
+    "cancel": ("weft.cli.cancel", "stop jobs for good"),
+    "completion": ("weft.cli.completion", "a script that lets your shell complete commands and job ids"),
+    "doctor": ("weft.cli.doctor", "look for what could go wrong on this machine"),
+    "down": ("weft.cli.down", "stop the controller"),
+    "explain": ("weft.cli.explain", "why a job has the workers it has"),
+    "logs": ("weft.cli.logs", "what a job has written"),
+    "nodes": ("weft.cli.nodes", "machines, devices, and who has them"),
     "run": ("weft.cli.run", "run one training script on several workers of this machine"),
     "sim": ("weft.cli.sim", "replay a queue of jobs under several policies"),
-    "trace": ("weft.cli.trace", "read a recorded step timeline in words, or join several into one"),
+    "status": ("weft.cli.status", "the jobs, one a line"),
+    "submit": ("weft.cli.submit", "hand in a job"),
+    "top": ("weft.cli.top", "the cluster, live"),
+    "trace": ("weft.cli.trace", "a recorded step timeline in words, or where a job ran when"),
+    "up": ("weft.cli.up", "start the controller"),
+    "wait": ("weft.cli.wait", "wait until jobs are over; their fate is the exit code"),
 }
+# What `weft --help` shows together, in this order.
+GROUPS: tuple[tuple[str, tuple[str, ...]], ...] = (
+    ("a cluster", ("up", "down", "nodes", "top")),
+    ("its jobs", ("submit", "status", "logs", "explain", "wait", "cancel")),
+    ("without a controller", ("run", "trace", "sim", "bench")),
+    ("this machine", ("doctor", "completion")),
+)
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -28,8 +51,12 @@ def main(argv: Sequence[str] | None = None) -> None:
     try:
         _dispatch(args)
     except WeftError as error:
-        print(f"weft: {error}", file=sys.stderr)
+        print(f"weft: {_printable(str(error))}", file=sys.stderr)
         sys.exit(error.exit_code)
+    except BrokenPipeError:
+        # The reader has seen enough (`weft status | head`); nothing is left to say, not even at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(PIPE_CLOSED)
 
 
 def _dispatch(args: list[str]) -> None:
@@ -48,16 +75,23 @@ def _dispatch(args: list[str]) -> None:
     importlib.import_module(module).app(args=rest, prog_name=f"weft {verb}")
 
 
+def _printable(text: str) -> str:
+    """Names in a message may be anybody's: what could command the terminal is written out."""
+    return "".join(c if c.isprintable() or c == "\n" else c.encode("unicode_escape").decode() for c in text)
+
+
 def overview() -> str:
     """The text of ``weft --help``."""
     width = max(map(len, VERBS))
-    lines = [f"  {verb:<{width}}  {line}" for verb, (_, line) in sorted(VERBS.items())]
+    lines: list[str] = []
+    for title, verbs in GROUPS:
+        lines += [f"{title}:", *(f"  {verb:<{width}}  {VERBS[verb][1]}" for verb in verbs), ""]
     return "\n".join(
         [
             "weft weaves distributed PyTorch training jobs together so that no device and no link sits idle.",
             "",
             "usage: weft COMMAND [options]      (weft COMMAND --help says more)",
             "",
-            *lines,
+            *lines[:-1],
         ]
     )

@@ -1,17 +1,21 @@
-"""How results look on a terminal.  The only module that knows colours."""
+"""How results look on a terminal.  The only module that knows colours.
+
+rich is loaded by the functions that need it: it costs more than most verbs take.
+"""
 
 from __future__ import annotations
 
 import json
+import os
 import sys
+import unicodedata
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any, TextIO
 
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-from rich.table import Table
+if TYPE_CHECKING:
+    from rich.console import RenderableType
 
 # Wide enough for a whole table where there is no terminal to ask, such as in a pipe or a log.
 PIPE_WIDTH = 160
@@ -38,6 +42,9 @@ def print_json(document: Mapping[str, Any]) -> None:
 
 
 def print_table(rows: Sequence[Mapping[str, Any]], columns: Sequence[Column], *, title: str = "") -> None:
+    from rich.console import Console
+    from rich.table import Table
+
     console = Console()
     if not console.is_terminal:
         console = Console(width=PIPE_WIDTH)
@@ -57,18 +64,21 @@ def print_table(rows: Sequence[Mapping[str, Any]], columns: Sequence[Column], *,
 
 
 def print_line(text: str) -> None:
-    """A plain line of the result; square brackets in it are text."""
-    Console(soft_wrap=True).print(text, markup=False, highlight=False)
+    """A plain line of the result."""
+    print(text)
 
 
 def note(text: str) -> None:
     """Something the user should know that is not part of the result."""
-    Console(stderr=True, soft_wrap=True).print(text, style="dim", markup=False, highlight=False)
+    print(styled(text, "dim", sys.stderr), file=sys.stderr)
 
 
 @contextmanager
 def progress(label: str) -> Iterator[Callable[[str, int, int], None]]:
     """Reports (what, done, all); draws nothing where stderr is not a terminal."""
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
     console = Console(stderr=True)
     if not (console.is_terminal and sys.stderr.isatty()):
         yield lambda what, done, total: None
@@ -77,6 +87,71 @@ def progress(label: str) -> Iterator[Callable[[str, int, int], None]]:
     with Progress(*columns, console=console, transient=True) as bar:
         task = bar.add_task(label, total=None)
         yield lambda what, done, total: bar.update(task, description=what, completed=done, total=total)
+
+
+_ANSI = {"dim": "2", "bold": "1", "red": "31", "green": "32", "yellow": "33", "cyan": "36"}
+
+
+def styled(text: str, style: str, stream: TextIO | None = None) -> str:
+    """``text`` in a colour, where ``stream`` (stdout) is a terminal that wants colours."""
+    stream = sys.stdout if stream is None else stream
+    if style not in _ANSI or not stream.isatty() or os.environ.get("NO_COLOR"):
+        return text
+    return f"\x1b[{_ANSI[style]}m{text}\x1b[0m"
+
+
+def plain(text: str) -> str:
+    """Text that somebody else chose, made harmless: nothing in it can move the cursor or turn the line round.
+
+    >>> plain("a\\x1b[2Jb\\nc\\u202ed é")
+    'a\\\\x1b[2Jb\\\\nc\\\\u202ed é'
+    """
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
+def print_columns(rows: Sequence[Sequence[str]], headings: Sequence[str], styles: Sequence[str] = ()) -> None:
+    """A thousand rows in no time: no borders, the last column cut at the edge of a terminal.
+
+    ``styles`` has a colour for each row, "" for none.
+    """
+    widths = [max(map(_width, column)) for column in zip(headings, *rows, strict=True)]
+    edge = os.get_terminal_size().columns if sys.stdout.isatty() else None
+    lines = [styled(_line(headings, widths, edge), "bold")]
+    for index, row in enumerate(rows):
+        lines.append(styled(_line(row, widths, edge), styles[index] if styles else ""))
+    print("\n".join(lines))
+
+
+def _line(cells: Sequence[str], widths: Sequence[int], edge: int | None) -> str:
+    padded = (cell + " " * (width - _width(cell)) for cell, width in zip(cells[:-1], widths, strict=False))
+    return "  ".join((*padded, cells[-1]))[:edge].rstrip()
+
+
+def _width(text: str) -> int:
+    """Columns a terminal needs for it."""
+    if text.isascii():
+        return len(text)
+    wide = sum(unicodedata.east_asian_width(c) in "WF" for c in text)
+    return len(text) + wide - sum(unicodedata.combining(c) > 0 for c in text)
+
+
+def print_renderable(picture: RenderableType) -> None:
+    """Something made with rich, once."""
+    from rich.console import Console
+
+    console = Console()
+    (console if console.is_terminal else Console(width=PIPE_WIDTH)).print(picture)
+
+
+@contextmanager
+def live() -> Iterator[Callable[[RenderableType], None]]:
+    """A screen of its own that is drawn anew; ends with Ctrl-C and leaves the terminal as it was."""
+    from rich.live import Live
+
+    with suppress(KeyboardInterrupt), Live(screen=True, auto_refresh=False) as display:
+        yield lambda picture: display.update(picture, refresh=True)
 
 
 def duration(seconds: float) -> str:

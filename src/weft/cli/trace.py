@@ -1,9 +1,13 @@
-"""``weft trace FILE...``: a recorded timeline in words, and several workers' timelines joined into one."""
+"""``weft trace FILE...``: a recorded timeline in words, and several workers' timelines joined into one.
+
+``weft trace ID``: where a job of the controller ran when, and why.
+"""
 
 from __future__ import annotations
 
 import json
 import math
+import time
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
@@ -12,11 +16,17 @@ from typing import Annotated
 
 import typer
 
+from weft.cli import render
+from weft.cli.explain import moment
+from weft.cli.job_timeline import Stay, stays
+from weft.cli.job_timeline import spans as job_spans
+from weft.cli.verb import connect, make_app
 from weft.core.chrome_trace import Span, spans_of, write_chrome_trace
+from weft.daemon.ids import is_id
 from weft.errors import InputError
 from weft.perf.timeline import WorkerSummary, bars, summarize, typical_step
 
-app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+app = make_app()
 
 BAR_WIDTH = 72
 EXPECTED = "expected a trace written by `with handle.trace(path):` around some training steps"
@@ -26,7 +36,9 @@ LEGEND = "F forward  B backward  U update  . waiting  |  R reduce-scatter  G all
 
 @app.command()
 def trace(
-    files: Annotated[list[Path], typer.Argument(metavar="FILE", help="Chrome traces, one per worker.")],
+    files: Annotated[
+        list[Path], typer.Argument(metavar="FILE... | ID", help="Chrome traces, one per worker; or a job's id.")
+    ],
     as_json: Annotated[bool, typer.Option("--json", help="Print the numbers as JSON.")] = False,
     out: Annotated[Path | None, typer.Option("--out", help="Join all files into this one, for Perfetto.")] = None,
 ) -> None:
@@ -35,7 +47,12 @@ def trace(
     Times are medians over the steps in the file, in milliseconds. "exposed" is the time that computing waited
     for the network; "hidden" is the share of the time on the wire under which nobody waited. Each file's
     clock starts at its own first step.
+
+    With a job's ID instead: which devices it was given when and why, as far as the running controller remembers.
     """
+    if len(files) == 1 and is_id(str(files[0])) and not files[0].exists():
+        _trace_job(str(files[0]), as_json=as_json, out=out)
+        return
     spans = _joined({file: read_spans(file) for file in files})
     summaries = summarize(spans)
     if out is not None:
@@ -50,6 +67,30 @@ def trace(
     typer.echo(LEGEND)
     if out is not None:
         typer.echo(f"\njoined into {out}: open it in Perfetto or chrome://tracing")
+
+
+def _trace_job(job_id: str, *, as_json: bool, out: Path | None) -> None:
+    client = connect()
+    job = client.job(job_id)
+    lived = stays(job, client.decisions(last=1000), time.time())
+    if out is not None:
+        _write(out, [], job_spans(job, lived))
+    if as_json:
+        render.print_json({"id": job_id, "stays": [stay.row() for stay in lived]})
+        return
+    render.print_columns([_stay_cells(stay) for stay in lived], ("FROM", "FOR", "WORKERS", "DEVICES", "REASON"))
+    if out is not None:
+        typer.echo(f"\nwritten to {out}: open it in Perfetto or chrome://tracing")
+
+
+def _stay_cells(stay: Stay) -> tuple[str, ...]:
+    return (
+        moment(stay.start_s),
+        render.duration(stay.end_s - stay.start_s),
+        str(len(stay.devices)),
+        ",".join(map(str, stay.devices)) or "-",
+        render.plain(stay.reason),
+    )
 
 
 def read_spans(file: Path) -> list[Span]:

@@ -1,0 +1,108 @@
+"""``weft completion``: lets bash, zsh and fish complete commands, options and job ids.
+
+The scripts ask ``weft completion words -- WORD...`` for what could stand where the cursor is.  It never fails and
+never waits long: without a controller there are simply no ids to offer.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import Annotated, Any
+
+import typer
+
+from weft.cli import VERBS
+from weft.cli.verb import make_app
+from weft.errors import UsageError, WeftError
+
+typer_app = make_app()
+
+TAKE_IDS = ("cancel", "explain", "logs", "status", "trace", "wait")
+ONLY_ACTIVE = ("cancel", "wait")
+_PATIENCE_S = 1.0
+
+SCRIPTS = {
+    "bash": """\
+_weft() {
+    local IFS=$'\\n'
+    COMPREPLY=($(compgen -W "$(weft completion words -- "${COMP_WORDS[@]:1:COMP_CWORD}" 2>/dev/null)" -- "$2"))
+}
+complete -o default -F _weft weft
+""",
+    "zsh": """\
+#compdef weft
+_weft() {
+    local -a found
+    found=("${(@f)$(weft completion words -- "${(@)words[2,CURRENT]}" 2>/dev/null)}")
+    compadd -a found || _files
+}
+compdef _weft weft
+""",
+    "fish": """\
+function __weft_words
+    weft completion words -- (commandline -opc)[2..] (commandline -ct) 2>/dev/null
+end
+complete -c weft -a '(__weft_words)'
+""",
+}
+
+
+def app(args: list[str], prog_name: str) -> None:
+    """What follows ``words --`` is the user's unfinished line, not options of ours."""
+    if args[:2] == ["words", "--"]:
+        for word in candidates(args[2:]):
+            print(word)
+        return
+    typer_app(args=args, prog_name=prog_name)
+
+
+@typer_app.command()
+def completion(shell: Annotated[str, typer.Argument(metavar="SHELL", help="bash, zsh or fish")]) -> None:
+    """Print a script that lets your shell complete commands, options and job ids.
+
+    bash: `eval "$(weft completion bash)"` in ~/.bashrc. zsh: the same in ~/.zshrc, after compinit.
+    fish: `weft completion fish > ~/.config/fish/completions/weft.fish`.
+    """
+    if shell not in SCRIPTS:
+        raise UsageError(f"there is no script for {shell!r}: expected one of {', '.join(SCRIPTS)}")
+    print(SCRIPTS[shell], end="")
+
+
+def candidates(words: list[str]) -> list[str]:
+    """What could stand in the place of the last of ``words``, which may be unfinished or empty."""
+    *before, last = words or [""]
+    if not before:
+        return [verb for verb in sorted(VERBS) if verb.startswith(last)]
+    verb = before[0]
+    if verb not in VERBS or "--" in before:
+        return []
+    found = _options(verb) if last.startswith("-") else _ids(verb) if verb in TAKE_IDS else _subcommands(verb)
+    return [word for word in found if word.startswith(last) and word not in before[1:]]
+
+
+def _command(verb: str) -> Any:
+    module = importlib.import_module(VERBS[verb][0])
+    return typer.main.get_command(getattr(module, "typer_app", module.app))
+
+
+def _options(verb: str) -> list[str]:
+    options = (name for parameter in _command(verb).params for name in parameter.opts if name.startswith("--"))
+    return sorted({*options, "--help"})
+
+
+def _subcommands(verb: str) -> list[str]:
+    if verb == "completion":
+        return sorted(SCRIPTS)
+    return sorted(getattr(_command(verb), "commands", {}))
+
+
+def _ids(verb: str) -> list[str]:
+    from weft.client import Client
+    from weft.core.status_rows import FINAL_STATES
+
+    try:
+        rows = Client(timeout_s=_PATIENCE_S).jobs()
+    except WeftError:
+        return []
+    # The newest first: who completes an id mostly wants one of the last.
+    return [row["id"] for row in reversed(rows) if verb not in ONLY_ACTIVE or row["state"] not in FINAL_STATES]

@@ -1,0 +1,120 @@
+"""``weft logs``: what the workers of a job have written."""
+
+from __future__ import annotations
+
+import json
+import sys
+import threading
+from collections.abc import Iterator
+from typing import Annotated, Literal, Protocol
+
+import typer
+
+from weft.cli.verb import INTERRUPTED, Json, connect, make_app
+from weft.errors import UsageError, WeftError
+
+app = make_app()
+Stream = Literal["out", "err"]
+
+
+@app.command()
+def logs(
+    job_id: Annotated[str, typer.Argument(metavar="ID", help="a job")],
+    rank: Annotated[int, typer.Option("--rank", "-r", min=0, help="which worker")] = 0,
+    attempt: Annotated[int | None, typer.Option("--attempt", "-a", min=1, help="which start [default: newest]")] = None,
+    stream: Annotated[str, typer.Option(help="out, err or both")] = "both",
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="go on until the job is over")] = False,
+    as_json: Json = False,
+) -> None:
+    """What a worker of the job wrote: its standard output to stdout, its standard error to stderr.
+
+    With --follow also what it will write, through every restart. With --json one object per line of it, all on stdout.
+    """
+    if stream not in ("out", "err", "both"):
+        raise UsageError(f"--stream {stream}: expected out, err or both")
+    client = connect()
+    copies = [
+        _Copy(
+            client.logs(job_id, attempt=attempt, rank=rank, stream=one, follow=follow),
+            _Lines(one, rank) if as_json else _Bytes(one),
+        )
+        for one in _streams(stream)
+    ]
+    # Both at once only where neither ends by itself; otherwise one after the other, so that lines stay together.
+    threads = [threading.Thread(target=copy.run, daemon=True) for copy in copies[1:]] if follow else []
+    try:
+        for thread in threads:
+            thread.start()
+        for copy in copies[:1] if follow else copies:
+            copy.run()
+        for thread in threads:
+            thread.join()
+    except KeyboardInterrupt:
+        raise typer.Exit(INTERRUPTED) from None
+    for copy in copies:
+        if copy.failure is not None:
+            raise copy.failure
+
+
+def _streams(choice: str) -> tuple[Stream, ...]:
+    if choice == "both":
+        return ("out", "err")
+    return ("err",) if choice == "err" else ("out",)
+
+
+class _Writer(Protocol):
+    def write(self, data: bytes) -> None: ...
+
+    def end(self) -> None: ...
+
+
+class _Bytes:
+    """As it was written, byte for byte."""
+
+    def __init__(self, stream: Stream) -> None:
+        self._file = sys.stdout.buffer if stream == "out" else sys.stderr.buffer
+
+    def write(self, data: bytes) -> None:
+        self._file.write(data)
+        self._file.flush()
+
+    def end(self) -> None:
+        self._file.flush()
+
+
+class _Lines:
+    """One JSON object a line."""
+
+    def __init__(self, stream: Stream, rank: int) -> None:
+        self._stream, self._rank = stream, rank
+        self._rest = b""
+
+    def write(self, data: bytes) -> None:
+        *lines, self._rest = (self._rest + data).split(b"\n")
+        for line in lines:
+            self._print(line)
+
+    def end(self) -> None:
+        if self._rest:
+            self._print(self._rest)
+
+    def _print(self, line: bytes) -> None:
+        row = {"rank": self._rank, "stream": self._stream, "text": line.decode(errors="replace")}
+        sys.stdout.write(json.dumps(row) + "\n")
+        sys.stdout.flush()
+
+
+class _Copy:
+    """From the controller to here; keeps what went wrong for the main thread."""
+
+    def __init__(self, chunks: Iterator[bytes], writer: _Writer) -> None:
+        self._chunks, self._writer = chunks, writer
+        self.failure: WeftError | None = None
+
+    def run(self) -> None:
+        try:
+            for data in self._chunks:
+                self._writer.write(data)
+            self._writer.end()
+        except WeftError as error:
+            self.failure = error

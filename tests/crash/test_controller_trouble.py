@@ -1,0 +1,186 @@
+"""What goes wrong around a controller: each ends in a clear message and with nothing lost."""
+
+from __future__ import annotations
+
+import os
+import resource
+import signal
+import socket
+import sqlite3
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from tests.crash.conftest import Begin
+from tests.crash.driven_controller import LIMIT_S, ROOT, ControllerDied, DrivenController, check_diary
+from tests.crash.test_controller_kill import steps_of, until_step
+
+
+def python(code: str) -> list[str]:
+    return [sys.executable, "-c", code]
+
+
+def daemon(home: Path, *options: str) -> subprocess.CompletedProcess[str]:
+    """A controller that is expected to refuse."""
+    return subprocess.run(
+        [sys.executable, "-m", "weft.daemon", str(home), "--cold", *options],
+        capture_output=True,
+        text=True,
+        timeout=LIMIT_S,
+        cwd=ROOT,
+        env=os.environ | {"PYTHONPATH": f"{ROOT / 'src'}"},
+    )
+
+
+def test_two_controllers_on_one_home(controller: DrivenController, tmp_path: Path) -> None:
+    second = daemon(tmp_path / "home", "--port", "0")
+    assert second.returncode == 1
+    assert f"process {controller.process.pid}" in second.stderr
+    assert "Traceback" not in second.stderr
+    controller.leave()
+
+
+def test_port_taken(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+        refused = daemon(tmp_path / "home", "--port", str(port))
+    assert refused.returncode == 1
+    assert f"port {port} of 127.0.0.1 is taken" in refused.stderr
+    assert "Traceback" not in refused.stderr
+
+
+def test_unknown_policy_offers_the_nearest(tmp_path: Path) -> None:
+    refused = daemon(tmp_path / "home", "--port", "0", "--policy", "ballanced")
+    assert refused.returncode == 2
+    assert "did you mean balanced?" in refused.stderr
+
+
+def test_full_disk_acknowledges_nothing_and_goes_on_when_there_is_room(
+    controller: DrivenController, tmp_path: Path
+) -> None:
+    first = controller.submit(100_000)
+    until_step(tmp_path, first, 5)
+    pid = controller.process.pid
+    # No file of the controller may grow any more, as on a full disk.
+    resource.prlimit(pid, resource.RLIMIT_FSIZE, (0, resource.RLIM_INFINITY))
+    with pytest.raises(RuntimeError, match="StoreError"):
+        controller.submit(10)
+    assert [job["id"] for job in controller.ask("jobs")] == [first]
+    before = steps_of(tmp_path, first)
+    until_step(tmp_path, first, before + 5)
+    resource.prlimit(pid, resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+    second = controller.submit(10)
+    assert controller.ask("wait", job_ids=[second], timeout_s=LIMIT_S) == {second: "COMPLETED"}
+    controller.leave()
+    check_diary(tmp_path)
+
+
+def test_journal_held_by_somebody_else_is_named(begin: Begin, tmp_path: Path) -> None:
+    begin().ready().leave()
+    with sqlite3.connect(tmp_path / "home" / "journal.sqlite") as holder:
+        holder.execute("BEGIN EXCLUSIVE")
+        refused = daemon(tmp_path / "home", "--port", "0")
+        holder.rollback()
+    holder.close()
+    assert refused.returncode == 1
+    assert f"held by process {os.getpid()}" in refused.stderr
+    begin().ready().leave()
+
+
+def test_damaged_journal_is_left_alone_and_workers_go_on(
+    begin: Begin, controller: DrivenController, tmp_path: Path
+) -> None:
+    job_id = controller.submit(100_000)
+    until_step(tmp_path, job_id, 5)
+    controller.kill()
+    journal = tmp_path / "home" / "journal.sqlite"
+    whole, log = journal.read_bytes(), journal.with_name("journal.sqlite-wal").read_bytes()
+    damaged = b"\x5a" * len(whole)
+    journal.write_bytes(damaged)
+    journal.with_name("journal.sqlite-wal").write_bytes(damaged)
+    refused = daemon(tmp_path / "home", "--port", "0")
+    assert refused.returncode == 1
+    assert "weft.store.repair" in refused.stderr
+    assert "Traceback" not in refused.stderr
+    assert journal.read_bytes() == damaged, "evidence was destroyed"
+    until_step(tmp_path, job_id, steps_of(tmp_path, job_id) + 5)
+    journal.write_bytes(whole)
+    journal.with_name("journal.sqlite-wal").write_bytes(log)
+    journal.with_name("journal.sqlite-shm").unlink(missing_ok=True)
+    controller = begin().ready()
+    assert controller.until(job_id, {"RUNNING"})["attempt"] == 1
+    controller.leave()
+
+
+def test_worker_killed_from_outside_is_told_by_its_signal(controller: DrivenController) -> None:
+    job_id = controller.submit_command(python("import os, signal; os.kill(os.getpid(), signal.SIGKILL)"))
+    assert controller.ask("wait", job_ids=[job_id], timeout_s=LIMIT_S) == {job_id: "FAILED"}
+    assert "SIGKILL" in controller.job(job_id)["reason"]
+    controller.leave()
+
+
+def test_job_out_of_memory_fails_with_the_reason(controller: DrivenController) -> None:
+    job_id = controller.submit_command(python("raise MemoryError('of the test')"))
+    assert controller.ask("wait", job_ids=[job_id], timeout_s=LIMIT_S) == {job_id: "FAILED"}
+    assert "MemoryError" in controller.job(job_id)["reason"]
+    controller.leave()
+
+
+def test_stopped_worker_does_not_hold_its_device_for_ever(controller: DrivenController) -> None:
+    job_id = controller.submit_command(python("import os, signal; os.kill(os.getpid(), signal.SIGSTOP)"))
+    assert controller.ask("wait", job_ids=[job_id], timeout_s=LIMIT_S) == {job_id: "FAILED"}
+    controller.leave()
+
+
+def test_failing_job_is_restarted_as_often_as_asked(controller: DrivenController) -> None:
+    job_id = controller.submit_command(python("raise SystemExit(3)"), max_restarts=2)
+    assert controller.ask("wait", job_ids=[job_id], timeout_s=LIMIT_S) == {job_id: "FAILED"}
+    assert controller.job(job_id)["attempt"] == 3
+    controller.leave()
+
+
+def test_job_whose_script_is_missing_says_so(controller: DrivenController) -> None:
+    job_id = controller.submit_command(["no-such-program-of-weft"])
+    assert controller.ask("wait", job_ids=[job_id], timeout_s=LIMIT_S) == {job_id: "FAILED"}
+    assert "no-such-program-of-weft" in controller.job(job_id)["reason"]
+    controller.leave()
+
+
+def test_fewer_devices_than_running_jobs_hold_are_refused(
+    begin: Begin, controller: DrivenController, tmp_path: Path
+) -> None:
+    ids = [controller.submit(100_000), controller.submit(100_000)]
+    for job_id in ids:
+        until_step(tmp_path, job_id, 5)
+    controller.kill()
+    with pytest.raises(ControllerDied):
+        begin(num_devices=1).ready()
+    assert "as many devices as before" in (tmp_path / "controller.err").read_text()
+    controller = begin().ready()
+    assert {job["attempt"] for job in controller.ask("jobs")} == {1}
+    controller.leave()
+
+
+def test_nothing_is_left_after_down_with_jobs(controller: DrivenController, tmp_path: Path) -> None:
+    job_id = controller.submit(100_000)
+    until_step(tmp_path, job_id, 5)
+    controller.ask("shutdown", stop_jobs=True)
+    assert controller.close() == 0
+    mark = str(tmp_path).encode()
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            command = (process / "cmdline").read_bytes()
+        except OSError:
+            continue
+        assert mark not in command or int(process.name) == os.getpid(), f"left behind: {command!r}"
+
+
+def test_signal_ends_the_controller_and_leaves_the_workers(begin: Begin, tmp_path: Path) -> None:
+    controller = begin().ready()
+    job_id = controller.submit(100_000)
+    until_step(tmp_path, job_id, 5)
+    os.kill(controller.process.pid, signal.SIGTERM)
+    controller.close()
+    until_step(tmp_path, job_id, steps_of(tmp_path, job_id) + 5)
+    begin().ready().leave()

@@ -1,0 +1,145 @@
+"""A controller in memory, for everything that stands before the real one: routes, client, command line."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import dataclasses
+import socket
+import threading
+from collections.abc import AsyncIterator, Iterator, Sequence
+from pathlib import Path
+
+import uvicorn
+
+from weft.control.state import Job, JobState
+from weft.core.job import Launch
+from weft.core.submission import Submission
+from weft.daemon.api.app import make_app
+from weft.daemon.contract import Decision, LogStream, NodeView, Outlook, Sentence, UnknownJobError
+from weft.daemon.home import Home, Record
+from weft.daemon.ids import is_id, new_id
+
+TOKEN = "the-token-of-the-fake-controller"
+
+
+class FakeLog:
+    def __init__(self, data: bytes, attempt: int, rank: int) -> None:
+        self.path, self.attempt, self.rank = Path("/nowhere"), attempt, rank
+        self._data = data
+
+    def read(self, max_bytes: int = 65536) -> bytes:
+        data, self._data = self._data[:max_bytes], self._data[max_bytes:]
+        return data
+
+    async def follow(self) -> AsyncIterator[bytes]:
+        while data := self.read(7):
+            yield data
+            await asyncio.sleep(0)
+
+    def close(self) -> None:
+        self._data = b""
+
+
+class FakeController:
+    """Jobs stay in the state a test puts them in; every id asked for is remembered."""
+
+    policy_name = "balanced"
+
+    def __init__(self) -> None:
+        self.by_id: dict[str, Job] = {}
+        self.output: dict[tuple[str, int, LogStream], bytes] = {}
+        self.asked: list[str] = []
+        self.made_decisions: list[Decision] = []
+        self.went_down: list[bool] = []
+        self.failure: Exception | None = None
+
+    def add(self, **changes: object) -> Job:
+        """A job as a test wants it."""
+        submission = Submission(Launch(("python", "train.py"), "/tmp"), title="train.py", max_workers=4)
+        job_id = self.submit(submission)
+        self.by_id[job_id] = dataclasses.replace(self.by_id[job_id], **changes)  # type: ignore[arg-type]
+        return self.by_id[job_id]
+
+    def submit(self, submission: Submission) -> str:
+        if self.failure is not None:
+            raise self.failure
+        job_id = new_id(self.by_id)
+        number = len(self.by_id)
+        self.by_id[job_id] = Job(
+            submission.spec(job_id, float(number)),
+            number,
+            submission.total_steps,
+            submission.title,
+            submission.launch,
+            submitted_s=float(number),
+            reason="waits for devices",
+        )
+        return job_id
+
+    def cancel(self, job_id: str, reason: str = "cancelled by its owner") -> None:
+        job = self.job(job_id)
+        if not job.state.is_final:
+            self.by_id[job_id] = dataclasses.replace(job, state=JobState.CANCELLED, finished_s=9.0, reason=reason)
+
+    def jobs(self) -> list[Job]:
+        return list(self.by_id.values())
+
+    def job(self, job_id: str) -> Job:
+        assert is_id(job_id), f"something that is no id came through: {job_id!r}"
+        self.asked.append(job_id)
+        if job_id not in self.by_id:
+            raise UnknownJobError(f"there is no job {job_id!r}")
+        return self.by_id[job_id]
+
+    def explain(self, job_id: str) -> list[Sentence]:
+        return [Sentence(self.job(job_id).submitted_s, "submitted"), Sentence(5.0, "has 2 of 4 devices")]
+
+    def decisions(self, last: int = 100) -> list[Decision]:
+        return self.made_decisions[-last:]
+
+    def outlook(self, submission: Submission) -> Outlook:
+        return Outlook(submission.min_workers, "the cluster is empty")
+
+    def nodes(self) -> list[NodeView]:
+        return [NodeView(0, "here", True, {0: tuple(self.by_id)[:1], 1: ()}), NodeView(1, "there", False, {2: ()})]
+
+    def logs(
+        self, job_id: str, attempt: int | None = None, rank: int | None = None, stream: LogStream = "out"
+    ) -> FakeLog:
+        chosen = self.job(job_id).attempt if attempt is None else attempt
+        if (job_id, chosen, stream) not in self.output:
+            raise UnknownJobError(f"job {job_id} has no attempt {chosen}")
+        return FakeLog(self.output[job_id, chosen, stream], chosen, rank or 0)
+
+    def wait(self, job_ids: Sequence[str], timeout_s: float | None = None) -> dict[str, Job]:
+        return {job_id: self.job(job_id) for job_id in job_ids}
+
+    def shutdown(self, stop_jobs: bool = False) -> None:
+        self.went_down.append(stop_jobs)
+
+    def metrics(self) -> bytes:
+        return b"weft_jobs 1\n"
+
+
+@contextlib.contextmanager
+def served(controller: FakeController, root: Path) -> Iterator[Home]:
+    """The fake behind the real api, on a unix socket, as the controller of the home at ``root``."""
+    home = Home(root)
+    home.prepare()
+    home.token_file.write_text(TOKEN)
+    home.token_file.chmod(0o600)
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    listener.bind(str(home.api_socket))
+    home.write_record(Record(1, 0.0, str(home.api_socket), 1, "0"))
+    config = uvicorn.Config(make_app(controller, TOKEN), log_config=None, access_log=False, lifespan="off")
+    server = uvicorn.Server(config)
+    thread = threading.Thread(target=asyncio.run, args=(server.serve(sockets=[listener]),))
+    listener.listen(16)
+    thread.start()
+    try:
+        yield home
+    finally:
+        server.should_exit = True
+        thread.join()
+        listener.close()
