@@ -13,7 +13,19 @@ from weft.errors import InputError
 
 ROOT = Path(__file__).parents[2]
 GOOD = "command: [python, train.py]\n"
-HOSTILE = ['"', "'", "a'; echo foo", "$(touch x)", "`id`", "line\nbreak", "\u202egnp.exe", "\x1b[2J", "-rf", "é 名前", "#x"]
+HOSTILE = [
+    '"',
+    "'",
+    "a'; echo foo",
+    "$(touch x)",
+    "`id`",
+    "line\nbreak",
+    "\u202egnp.exe",
+    "\x1b[2J",
+    "-rf",
+    "é 名前",
+    "#x",
+]
 
 
 def parsed(text: str) -> Submission:

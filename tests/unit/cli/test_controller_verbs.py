@@ -151,7 +151,17 @@ def test_a_wrong_submission_says_what_was_expected(args: list[str], expected: st
     assert expected in shown.err
 
 
-HOSTILE = ['say "hi"', "a'; echo foo", "$(reboot)", "`id`", "two\nlines", "\u202egnp.exe", "\x1b[2J", "[red]x[/red]", "名前"]
+HOSTILE = [
+    'say "hi"',
+    "a'; echo foo",
+    "$(reboot)",
+    "`id`",
+    "two\nlines",
+    "\u202egnp.exe",
+    "\x1b[2J",
+    "[red]x[/red]",
+    "名前",
+]
 
 
 @pytest.mark.parametrize("name", HOSTILE)
@@ -210,7 +220,9 @@ def test_without_a_controller_the_way_to_one_is_shown(
 ) -> None:
     monkeypatch.setenv("WEFT_HOME", str(tmp_path / "nobody"))
     shown = weft("status")
-    assert shown.err.startswith(f"weft: no controller answers at {tmp_path}/nobody/run/api.sock: start one with `weft up`")
+    assert shown.err.startswith(
+        f"weft: no controller answers at {tmp_path}/nobody/run/api.sock: start one with `weft up`"
+    )
     assert shown.err.count("\n") == 1
     left = weft("down")
     assert (left.code, left.out) == (0, "")
