@@ -32,7 +32,7 @@ class Story:
     def play(self, controller: DrivenController) -> None:
         controller.ready()
         self.stubborn = self.stubborn or controller.submit(100_000, stubborn=True)
-        self.growing = self.growing or controller.submit(300, max_workers=2)
+        self.growing = self.growing or controller.submit(150, max_workers=2)
         self.short = self.short or controller.submit(20)
         if controller.until(self.stubborn, {"RUNNING", *_FINAL})["state"] == "RUNNING":
             controller.ask("cancel", job_id=self.stubborn)

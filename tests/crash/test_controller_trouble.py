@@ -98,6 +98,7 @@ def test_damaged_journal_is_left_alone_and_workers_go_on(
     whole, log = journal.read_bytes(), journal.with_name("journal.sqlite-wal").read_bytes()
     damaged = b"\x5a" * len(whole)
     journal.write_bytes(damaged)
+    journal.with_name("journal.sqlite-wal").write_bytes(damaged)
     refused = daemon(tmp_path / "home", "--port", "0")
     assert refused.returncode == 1
     assert "weft.store.repair" in refused.stderr

@@ -40,7 +40,8 @@ def event_to_json(event: Event) -> dict[str, Any]:
     >>> event_to_json(events.NodeFailed(at_s=2.0, node=1))
     {'v': 1, 'event': 'NodeFailed', 'at_s': 2.0, 'node': 1}
     """
-    return {"v": VERSION, "event": type(event).__name__, **_form(type(event)).write(event)}
+    kind: type = type(event)
+    return {"v": VERSION, "event": kind.__name__, **_form(kind).write(event)}
 
 
 def event_from_json(record: object) -> Event:

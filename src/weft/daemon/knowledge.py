@@ -5,9 +5,10 @@ Everything here is an estimate.  It is saved now and then; losing it costs a few
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,7 +16,7 @@ from weft.control.state import Job
 from weft.core.cluster import Cluster, Shape
 from weft.core.speed import SpeedCurve, StepTime
 from weft.daemon.channel import Report
-from weft.perf.fitting import SpeedSample, fit_speed
+from weft.perf.fitting import MAX_EXTRAPOLATION, SpeedSample, fit_speed
 from weft.perf.restart import RestartCost
 
 NOTEWORTHY = 0.2
@@ -25,6 +26,8 @@ _KEPT_SAMPLES = 31
 _KEPT_LOSSES = 200
 _MIN_LOSSES = 12
 _REFIT_LOSS_GROWTH = 1.25
+_LARGEST_LOSS = 1e100
+"""Squares of it are still numbers."""
 _UNKNOWN_STEP_S = 1.0
 _SLOW_STEP_S = 1.0
 
@@ -54,9 +57,11 @@ class JobKnowledge:
     pending: _Pending = field(default_factory=_Pending)
     fitted: dict[Shape, float] = field(default_factory=dict)
     """Step times the present curve was made from."""
+    told: dict[Shape, float] = field(default_factory=dict)
+    """Step times that were last worth a decision; many small changes add up to one that is."""
     curves: dict[tuple[int, ...], SpeedCurve] = field(default_factory=dict)
-    loss_fit: tuple[int, float] | None = None
-    """Step at which the loss curve was last fitted, and the step at which it will come to rest."""
+    loss_fit: tuple[int, float | None] | None = None
+    """Step at which the loss curve was last fitted, and the step at which it will come to rest, if it will."""
 
     def median(self, shape: Shape) -> StepTime:
         step_s = statistics.median(sample[0] for sample in self.samples[shape])
@@ -72,7 +77,8 @@ class Knowledge:
         self._jobs: dict[str, JobKnowledge] = {}
         self._restart = RestartCost(restart_prior_s)
         """What restarts cost jobs in general."""
-        self._unknown: dict[tuple[float, tuple[int, ...]], SpeedCurve] = {}
+        self._unknown: dict[tuple[int, ...], SpeedCurve] = {}
+        self._usual_step_s: float | None = None
 
     def of(self, job_id: str) -> JobKnowledge:
         return self._jobs.setdefault(job_id, JobKnowledge())
@@ -103,37 +109,40 @@ class Knowledge:
             known.can_resume = report.can_resume
         if report.loss is not None and (not known.losses or report.step > known.losses[-1][0]):
             known.losses.append((report.step, report.loss))
+            self._refit_loss(known, report)
         if job.partner is not None or report.step_s <= 0 or len(job.devices) != report.world_size:
             return first  # sharing its devices it is slower than it would be: says nothing about a size
         if known.num_reports == 1 or (known.num_reports == 2 and report.step_s < _SLOW_STEP_S):
             return first  # the first steps warm up caches, allocators and connections
-        return self._measured(known, self._cluster.shape(job.devices), report)
+        return self._measured(job, known, report)
 
-    def _measured(self, known: JobKnowledge, shape: Shape, report: Report) -> bool:
+    def _measured(self, job: Job, known: JobKnowledge, report: Report) -> bool:
+        shape = self._cluster.shape(job.devices)
         samples = known.samples.setdefault(shape, deque(maxlen=_KEPT_SAMPLES))
         samples.append((report.step_s, report.exposed_s))
         before_s = known.fitted.get(shape)
         now_s = known.median(shape).step_s
-        if before_s is None or abs(now_s - before_s) > NOTEWORTHY * before_s:
-            self._outdated(known)
-            return True
-        if abs(now_s - before_s) > _REFIT * before_s:
-            self._outdated(known)
-        return False
-
-    @staticmethod
-    def _outdated(known: JobKnowledge) -> None:
+        if before_s is not None and abs(now_s - before_s) <= _REFIT * before_s:
+            return False
+        # Fitted here, report by report, so that a decision about many jobs only looks results up.
         known.curves = {}
         known.fitted = {shape: known.median(shape).step_s for shape in known.samples}
+        self._usual_step_s = None
+        self.curve(job, ())
+        told_s = known.told.get(shape)
+        if told_s is not None and abs(now_s - told_s) <= NOTEWORTHY * told_s:
+            return False
+        known.told[shape] = now_s
+        return True
 
     def stop_ordered(self, job_id: str, now_s: float) -> None:
         self.of(job_id).pending = _Pending(stop_s=now_s)
 
-    def stopped(self, job_id: str, now_s: float, *, saved: bool) -> None:
+    def stopped(self, job_id: str, attempt: int, now_s: float, *, saved: bool) -> None:
         """The workers are gone; ``saved`` says whether they could go on from where they were."""
         known = self.of(job_id)
-        if not saved:
-            known.can_resume = False
+        if not saved and known.attempt == attempt:
+            known.can_resume = False  # it made steps and lost them
         if known.pending.stop_s is not None:
             known.pending = _Pending(stopping_s=now_s - known.pending.stop_s)
 
@@ -173,16 +182,9 @@ class Knowledge:
         allowed = job.spec.allowed_sizes(self._cluster.num_devices)
         curve = known.curves.get(allowed)
         if curve is None:
-            model = fit_speed(
-                [
-                    SpeedSample(shape, known.median(shape).step_s, known.median(shape).exposed_s)
-                    for shape in known.samples
-                ]
+            curve = known.curves[allowed] = fitted_curve(
+                {shape: known.median(shape) for shape in known.samples}, allowed, self._cluster
             )
-            curve = known.curves[allowed] = model.curve(
-                {*allowed, *(sum(shape) for shape in known.samples)}, self._cluster
-            )
-            known.fitted = {shape: known.median(shape).step_s for shape in known.samples}
         return curve
 
     def present_curve(self, job: Job) -> SpeedCurve:
@@ -194,19 +196,18 @@ class Knowledge:
         return self._unknown_curve((size,))
 
     def _unknown_curve(self, sizes: tuple[int, ...]) -> SpeedCurve:
-        step_s = self._usual_step_s()
-        key = (step_s, sizes)
-        if key not in self._unknown:
+        if self._usual_step_s is None:
+            self._usual_step_s = self._find_usual_step_s()
             self._unknown = {}
-        return self._unknown.setdefault(key, SpeedCurve({size: StepTime(step_s / size) for size in sizes}))
+        step_s = self._usual_step_s
+        curve = self._unknown.get(sizes)
+        if curve is None:
+            curve = self._unknown[sizes] = SpeedCurve({size: StepTime(step_s / size) for size in sizes})
+        return curve
 
-    def _usual_step_s(self) -> float:
+    def _find_usual_step_s(self) -> float:
         """What a step of one worker takes, by the jobs that have told; rounded, so that it rarely changes."""
-        times_s = [
-            statistics.median(step_s for step_s, _ in samples) * sum(shape)
-            for known in self._jobs.values()
-            for shape, samples in known.samples.items()
-        ]
+        times_s = [step_s * sum(shape) for known in self._jobs.values() for shape, step_s in known.fitted.items()]
         return float(f"{statistics.median(times_s):.1g}") if times_s else _UNKNOWN_STEP_S
 
     def remaining_steps(self, job: Job, curve: SpeedCurve, now_s: float, usual_s: float) -> float:
@@ -217,22 +218,18 @@ class Knowledge:
         total = (newest.total_steps if newest else None) or job.total_steps
         if total is not None:
             return float(max(total - step, 1))
-        if known and (rest := self._steps_to_rest(known, step)) is not None:
-            return max(rest - step, 1.0)
+        if known and known.loss_fit and known.loss_fit[1] is not None:
+            return max(known.loss_fit[1] - step, 1.0)
         held_s = job.attained_device_s + len(job.devices) * (now_s - job.changed_s)
         smallest = curve.sizes[0]
         return max(held_s / smallest, usual_s, 1.0) / curve.times[smallest].step_s
 
-    def _steps_to_rest(self, known: JobKnowledge, step: int) -> float | None:
-        if len(known.losses) < _MIN_LOSSES or known.newest is None or known.newest.epoch < 1:
-            return None
-        if known.loss_fit is None or step > _REFIT_LOSS_GROWTH * known.loss_fit[0]:
-            # scipy's optimiser is loaded by the first job that needs it.
-            from weft.perf.convergence import fit_loss
-
-            curve = fit_loss([at for at, _ in known.losses], [loss for _, loss in known.losses])
-            known.loss_fit = (step, curve.steps_to_standstill(step / known.newest.epoch))
-        return known.loss_fit[1]
+    @staticmethod
+    def _refit_loss(known: JobKnowledge, report: Report) -> None:
+        if len(known.losses) < _MIN_LOSSES or report.epoch < 1:
+            return
+        if known.loss_fit is None or report.step > _REFIT_LOSS_GROWTH * known.loss_fit[0]:
+            known.loss_fit = (report.step, steps_to_rest(list(known.losses), report.step / report.epoch))
 
     # What is kept while the controller is away ---------------------------------------------------------------------
 
@@ -268,7 +265,52 @@ class Knowledge:
             known.losses.extend((int(step), float(loss)) for step, loss in kept["losses"])
             known.num_reports = _KEPT_SAMPLES
             known.fitted = {shape: known.median(shape).step_s for shape in known.samples}
+            known.told = dict(known.fitted)
             if kept["restart"]:
                 known.restart = RestartCost(float(kept["restart"][0]), tuple(map(float, kept["restart"][1])))
         self._restart = RestartCost(self._restart.prior_s, tuple(map(float, document["restarts_s"])))
         self._jobs.update(restored)
+
+
+def fitted_curve(measured: Mapping[Shape, StepTime], allowed: Sequence[int], cluster: Cluster) -> SpeedCurve:
+    """Measured times where there are any, fitted ones up to twice the largest size tried.
+
+    A fit to few points may say anything elsewhere: it is kept between no gain at all and a perfect one, seen from
+    the nearest measured size.
+
+    >>> curve = fitted_curve({(2,): StepTime(0.5)}, (1, 2, 4), Cluster.uniform(1, 4))
+    >>> [curve.times[size].step_s for size in (1, 2, 4)]
+    [1.0, 0.5, 0.25]
+    """
+    model = fit_speed([SpeedSample(shape, time.step_s, time.exposed_s) for shape, time in measured.items()])
+    tried = {sum(shape): time for shape, time in measured.items()}
+    times = {}
+    for size in sorted({*allowed, *tried}):
+        if size > MAX_EXTRAPOLATION * max(tried):
+            break
+        nearest = min(tried, key=lambda other: (abs(math.log(other / size)), other))
+        alike, perfect_s = tried[nearest], tried[nearest].step_s * nearest / size
+        shape = cluster.packed_shape(size)
+        if shape in measured:
+            times[size] = measured[shape]
+            continue
+        step_s = perfect_s
+        if len(tried) > 1:
+            low_s, high_s = sorted((perfect_s, alike.step_s))
+            # More workers may well be slower than fewer, but never faster than perfectly shared work.
+            step_s = max(model.predict(shape).step_s, perfect_s if size > nearest else low_s)
+            step_s = min(step_s, high_s) if size < nearest else step_s
+        times[size] = StepTime(step_s, min(model.exposed_s(shape, step_s), step_s))
+    return SpeedCurve(times)
+
+
+def steps_to_rest(losses: Sequence[tuple[int, float]], steps_per_epoch: float) -> float | None:
+    """The step at which an epoch gains next to nothing, by the fitted loss curve; ``None`` if it cannot be told."""
+    if not all(0 <= loss < _LARGEST_LOSS for _, loss in losses):
+        return None  # the curve is one of losses that approach a floor above zero
+    # scipy's optimiser is loaded by the first job that needs it.
+    from weft.perf.convergence import LossCurve, fit_loss
+
+    curve = fit_loss([at for at, _ in losses], [loss for _, loss in losses])
+    rest = LossCurve(curve.rate, curve.offset, max(curve.floor, 0.0)).steps_to_standstill(max(steps_per_epoch, 1.0))
+    return rest if math.isfinite(rest) else None

@@ -53,6 +53,7 @@ _GATHER_S = 0.05
 _MIN_GAP_S = 0.25
 _REST_PER_DECISION = 10.0
 """Deciding takes at most a tenth of the time."""
+_DECIDE_AGAIN_S = 10.0
 _ASK_ENGINE_EVERY_S = 0.5
 _TRY_AGAIN_S = 1.0
 _SNAPSHOT_EVERY = 2000
@@ -300,7 +301,7 @@ class Loop:
 
     def _attempt_over(self, event: WorkersExited) -> None:
         saved = event.fate is not Fate.STOPPED or event.exit_code in (0, STOPPED_EXIT_CODE)
-        self._knowledge.stopped(event.job_id, self._clock.now_s(), saved=saved)
+        self._knowledge.stopped(event.job_id, event.attempt, self._clock.now_s(), saved=saved)
         if event.job_id not in self.state.jobs.active:
             self._knowledge.forget(event.job_id)
         self._orders.forget(event.job_id, event.attempt)
@@ -328,7 +329,14 @@ class Loop:
             self.verdict = None
             return
         began = time.perf_counter()
-        verdict = self.verdict = self._scheduler.decide(self.state, self._knowledge, now_s)
+        try:
+            verdict = self.verdict = self._scheduler.decide(self.state, self._knowledge, now_s)
+        except Exception:
+            # Jobs that run go on, and can be watched and cancelled: better than a controller that is gone.
+            _log.exception("no decision could be made; it is tried again in %g s", _DECIDE_AGAIN_S)
+            self._metrics.decision_errors.inc()
+            self._decide_at_s = self._rested_s = now_s + _DECIDE_AGAIN_S
+            return
         took_s = time.perf_counter() - began
         self._metrics.decision_s.observe(took_s)
         self._rested_s = now_s + max(_MIN_GAP_S, _REST_PER_DECISION * took_s)

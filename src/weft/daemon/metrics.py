@@ -25,6 +25,7 @@ class Metrics:
         self.decision_s = Histogram(
             "weft_decision_seconds", "Time to decide and place", buckets=_DECISION_BUCKETS_S, registry=registry
         )
+        self.decision_errors = Counter("weft_decision_errors_total", "Decisions that failed", registry=registry)
         self.store_errors = Counter("weft_store_errors_total", "Commits that failed", registry=registry)
         self.engine_errors = Counter("weft_engine_errors_total", "Engine calls that failed", registry=registry)
         self.reports = Counter("weft_reports_total", "Step reports taken in", registry=registry)

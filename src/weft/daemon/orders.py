@@ -54,7 +54,8 @@ class Orders:
             reason = f"its workers cannot be started: {error}"
             return WorkersExited(now_s, job.id, action.attempt, Fate.LOST, 1, reason)
         failpoint("controller.after_start")
-        self._knowledge.start_ordered(job.id, now_s)
+        if job.workers_since_s is None:  # else it runs since before this controller was started
+            self._knowledge.start_ordered(job.id, now_s)
         return None
 
     def stop(self, job_id: str, attempt: int, now_s: float) -> None:

@@ -21,7 +21,7 @@ from weft.core.snapshot import Allocation, JobView, Snapshot
 from weft.daemon.knowledge import Knowledge
 from weft.elastic.placement import Devices, Unit, place
 from weft.elastic.policy import BasePolicy
-from weft.elastic.queues import QueuePolicy
+from weft.elastic.queues import FixedSizePolicy
 from weft.elastic.registry import policy_named
 from weft.elastic.rules import Rules
 
@@ -141,7 +141,7 @@ class Scheduler:
     def _first_sizes(self, spec: JobSpec, cluster: Cluster) -> tuple[int, ...]:
         """Where a job is first tried: as small as it may be, under a policy that never resizes as large as it asked."""
         allowed = spec.allowed_sizes(cluster.num_devices) or (spec.min_workers,)
-        if not isinstance(self.policy, QueuePolicy):
+        if not isinstance(self.policy, FixedSizePolicy):
             return allowed[:1]
         return (max((size for size in allowed if size <= spec.requested_workers), default=allowed[0]),)
 

@@ -19,56 +19,74 @@ from numpy.typing import NDArray
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
 
+Row = tuple[FloatArray, IntArray]
+"""The utilities and sizes among which one job may choose."""
+
 _TOLERANCE = 1e-12
 _MAX_PRICES = 60
-_SMALL_TABLE = 20_000
+_FIRST_PRICE = 0.25
+_LARGEST_FACTOR = 1e9
+_SMALL_TABLE = 14_000
 """Cells of the full table below which pricing first does not pay."""
 
 
 def best_choices(utility: FloatArray, sizes: IntArray, capacity: int) -> IntArray:
     """For each row the column to take, so that the sizes fit ``capacity`` and the summed utility is greatest.
 
-    ``utility`` may hold ``-inf`` where a column is not allowed.  The smallest allowed sizes must fit
-    together.
+    Sizes rise along a row.  ``utility`` may hold ``-inf`` where a column is not allowed, or where it only fills
+    up the row.  The smallest allowed sizes must fit together.
 
     >>> utility = np.array([[0.0, 3.0, 4.0], [0.0, 2.0, 5.0]])
     >>> best_choices(utility, np.array([[0, 1, 2], [0, 1, 2]]), capacity=3).tolist()
     [1, 2]
     """
-    rows = np.arange(len(utility))
+    first_cell = np.arange(len(utility)) * utility.shape[1]
     choice: IntArray = utility.argmax(axis=1)  # the first of equals, that is the smallest
-    if int(sizes[rows, choice].sum()) <= capacity:
+    if int(np.add.reduce(sizes.take(first_cell + choice))) <= capacity:
         return choice
-    if utility.size * (capacity + 1) <= _SMALL_TABLE:
-        return _whole_table(utility, sizes, capacity)
+    num_useful = (choice + 1).tolist()  # nobody takes more devices for less
+    if sum(num_useful) * (capacity + 1) <= _SMALL_TABLE:
+        rows = [(utility[row, :num], sizes[row, :num]) for row, num in enumerate(num_useful)]
+        return np.array(_table(rows, capacity))
+    width = max(num_useful)
+    utility, sizes = utility[:, :width].copy(), sizes[:, :width].copy()
     price, bound, choice = _price(utility, sizes, capacity)
     choice = _fill(utility, sizes, capacity, choice)
-    gap = bound - float(utility[rows, choice].sum())
-    scale = max(1e-300, abs(bound), float(np.abs(utility[rows, choice]).max()))
+    reached = utility.take(np.arange(0, utility.size, width) + choice)
+    gap = bound - float(np.add.reduce(reached))
+    scale = max(1e-300, abs(bound), float(np.abs(reached).max()))
     if gap <= _TOLERANCE * scale:
         return choice
     return _close_gap(utility, sizes, capacity, price, gap + _TOLERANCE * scale, choice)
 
 
-def _whole_table(utility: FloatArray, sizes: IntArray, capacity: int) -> IntArray:
-    """The textbook recurrence, one row of all totals at a time; fastest while the table is small."""
+def _table(rows: Sequence[Row], capacity: int) -> list[int]:
+    """The textbook recurrence, one row of all totals at a time; fastest while the table is small.
+
+    Only the best values are kept.  Which column led to them is asked again on the way back, at one total a
+    row: that is cheaper than to note it for all totals on the way there.
+    """
+    pad = max(int(sizes.max()) for _, sizes in rows)
     width = capacity + 1
-    before = np.arange(width)[:, None] - sizes[:, None, :]
-    before[before < 0] = width  # where a size is too large: the cell that holds -inf
-    best = np.zeros(width + 1)
-    best[width] = -np.inf
-    totals = np.arange(width)
-    taken = np.empty((len(utility), width), dtype=np.int64)
-    for row in range(len(utility)):
-        values = best[before[row]]
-        values += utility[row]
-        taken[row] = column = values.argmax(axis=1)
-        best[:width] = values[totals, column]
-    choice = np.empty(len(utility), dtype=np.int64)
-    left = capacity
-    for row in range(len(utility) - 1, -1, -1):
-        choice[row] = column = taken[row, left]
-        left -= int(sizes[row, column])
+    best = np.zeros((len(rows) + 1, pad + width))
+    best[:, :pad] = -np.inf  # totals below nothing: where a size is too large
+    row_bytes, cell_bytes = best.strides
+    # before[row, size] is best[row] moved by size: the values from which one more of that size leads on.
+    before: FloatArray = np.ndarray(
+        (len(best), pad + 1, width), np.float64, best, pad * cell_bytes, (row_bytes, -cell_bytes, cell_bytes)
+    )
+    for row, (utility, sizes) in enumerate(rows):
+        values = before[row][sizes]
+        values += utility[:, None]
+        np.maximum.reduce(values, axis=0, out=best[row + 1, pad:])
+    choice = [0] * len(rows)
+    left = pad + capacity
+    for row in range(len(rows) - 1, -1, -1):
+        utility, sizes = rows[row]
+        values = best[row].take(left - sizes)
+        values += utility
+        choice[row] = column = int(values.argmax())  # the first of equals
+        left -= int(sizes[column])
     return choice
 
 
@@ -115,13 +133,13 @@ def _group_table(utility: FloatArray, sizes: IntArray, limit: int) -> tuple[Floa
 
 
 def _extended(
-    best: FloatArray, utility: FloatArray, sizes: IntArray, columns: IntArray, base: int = 0
+    best: FloatArray, utility: FloatArray, sizes: IntArray, columns: IntArray
 ) -> tuple[FloatArray, IntArray]:
-    """One step of the recurrence: one more row, sizes counted from ``base``."""
+    """One step of the recurrence: one more row."""
     updated = np.full(len(best), -np.inf)
     which = np.zeros(len(best), dtype=np.int64)
     for column in columns:
-        extra = int(sizes[column]) - base
+        extra = int(sizes[column])
         if extra < len(best):
             candidate = best[: len(best) - extra] + utility[column]
             better = candidate > updated[extra:]
@@ -136,21 +154,33 @@ def _price(utility: FloatArray, sizes: IntArray, capacity: int) -> tuple[float, 
     The bound is convex and piecewise linear in the price: the next price is where the supporting lines of the
     two that bracket the minimum meet.
     """
-    rows = np.arange(len(utility))
+    first_cell = np.arange(0, utility.size, utility.shape[1])
+    sizes_as_float = sizes.astype(np.float64)
 
     def at(price: float) -> tuple[float, float, IntArray]:
-        values = utility - price * sizes
+        values = sizes_as_float * price
+        np.subtract(utility, values, out=values)
         choice = values.argmax(axis=1)
-        used = int(sizes[rows, choice].sum())
-        return float(values[rows, choice].sum()) + price * capacity, float(capacity - used), choice
+        cells = choice + first_cell
+        used = int(np.add.reduce(sizes.take(cells)))
+        return float(np.add.reduce(values.take(cells))) + price * capacity, float(capacity - used), choice
 
-    low, (low_bound, low_slope, _) = 0.0, at(0.0)
-    finite = np.where(np.isfinite(utility), utility, np.nan)
-    high = float(np.nanmax(finite) - np.nanmin(finite)) + 1e-300
-    high_bound, high_slope, choice = at(high)
-    while high_slope < 0:  # utilities of very different scale: the range over all rows is no upper bound
-        high *= 4.0
+    # A price to begin with: what the devices would bring in all, of which the last one brings a fraction.
+    smallest = utility.take(first_cell + np.isfinite(utility).argmax(axis=1))
+    high = _FIRST_PRICE * float(np.add.reduce(utility.max(axis=1) - smallest)) / capacity
+    low, factor = high, 2.0
+    low_bound, low_slope, choice = high_bound, high_slope, _ = at(high)
+    while low_slope >= 0:  # ends: for nothing, more is asked for than there is
+        high, high_bound, high_slope = low, low_bound, low_slope
+        low = low / factor if factor < _LARGEST_FACTOR else 0.0
+        low_bound, low_slope, found = at(low)
+        choice = found if low_slope >= 0 else choice
+        factor **= 2
+    while high_slope < 0:  # ends: at some price nobody takes more than the smallest size
+        low, low_bound, low_slope = high, high_bound, high_slope
+        high *= factor
         high_bound, high_slope, choice = at(high)
+        factor = min(factor**2, _LARGEST_FACTOR)
     for _ in range(_MAX_PRICES):
         meet = (high_bound - low_bound + low_slope * low - high_slope * high) / (low_slope - high_slope)
         if not low < meet < high:
@@ -170,18 +200,19 @@ def _price(utility: FloatArray, sizes: IntArray, capacity: int) -> tuple[float, 
 
 def _fill(utility: FloatArray, sizes: IntArray, capacity: int, choice: IntArray) -> IntArray:
     """Use what is left of the capacity for the best single upgrades, one after the other."""
-    rows = np.arange(len(utility))
-    choice = choice.copy()
-    left = capacity - int(sizes[rows, choice].sum())
+    first_cell = np.arange(0, utility.size, utility.shape[1])
+    held = sizes.take(first_cell + choice)
+    left = capacity - int(np.add.reduce(held))
     while left > 0:
-        added = sizes - sizes[rows, choice][:, None]
-        gain = np.where((added > 0) & (added <= left), utility - utility[rows, choice][:, None], 0.0)
-        best = int(gain.argmax())
-        row, column = divmod(best, utility.shape[1])
+        added = sizes - held[:, None]
+        reached = utility.take(first_cell + choice)
+        gain = np.where((added > 0) & (added <= left), utility - reached[:, None], 0.0)
+        row, column = divmod(int(gain.argmax()), utility.shape[1])
         if gain[row, column] <= 0:
             break
         left -= int(added[row, column])
         choice[row] = column
+        held[row] = sizes[row, column]
     return choice
 
 
@@ -189,28 +220,22 @@ def _close_gap(
     utility: FloatArray, sizes: IntArray, capacity: int, price: float, gap: float, incumbent: IntArray
 ) -> IntArray:
     """The recurrence over the sizes that could still be part of something better than ``incumbent``."""
-    rows = np.arange(len(utility))
     values = utility - price * sizes
-    loss = values.max(axis=1, keepdims=True) - values
-    alive = loss <= gap
+    alive = values >= values.max(axis=1, keepdims=True) - gap
+    rows = np.arange(len(utility))
     alive[rows, incumbent] = True
-    num_alive = alive.sum(axis=1)
     choice = incumbent.copy()
-    choice[num_alive == 1] = alive[num_alive == 1].argmax(axis=1)
-    open_rows = np.flatnonzero(num_alive > 1)
-    fixed = rows[num_alive == 1]
-    room = capacity - int(sizes[fixed, choice[fixed]].sum())
-    if not len(open_rows):
+    room = capacity - int(np.add.reduce(sizes[rows, incumbent]))
+    open_rows = np.flatnonzero(np.add.reduce(alive, axis=1) > 1).tolist()
+    columns = [alive[row].nonzero()[0] for row in open_rows]
+    if not open_rows:
         return choice
-    least = [int(sizes[row][alive[row]].min()) for row in open_rows]
-    width = room - sum(least) + 1
-    best = np.zeros(width)
-    taken: list[IntArray] = []
-    for row, base in zip(open_rows, least, strict=True):
-        best, which = _extended(best, utility[row], sizes[row], np.flatnonzero(alive[row]), base)
-        taken.append(which)
-    left = int(best.argmax())
-    for row, base, which in zip(open_rows[::-1], least[::-1], taken[::-1], strict=True):
-        choice[row] = which[left]
-        left -= int(sizes[row, choice[row]]) - base
+    # Counted from the smallest size that is alive, so that the table has as few totals as possible.
+    open_table: list[Row] = []
+    for row, alive_here in zip(open_rows, columns, strict=True):
+        least = int(sizes[row, alive_here].min())
+        room += int(sizes[row, incumbent[row]]) - least
+        open_table.append((utility[row].take(alive_here), sizes[row].take(alive_here) - least))
+    for row, alive_here, taken in zip(open_rows, columns, _table(open_table, room), strict=True):
+        choice[row] = alive_here[taken]
     return choice

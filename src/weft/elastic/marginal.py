@@ -6,7 +6,7 @@ import heapq
 from collections.abc import Sequence
 
 from weft.core.snapshot import Allocation, JobView, Snapshot
-from weft.elastic.menu import Menu
+from weft.elastic.menu import Growth, Menu
 from weft.elastic.policy import BasePolicy, ordered
 from weft.elastic.rules import Room, admitted, weight_of
 
@@ -14,17 +14,17 @@ from weft.elastic.rules import Room, admitted, weight_of
 class MarginalPolicy(BasePolicy):
     """The smallest size each, in order of submission; then always the step that gains most per worker."""
 
-    def next_column(self, menu: Menu, column: int) -> int | None:
-        """The next larger size to consider."""
-        return column + 1 if column + 1 < len(menu.sizes) else None
+    def growths(self, menu: Menu) -> Sequence[Growth | None]:
+        """From each size the next larger one to consider."""
+        return menu.next_sizes
 
     def _decide(self, snapshot: Snapshot) -> Allocation:
         menus = self._book.menus(snapshot.cluster, snapshot.jobs)
-        order = ordered(snapshot, self.rules, [0.0] * len(menus))
+        order = ordered(snapshot, self.rules)
         sizes, room = admitted(snapshot, menus, order, self.rules)
-        free = [row for row in order if row in sizes and not self.rules.pinned(snapshot.jobs[row])]
+        free = [row for row in sizes if not self.rules.pinned(snapshot.jobs[row])]
         self._grow(snapshot.jobs, menus, sizes, free, room)
-        workers = {snapshot.jobs[row].name: size for row, size in sizes.items()}
+        workers = {snapshot.jobs[row].spec.name: size for row, size in sizes.items()}
         valid_until_s = min(self.rules.next_due_s(snapshot), snapshot.now_s + self.rules.review_s)
         return Allocation(workers, valid_until_s=valid_until_s)
 
@@ -36,27 +36,24 @@ class MarginalPolicy(BasePolicy):
         free: Sequence[int],
         room: Room,
     ) -> None:
-        heap: list[tuple[float, int, int, int]] = []
+        heap: list[tuple[float, int, Growth]] = []
+        growths = {row: self.growths(menus[row]) for row in free}
 
         def offer(row: int, column: int) -> None:
-            menu = menus[row]
-            after = self.next_column(menu, column)
-            if after is None:
-                return
-            added = menu.sizes[after] - menu.sizes[column]
-            saved_s = jobs[row].remaining_steps * (menu.step_s[column] - menu.step_s[after])
-            if saved_s > 0:
-                heapq.heappush(heap, (-saved_s * weight_of(jobs[row]) / added, row, column, after))
+            growth = growths[row][column]
+            if growth is not None and growth.saved_s > 0:
+                job = jobs[row]
+                gain = job.remaining_steps * growth.saved_s * weight_of(job) / growth.num_added
+                heapq.heappush(heap, (-gain, row, growth))
 
         for row in free:
             offer(row, menus[row].sizes.index(sizes[row]))
         while heap and room.devices:
-            _, row, column, after = heapq.heappop(heap)
-            added = menus[row].sizes[after] - menus[row].sizes[column]
-            if room.fits(jobs[row], added):
-                room.take(jobs[row], added)
-                sizes[row] = menus[row].sizes[after]
-                offer(row, after)
+            _, row, growth = heapq.heappop(heap)
+            if room.fits(jobs[row], growth.num_added):
+                room.take(jobs[row], growth.num_added)
+                sizes[row] += growth.num_added
+                offer(row, growth.column)
 
 
 class Optimus(MarginalPolicy):
@@ -73,11 +70,8 @@ class Doubling(MarginalPolicy):
     name = "doubling"
     because = "the job that gains most remaining time per added worker is doubled, until the devices are used"
 
-    def next_column(self, menu: Menu, column: int) -> int | None:
-        try:
-            return menu.sizes.index(2 * menu.sizes[column], column)
-        except ValueError:
-            return None
+    def growths(self, menu: Menu) -> Sequence[Growth | None]:
+        return menu.doublings
 
 
 class Afs(BasePolicy):
@@ -102,7 +96,7 @@ class Afs(BasePolicy):
         line = [row for row in order if row in sizes and not self.rules.pinned(snapshot.jobs[row])]
         line.sort(key=lambda row: (lengths[row], row))
         self._share_out(snapshot.jobs, menus, sizes, line, room)
-        workers = {snapshot.jobs[row].name: size for row, size in sizes.items()}
+        workers = {snapshot.jobs[row].spec.name: size for row, size in sizes.items()}
         valid_until_s = min(self.rules.next_due_s(snapshot), snapshot.now_s + self.rules.review_s)
         return Allocation(workers, valid_until_s=valid_until_s)
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
 
-from weft.core.snapshot import Allocation, Snapshot
+from weft.core.snapshot import Allocation, JobView, Snapshot
 from weft.elastic.knapsack import best_choices, best_choices_in_groups
 from weft.elastic.menu import MenuTable
 from weft.elastic.pairing import MAX_CANDIDATES, PairBook, PairOptions, Sharing, choose_pairs
@@ -27,9 +28,10 @@ class Stakes:
     table: MenuTable
     remaining_steps: FloatArray
     restart_s: FloatArray
-    workers: IntArray
+    workers: FloatArray
     weights: FloatArray
 
+    @cached_property
     def times_s(self) -> FloatArray:
         """Remaining time by job and column, without restarts; infinite where a job would not run."""
         times_s: FloatArray = self.remaining_steps[:, None] * self.table.step_s
@@ -61,7 +63,9 @@ class UtilityPolicy(BasePolicy):
     def confine(self, snapshot: Snapshot, utility: FloatArray, table: MenuTable) -> None:
         """Rule out (``-inf``) what the rules forbid: pinned jobs keep their size, overdue ones must run."""
         rules = self.rules
-        urgent = [row for row, job in enumerate(snapshot.jobs) if rules.pinned(job) or rules.overdue(job)]
+        urgent = rules.urgent(snapshot.jobs)
+        if not urgent:
+            return
         room = Room(snapshot)
         for row in sorted(urgent, key=lambda row: (rules.rank(snapshot.jobs[row]), row)):
             job = snapshot.jobs[row]
@@ -80,25 +84,25 @@ class UtilityPolicy(BasePolicy):
         if not table.sizes[:, 1].all():  # some need more devices than there are
             able = tuple(job for job, size in zip(jobs, table.sizes[:, 1], strict=True) if size)
             return self.decide(replace(snapshot, jobs=able))
-        stakes = Stakes(
-            table,
-            np.array([job.remaining_steps for job in jobs]),
-            np.array([job.restart_s for job in jobs]) * self.restart_charge,
-            np.array([job.workers for job in jobs]),
-            np.array([weight_of(job) for job in jobs]),
-        )
+        stakes = self._stakes(jobs, table)
         standing = self.standing(stakes)
-        utility = self.utility(stakes.times_s() + stakes.restarts_s(), standing[:, None])
-        self.confine(snapshot, utility, stakes.table)
+        utility = self.utility(stakes.times_s + stakes.restarts_s(), standing[:, None])
+        self.confine(snapshot, utility, table)
         valid_until_s = min(self.rules.next_due_s(snapshot), snapshot.now_s + self.rules.review_s)
-        choice = self._choose(snapshot, [job.spec.user for job in jobs], utility, stakes.table.sizes)
+        users = [job.spec.user for job in jobs] if snapshot.quotas else []
+        choice = self._choose(snapshot, users, utility, table.sizes)
         if snapshot.crossover:
             paired = self._with_pairs(snapshot, stakes, standing, utility, choice)
             if paired:
                 return replace(paired, valid_until_s=valid_until_s)
-        picked = stakes.table.sizes[np.arange(len(jobs)), choice].tolist()
-        workers = {job.name: size for job, size in zip(jobs, picked, strict=True) if size}
+        picked = table.sizes[np.arange(len(jobs)), choice].tolist()
+        workers = {job.spec.name: size for job, size in zip(jobs, picked, strict=True) if size}
         return Allocation(workers, valid_until_s=valid_until_s)
+
+    def _stakes(self, jobs: Sequence[JobView], table: MenuTable) -> Stakes:
+        rows = [(job.remaining_steps, job.restart_s, job.workers, weight_of(job)) for job in jobs]
+        remaining_steps, restart_s, workers, weights = np.array(rows, dtype=np.float64).T.copy()
+        return Stakes(table, remaining_steps, restart_s * self.restart_charge, workers, weights)
 
     def _with_pairs(
         self, snapshot: Snapshot, stakes: Stakes, standing: FloatArray, utility: FloatArray, choice: IntArray
@@ -210,7 +214,7 @@ class Balanced(UtilityPolicy):
         self.crowding = crowding
 
     def standing(self, stakes: Stakes) -> FloatArray:
-        times_s = stakes.times_s()
+        times_s = stakes.times_s
         smallest_s, best_s = times_s[:, 1], times_s.min(axis=1)
         num_longer = np.empty(len(times_s))
         num_longer[np.argsort(-smallest_s, kind="stable")] = np.arange(1, len(times_s) + 1)
@@ -240,7 +244,7 @@ class Exact(UtilityPolicy):
         if not snapshot.quotas and not self.rules.hold_s and int(first.sum()) <= snapshot.cluster.num_devices:
             return  # everybody fits, and not running is ruled out by its infinite time
         menus = self._book.menus(snapshot.cluster, snapshot.jobs)
-        inside, _ = admitted(snapshot, menus, ordered(snapshot, self.rules, [0.0] * len(menus)), self.rules)
+        inside, _ = admitted(snapshot, menus, ordered(snapshot, self.rules), self.rules)
         for row, job in enumerate(snapshot.jobs):
             if row not in inside:
                 utility[row, 1:] = -np.inf

@@ -17,9 +17,9 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.optimize import linear_sum_assignment
 
 from weft.core.cluster import Cluster
+from weft.elastic.assignment import best_assignment
 from weft.elastic.menu import Menu, packs_well
 from weft.perf.crossover import MIN_GAIN, filler_speeds, turns_speeds
 
@@ -166,7 +166,7 @@ def match(singles: FloatArray, pairs: PairOptions, values: FloatArray) -> list[i
     one, other, useful = one[rising], other[rising], useful[rising]
     weight[one, other] = weight[other, one] = gain[useful]
     number[one, other] = number[other, one] = useful
-    target = linear_sum_assignment(weight, maximize=True)[1].tolist()
+    target = best_assignment(weight)
     chosen: list[int] = []
     seen = [False] * len(rows)
     for start in range(len(rows)):

@@ -13,17 +13,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.optimize import linear_sum_assignment
 
 from weft.core.cluster import Cluster
+from weft.elastic.assignment import best_assignment
 from weft.errors import UsageError
 
 Devices = tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Unit:
-    """What is placed as one: a job, or two that share devices."""
+    """What is placed as one: a job, or two that share devices.  Compared by identity: it is a key all along."""
 
     names: tuple[str, ...]
     workers: int
@@ -40,9 +40,10 @@ def place(
     >>> place(cluster, [Unit(("a",), 1), Unit(("b",), 2)], {"a": (2,)})
     {'a': (2,), 'b': (0, 1)}
     """
-    if sum(unit.workers for unit in units) > cluster.num_devices:
+    num_workers = sum([unit.workers for unit in units])
+    if num_workers > cluster.num_devices:
         raise UsageError(
-            f"{sum(unit.workers for unit in units)} workers for {cluster.num_devices} devices: "
+            f"{num_workers} workers for {cluster.num_devices} devices: "
             "an allocation must fit the cluster"
         )
     placed: dict[Unit, Devices] = {}
@@ -74,9 +75,7 @@ def _splits_needlessly(cluster: Cluster, unit: Unit, free: Mapping[int, set[int]
 
     Larger units cross nodes anyway: one node more costs them less than moving others costs those.
     """
-    return unit.workers <= max(cluster.devices_by_node) and all(
-        len(devices) < unit.workers for devices in free.values()
-    )
+    return max(map(len, free.values())) < unit.workers <= max(cluster.devices_by_node)
 
 
 def _evacuate(cluster: Cluster, unit: Unit, placed: dict[Unit, Devices], free: dict[int, set[int]]) -> bool:
@@ -149,11 +148,16 @@ def _take(free: dict[int, set[int]], num: int) -> Devices:
     """``num`` free devices on few nodes: the fullest nodes first, the last node as tight as possible."""
     taken: list[int] = []
     while num:
-        fitting = [node for node, devices in free.items() if len(devices) >= num]
-        if fitting:
-            node = min(fitting, key=lambda node: (len(free[node]), node))
-        else:
-            node = max(free, key=lambda node: (len(free[node]), -node))
+        tightest, tightest_room = -1, 0
+        fullest, fullest_room = -1, 0
+        for node, devices in free.items():
+            room = len(devices)
+            if room >= num:
+                if tightest < 0 or room < tightest_room:
+                    tightest, tightest_room = node, room
+            elif room > fullest_room:
+                fullest, fullest_room = node, room
+        node = fullest if tightest < 0 else tightest
         devices = sorted(free[node])[:num]
         free[node].difference_update(devices)
         taken.extend(devices)
@@ -196,8 +200,7 @@ def _repacked(cluster: Cluster, units: Sequence[Unit], current: Mapping[str, Dev
     for slot, node in enumerate(nodes):  # a packed node only fits a real one of at least its size
         too_small = [column[other] for other in nodes if cluster.devices_by_node[other] < cluster.devices_by_node[node]]
         overlap[slot, too_small] = -1e6
-    slots, columns = linear_sum_assignment(overlap, maximize=True)
-    node_of_slot = {int(slot): nodes[int(index)] for slot, index in zip(slots, columns, strict=True)}
+    node_of_slot = {slot: nodes[index] for slot, index in enumerate(best_assignment(overlap))}
     return _assigned(cluster, order, parts, node_of_slot, current)
 
 

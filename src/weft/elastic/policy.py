@@ -76,7 +76,12 @@ class BasePolicy(ABC):
         return f"{now_s:.0f} s to go, {more} would save {now_s - more_s:.0f} s"
 
 
-def ordered(snapshot: Snapshot, rules: Rules, keys: Sequence[float]) -> list[int]:
-    """Rows of the snapshot in the order in which they are served; ties by submission."""
+def ordered(snapshot: Snapshot, rules: Rules, keys: Sequence[float] | None = None) -> list[int]:
+    """Rows of the snapshot in the order in which they are served; ties (all, without ``keys``) by submission."""
     jobs = snapshot.jobs
-    return sorted(range(len(jobs)), key=lambda row: (rules.rank(jobs[row]), keys[row], row))
+    rows = list(range(len(jobs)))
+    if keys is not None:
+        rows.sort(key=keys.__getitem__)
+    if rules.urgent(jobs) or any(job.spec.priority for job in jobs):
+        rows.sort(key=lambda row: rules.rank(jobs[row]))  # equal ranks stay in their order
+    return rows

@@ -10,12 +10,55 @@ from weft.elastic.policy import BasePolicy, ordered
 from weft.elastic.rules import Room, Rules, admitted
 
 
-class QueuePolicy(BasePolicy):
-    """Jobs at the size they asked for, in some order, as long as devices last."""
+class FixedSizePolicy(BasePolicy):
+    """Jobs at the size they asked for, or not at all."""
 
     aligned = False
-    blocking = False
-    """Whether the first job that does not fit holds up those behind it."""
+
+    def _size(self, snapshot: Snapshot, job: JobView, menu: Menu) -> int:
+        """The one size ``job`` is run at, within its quota if possible; 0 where the cluster is too small."""
+        if not menu.sizes:
+            return 0
+        if job.workers in menu.sizes and self.rules.pinned(job):
+            return job.workers
+        wanted = job.spec.requested_workers
+        return menu.nearest(min(wanted, snapshot.quotas.get(job.spec.user, wanted)) if snapshot.quotas else wanted)
+
+
+class Fifo(FixedSizePolicy):
+    """First in, first out; nobody is stopped for another, nobody overtakes."""
+
+    name = "fifo"
+    because = "jobs run at the size they asked for, in the order in which they came"
+
+    def _decide(self, snapshot: Snapshot) -> Allocation:
+        jobs = snapshot.jobs
+        menus = self._book.menus(snapshot.cluster, jobs)
+        room = Room(snapshot)
+        sizes: dict[int, int] = {}
+        for row, job in enumerate(jobs):
+            # Before ageing and priority, which only order those that wait: what a running job has is its own.
+            if job.workers and job.workers in menus[row].sizes and room.fits(job, job.workers):
+                room.take(job, job.workers)
+                sizes[row] = job.workers
+        for row, held in sizes.items():  # one whose speed at the size it asked for was not known before
+            more = self._size(snapshot, jobs[row], menus[row]) - held
+            if more > 0 and room.fits(jobs[row], more):
+                room.take(jobs[row], more)
+                sizes[row] = held + more
+        for row in ordered(snapshot, self.rules):
+            size = 0 if row in sizes else self._size(snapshot, jobs[row], menus[row])
+            if size and room.fits(jobs[row], size):
+                room.take(jobs[row], size)
+                sizes[row] = size
+            elif size > room.devices:
+                break  # nobody overtakes; only one that its quota holds back is stepped over
+        workers = {jobs[row].spec.name: size for row, size in sizes.items()}
+        return Allocation(workers, valid_until_s=self.rules.next_due_s(snapshot))
+
+
+class QueuePolicy(FixedSizePolicy):
+    """In some order, as long as devices last; those in front push others out."""
 
     @abstractmethod
     def key(self, job: JobView, menu: Menu) -> float:
@@ -27,38 +70,18 @@ class QueuePolicy(BasePolicy):
         room = Room(snapshot)
         workers: dict[str, int] = {}
         for row in ordered(snapshot, self.rules, keys):
-            job, menu = snapshot.jobs[row], menus[row]
-            pinned = self.rules.pinned(job) and job.workers in menu.sizes
-            limit = snapshot.quotas.get(job.spec.user, snapshot.cluster.num_devices)
-            size = job.workers if pinned else self.size(job, menu, limit)
-            if not size:
-                continue
-            if room.fits(job, size):
+            job = snapshot.jobs[row]
+            size = self._size(snapshot, job, menus[row])
+            if size and room.fits(job, size):
                 room.take(job, size)
-                workers[job.name] = size
-            elif self.blocking and size > room.devices:
-                break
+                workers[job.spec.name] = size
+                if not room.devices:
+                    break
         return Allocation(workers, valid_until_s=min(self.rules.next_due_s(snapshot), self.next_change_s(snapshot)))
-
-    def size(self, job: JobView, menu: Menu, limit: int) -> int:
-        """The one size ``job`` is run at, within ``limit`` if possible; 0 where the cluster is too small."""
-        return menu.nearest(min(job.spec.requested_workers, limit)) if menu.sizes else 0
 
     def next_change_s(self, snapshot: Snapshot) -> float:
         """When the order changes by itself."""
         return float("inf")
-
-
-class Fifo(QueuePolicy):
-    """First in, first out; nobody is stopped for another, nobody overtakes."""
-
-    name = "fifo"
-    because = "jobs run at the size they asked for, in the order in which they came"
-    blocking = True
-
-    def key(self, job: JobView, menu: Menu) -> float:
-        # A running job stays: it is ahead of all that wait.
-        return -1.0 if job.workers else 0.0
 
 
 class Srtf(QueuePolicy):
@@ -108,7 +131,7 @@ class Equal(BasePolicy):
 
     def _decide(self, snapshot: Snapshot) -> Allocation:
         menus = self._book.menus(snapshot.cluster, snapshot.jobs)
-        order = ordered(snapshot, self.rules, [0.0] * len(menus))
+        order = ordered(snapshot, self.rules)
         sizes, room = admitted(snapshot, menus, order, self.rules)
         growing = [row for row in order if row in sizes and not self.rules.pinned(snapshot.jobs[row])]
         # Everybody's next size before anybody's next but one: the smallest holdings grow first.

@@ -50,14 +50,25 @@ class Rules:
             return (1, -job.waited_s, 0)
         return (2, 0.0, -job.spec.priority)
 
+    def urgent(self, jobs: Sequence[JobView]) -> list[int]:
+        """Rows of the jobs that come before all others: those that are pinned, and those that are overdue."""
+        ageing_s, may_pin = self.ageing_s, self.hold_s > 0
+        return [
+            row
+            for row, job in enumerate(jobs)
+            if (may_pin and self.pinned(job) if job.workers else job.waited_s >= ageing_s)
+        ]
+
     def next_due_s(self, snapshot: Snapshot) -> float:
         """When a pin ends or a waiting job becomes overdue: the answer may change then by itself."""
+        ageing_s, may_pin = self.ageing_s, self.hold_s > 0
         soonest = float("inf")
         for job in snapshot.jobs:
             if job.workers == 0:
-                if job.waited_s < self.ageing_s:
-                    soonest = min(soonest, self.ageing_s - job.waited_s)
-            elif self.pinned(job):
+                left_s = ageing_s - job.waited_s
+                if 0 < left_s < soonest:
+                    soonest = left_s
+            elif may_pin and self.pinned(job):
                 soonest = min(soonest, self.hold_s - job.settled_s)
         return snapshot.now_s + soonest
 
@@ -71,17 +82,18 @@ class Room:
 
     def fits(self, job: JobView, num: int) -> bool:
         """Whether ``job`` may have ``num`` more devices."""
-        return num <= self.devices and num <= self._quotas.get(job.spec.user, num)
+        return num <= self.devices and (not self._quotas or num <= self._quotas.get(job.spec.user, num))
 
     def take(self, job: JobView, num: int) -> None:
         self.devices -= num
-        if job.spec.user in self._quotas:
+        if self._quotas and job.spec.user in self._quotas:
             self._quotas[job.spec.user] -= num
 
 
 def weight_of(job: JobView) -> float:
     """Weight and priority as one factor."""
-    return job.spec.weight * PRIORITY_WEIGHT**job.spec.priority
+    spec = job.spec
+    return spec.weight * PRIORITY_WEIGHT**spec.priority if spec.priority else spec.weight
 
 
 def remaining_s(job: JobView, menu: Menu, size: int) -> float:
@@ -95,11 +107,14 @@ def admitted(
     """The jobs that can run at all, by row, at their smallest size (a pinned one at the size it has)."""
     room = Room(snapshot)
     sizes: dict[int, int] = {}
+    jobs, may_pin = snapshot.jobs, rules.hold_s > 0
     for row in order:
-        job, menu = snapshot.jobs[row], menus[row]
+        job, menu = jobs[row], menus[row]
         if not menu.sizes:
             continue
-        size = job.workers if rules.pinned(job) and job.workers in menu.sizes else menu.sizes[0]
+        size = menu.sizes[0]
+        if may_pin and rules.pinned(job) and job.workers in menu.sizes:
+            size = job.workers
         if room.fits(job, size):
             room.take(job, size)
             sizes[row] = size

@@ -94,8 +94,11 @@ class PoolClient:
         return PoolClient(ours, process)
 
     @staticmethod
-    def fork(*, warm: bool) -> PoolClient:
-        """A pool that is a fork of this process, which has imported what there is to import and has no threads."""
+    def fork(*, warm: bool, private: Sequence[int] = ()) -> PoolClient:
+        """A pool that is a fork of this process, which has imported what there is to import and has no threads.
+
+        ``private`` are open files of ours that are no business of the workers.
+        """
         ours, theirs = socket.socketpair()
         pid = os.fork()
         if pid == 0:
@@ -103,6 +106,8 @@ class PoolClient:
             try:
                 ours.close()  # its end tells the pool that we are gone
                 signal.set_wakeup_fd(-1)
+                for file in private:
+                    os.close(file)
                 for signum in (signal.SIGTERM, signal.SIGUSR1):
                     signal.signal(signum, signal.SIG_DFL)
                 Pool(theirs, warm=warm, outlive=False).serve(preloaded=())

@@ -7,8 +7,8 @@ import random
 from weft.core.cluster import Cluster
 from weft.core.speed import SpeedCurve, StepTime
 from weft.perf.fitting import MAX_EXTRAPOLATION, SpeedSample, fit_speed
-from weft.sim.lifecycle import JobRun
 from weft.sim.options import SimulationOptions
+from weft.sim.progress import JobRun
 from weft.sim.workload import Profile
 
 

@@ -23,6 +23,7 @@ def write(path: Path, snapshot: tuple[int, bytes, int]) -> None:
     """Replace the copy by one that holds this snapshot (event number, body, checksum)."""
     aside = path.with_name(path.name + ".copy-aside")
     aside.unlink(missing_ok=True)
+    database.make_private(aside)
     with database.in_words(aside, "writing"):
         connection = sqlite3.connect(aside, isolation_level=None)
         try:

@@ -28,6 +28,7 @@ DAMAGED = (
 
 def connect(path: Path) -> sqlite3.Connection:
     """A connection that writes durably and alone.  Transactions are begun and ended by hand."""
+    make_private(path)
     connection = sqlite3.connect(path, timeout=BUSY_S, isolation_level=None, check_same_thread=False)
     try:
         connection.execute("PRAGMA locking_mode = EXCLUSIVE")
@@ -40,6 +41,18 @@ def connect(path: Path) -> sqlite3.Connection:
         connection.close()
         raise
     return connection
+
+
+def make_private(path: Path) -> None:
+    """Make a file that only its owner may read, if there is none: jobs' environments hold secrets."""
+    try:
+        os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600))
+    except FileExistsError:
+        return
+    except OSError as error:
+        raise StoreError(
+            f"{path} cannot be made ({error.strerror}): expected a folder that you may write to, with room on its disk"
+        ) from error
 
 
 def check_whole(connection: sqlite3.Connection) -> None:
@@ -127,4 +140,5 @@ def _command(pid: int) -> str:
         words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
     except OSError:
         return "gone by now"
-    return " ".join(word.decode(errors="replace") for word in words[:4]).strip() or "no command line"
+    shown = " ".join(b" ".join(words[:4]).decode(errors="replace").split())
+    return shown[:80] or "no command line"

@@ -54,6 +54,10 @@ class Requests:
             signal.signal(signum, signal.SIG_IGN)
         signal.set_wakeup_fd(self._waker, warn_on_full_buffer=False)
 
+    @property
+    def files(self) -> tuple[int, int]:
+        return self._wake, self._waker
+
     def fileno(self) -> int:
         return self._wake
 
@@ -117,7 +121,7 @@ class Keeper:
     def _run(self) -> Outcome:
         order = self._order
         script = script_of_command(order.argv, order.cwd)
-        pool = PoolClient.fork(warm=self._warm)
+        pool = PoolClient.fork(warm=self._warm, private=self._requests.files)
         # A store for one worker would be a process more; and a cold one takes longer to start than rank 0 does.
         serves = self._warm and len(order.cores_by_rank) > 1
         try:

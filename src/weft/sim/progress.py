@@ -1,11 +1,6 @@
-"""The life of one job on virtual time: waiting, starting, running, done.  All its transitions are here.
+"""What a job really does on virtual time: how fast it is where it sits, and how far it has come.
 
-    waiting --assign--> starting --(restart_s later)--> running --finish--> done
-       ^                   |  ^                            |  |
-       |------release------|  |-----------assign-----------|  |
-       |------------------------release-----------------------|
-
-Functions change the run they are given and nothing else; they know neither policy nor queue of events.
+Its life cycle is the controller's business (``weft.control``); functions here know of devices and neighbours only.
 """
 
 from __future__ import annotations
@@ -19,15 +14,15 @@ from weft.sim.workload import TrueJob
 
 @dataclass(slots=True, eq=False)
 class JobRun:
-    """A job between submission and end."""
+    """The work of one job, attempt after attempt."""
 
     job: TrueJob
     index: int
     remaining_steps: float
     updated_s: float
     """Progress is counted up to here."""
-    changed_s: float
-    """When it got its present devices, or lost its last ones, or was submitted."""
+    attempt: int = 0
+    """The last attempt that was started; it is over when there are no devices."""
     steps_per_s: float = 0.0
     resume_s: float = 0.0
     """No progress before: it is being started."""
@@ -36,12 +31,8 @@ class JobRun:
     partner: JobRun | None = None
     fills: bool = False
     """Whether it only runs in the gaps of its partner."""
-    started_s: float = -1.0
-    finished_s: float = -1.0
-    num_restarts: int = 0
-    attained_device_s: float = 0.0
     billed_device_s: float = 0.0
-    """Like ``attained_device_s``, a shared device counted half."""
+    """Devices held x time, a shared device counted half."""
     tried: set[int] = field(default_factory=set)
     """Sizes at which its speed was measured (kept only while exploring)."""
     version: int = 0
@@ -52,49 +43,16 @@ class JobRun:
         return self.job.spec.name
 
 
-def submit(job: TrueJob, index: int) -> JobRun:
-    """A job enters the queue."""
-    at = job.spec.submitted_s
-    return JobRun(job, index, job.total_steps, updated_s=at, changed_s=at)
-
-
 def advance(run: JobRun, now_s: float) -> None:
     """Count progress and service up to ``now_s``; speed must have been constant since the last call."""
     elapsed = now_s - run.updated_s
     if run.devices and elapsed > 0:
         held = len(run.devices) * elapsed
-        run.attained_device_s += held
         run.billed_device_s += held / 2 if run.partner else held
         running = now_s - run.resume_s
         if running > 0:
             run.remaining_steps -= run.steps_per_s * (elapsed if elapsed < running else running)
     run.updated_s = now_s
-
-
-def assign(run: JobRun, now_s: float, devices: tuple[int, ...], shape: Shape, restart_s: float) -> None:
-    """Put the job on other devices than it has; it resumes ``restart_s`` later."""
-    if run.started_s < 0:
-        run.started_s = now_s
-    else:
-        run.num_restarts += 1
-    run.devices, run.shape = devices, shape
-    run.changed_s = now_s
-    run.resume_s = now_s + restart_s
-
-
-def release(run: JobRun, now_s: float) -> None:
-    """Take all devices away; progress stays."""
-    run.devices, run.shape, run.partner, run.fills = (), (), None, False
-    run.changed_s = now_s
-    run.steps_per_s = 0.0
-    run.version += 1
-
-
-def finish(run: JobRun, now_s: float) -> None:
-    """The last step is made."""
-    run.remaining_steps = 0.0
-    run.finished_s = now_s
-    release(run, now_s)
 
 
 def rate(run: JobRun, now_s: float, handover_s: float) -> None:

@@ -1,0 +1,209 @@
+"""Engines on a bench: the same few jobs for each of them, and a way to wait for what becomes of them."""
+
+from __future__ import annotations
+
+import contextlib
+import select
+import sys
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Protocol
+
+from tests.contract.fake_engine import FakeEngine, FakeMachine
+
+from weft.core.engine import Engine, EngineEvent, StartOrder
+from weft.core.events import WorkersExited, WorkersStarted
+from weft.core.job import Launch
+from weft.engines import kernel
+from weft.engines.local import LocalEngine
+from weft.engines.local.process import MARK
+
+PATIENCE_S = 60.0
+NUM_DEVICES = 4
+
+SCRIPTS = {
+    "finish": "said('done')",
+    "fail": "said('about to fail')\nsys.exit(7) if rank == '0' else signal.pause()",
+    "wait": "said('waiting')\nsignal.pause()",
+    "save": """
+def save(*_):
+    time.sleep(0.2)  # a checkpoint takes its time, and whoever asks again must not cut it short
+    said('saved')
+    sys.exit(75)
+signal.signal(signal.SIGTERM, save)
+said('training')
+while True:
+    signal.pause()
+""",
+    "family": """
+child = subprocess.Popen(['sleep', '1000'])
+far = subprocess.Popen(['setsid', 'sleep', '1000'])
+said(f'children {child.pid} {far.pid}')
+signal.pause()
+""",
+}
+PREAMBLE = """
+import os, signal, subprocess, sys, time
+rank = os.environ['RANK']
+def said(words):
+    print(words, flush=True)
+"""
+
+
+class Bench(Protocol):
+    """One engine under test, with what outlives it."""
+
+    engine: Engine
+
+    def reopen(self) -> None:
+        """The controller goes and comes back."""
+
+    def launch(self, kind: str) -> Launch:
+        """A job that does what ``kind`` says."""
+
+    def num_starts(self, job_id: str, attempt: int) -> int:
+        """How often its first worker was really started."""
+
+    def output(self, job_id: str, attempt: int, rank: int) -> str:
+        """What one worker said."""
+
+
+def start(
+    bench: Bench, job_id: str, kind: str, *, attempt: int = 1, devices: tuple[int, ...] = (0, 1), **environment: str
+) -> None:
+    bench.engine.start(StartOrder(job_id, attempt, devices, bench.launch(kind), environment))
+
+
+def wait_for(bench: Bench, job_id: str, attempt: int = 1) -> WorkersExited:
+    """Until the attempt is over."""
+    return next(
+        event for event in events_until(bench, job_id, attempt, WorkersExited) if is_end(event, job_id, attempt)
+    )
+
+
+def is_end(event: EngineEvent, job_id: str, attempt: int) -> bool:
+    return isinstance(event, WorkersExited) and (event.job_id, event.attempt) == (job_id, attempt)
+
+
+def events_until(
+    bench: Bench, job_id: str, attempt: int, kind: type[WorkersStarted] | type[WorkersExited]
+) -> list[EngineEvent]:
+    """All events up to the one that says this of the attempt."""
+    told: list[EngineEvent] = []
+
+    def seen() -> bool:
+        told.extend(bench.engine.poll())
+        return any(isinstance(event, kind) and (event.job_id, event.attempt) == (job_id, attempt) for event in told)
+
+    until(seen, bench)
+    return told
+
+
+def until(holds: Callable[[], bool], bench: Bench, within_s: float = PATIENCE_S) -> None:
+    """Wait for something that an event of the engine, or a worker's file, will bring about."""
+    latest_s = time.monotonic() + within_s
+    while not holds():
+        assert time.monotonic() < latest_s, "waited in vain"
+        if bench.engine.fileno() >= 0:
+            select.select([bench.engine.fileno()], [], [], 0.05)
+
+
+def said(bench: Bench, job_id: str, words: str, *, attempt: int = 1, rank: int = 0) -> None:
+    """Wait until a worker has said this."""
+    until(lambda: words in bench.output(job_id, attempt, rank), bench)
+
+
+def marked(home: Path) -> dict[int, int]:
+    """Living processes that bear the mark of the engine at this home: pid and session."""
+    mark = f"{MARK}={home / 'engine'}".encode()
+    found = {}
+    for entry in Path("/proc").iterdir():
+        standing = kernel.standing(int(entry.name)) if entry.name.isdigit() else None
+        with contextlib.suppress(OSError):
+            if standing is not None and mark in (entry / "environ").read_bytes().split(b"\0"):
+                found[int(entry.name)] = standing.session
+    return found
+
+
+class LocalBench:
+    """Real processes."""
+
+    def __init__(
+        self, home: Path, *, warm: bool, grace_s: float = 20.0, environment: Mapping[str, str] | None = None
+    ) -> None:
+        self.home = home
+        self._grace_s = grace_s
+        self._warm = warm
+        self._environment = environment
+        self.engine = self._open()
+
+    def _open(self) -> LocalEngine:
+        return LocalEngine.open(
+            self.home,
+            num_devices=NUM_DEVICES,
+            warm=self._warm,
+            grace_s=self._grace_s,
+            hang_s=1.0,
+            environment=self._environment,
+        )
+
+    def reopen(self) -> None:
+        self.engine.close()
+        self.engine = self._open()
+
+    def launch(self, kind: str) -> Launch:
+        return self.python(SCRIPTS[kind], name=kind)
+
+    def python(self, source: str, *, name: str = "script", **environment: str) -> Launch:
+        """A job of this script; each start of a rank is counted in a file, before anything else happens."""
+        counted = f"{PREAMBLE}\nopen('starts-' + os.environ['WEFT_JOB_ID'].replace('/', '_') + "
+        counted += "'-' + os.environ['WEFT_ATTEMPT'], 'a').write(rank + '\\n')\n"
+        file = self.home / f"{name}.py"
+        if not file.exists() or file.read_text() != counted + source:
+            file.write_text(counted + source)
+        return Launch(("python" if self._warm else sys.executable, file.name), str(self.home), environment)
+
+    def num_starts(self, job_id: str, attempt: int) -> int:
+        file = self.home / f"starts-{job_id.replace('/', '_')}-{attempt}"
+        return file.read_text().split().count("0") if file.exists() else 0
+
+    def output(self, job_id: str, attempt: int, rank: int) -> str:
+        file = self.engine.output_dir(job_id, attempt) / f"rank{rank}.out"
+        return file.read_text() if file.exists() else ""
+
+    def close(self) -> None:
+        for job_id, attempt in self.engine.known():
+            self.engine.kill(job_id, attempt)
+        for job_id, attempt in self.engine.known():
+            until(lambda job_id=job_id, attempt=attempt: self._is_over(job_id, attempt), self)  # type: ignore[misc]
+        self.engine.close()
+
+    def _is_over(self, job_id: str, attempt: int) -> bool:
+        self.engine.poll()
+        self.engine.forget(job_id, attempt)
+        return (job_id, attempt) not in self.engine.known()
+
+
+class FakeBench:
+    """No processes: what other tests run the controller on."""
+
+    def __init__(self) -> None:
+        self.machine = FakeMachine(NUM_DEVICES)
+        self.engine: Engine = FakeEngine(self.machine)
+
+    def reopen(self) -> None:
+        self.engine.close()
+        self.engine = FakeEngine(self.machine)
+
+    def launch(self, kind: str) -> Launch:
+        return Launch((kind,), "/")
+
+    def num_starts(self, job_id: str, attempt: int) -> int:
+        return self.machine.starts.count((job_id, attempt))
+
+    def output(self, job_id: str, attempt: int, rank: int) -> str:
+        return self.machine.output.get((job_id, attempt, rank), "")
+
+    def close(self) -> None:
+        self.engine.close()

@@ -1,0 +1,29 @@
+"""Every engine there is, each on a bench."""
+
+from __future__ import annotations
+
+import importlib.util
+import zlib
+from collections.abc import Iterator
+
+import pytest
+from tests.contract.benches import Bench, FakeBench, LocalBench
+
+
+@pytest.fixture(scope="module", params=["fake", "local-cold", "local-warm"])
+def bench(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
+    """One per module: a warm engine imports torch, which takes longer than all the tests."""
+    if request.param == "local-warm" and importlib.util.find_spec("torch") is None:
+        pytest.skip("a warm engine is one with torch imported, and there is none")
+    if request.param == "fake":
+        made: FakeBench | LocalBench = FakeBench()
+    else:
+        made = LocalBench(tmp_path_factory.mktemp(request.param), warm=request.param == "local-warm")
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def job_id(request: pytest.FixtureRequest) -> str:
+    """A job of this test's own."""
+    return f"job-{zlib.crc32(request.node.name.encode())}"

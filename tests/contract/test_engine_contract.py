@@ -1,0 +1,206 @@
+"""What the controller relies on, whatever runs the workers."""
+
+from __future__ import annotations
+
+import select
+
+import pytest
+from tests.contract.benches import Bench, events_until, is_end, said, start, wait_for
+
+from weft.core.events import Fate, WorkersExited, WorkersStarted
+
+HOSTILE_IDS = [
+    "../../etc/passwd",
+    "a'; echo foo",
+    "$(reboot)",
+    "new\nline",
+    "\u202etxt.exe",
+    ".hidden",
+    "a@2",
+    "%2e%2e",
+    "ü" * 20,
+]
+
+
+def test_a_job_runs_to_its_end_and_each_step_of_it_is_told_once(bench: Bench, job_id: str) -> None:
+    start(bench, job_id, "finish")
+    told = events_until(bench, job_id, 1, WorkersExited)
+    mine = [event for event in told if event.job_id == job_id]
+    assert [type(event) for event in mine] == [WorkersStarted, WorkersExited]
+    assert mine[0].at_s <= mine[1].at_s
+    assert isinstance(mine[1], WorkersExited)
+    assert (mine[1].fate, mine[1].exit_code) == (Fate.COMPLETED, 0)
+    assert [event for event in bench.engine.poll() if event.job_id == job_id] == []
+
+
+def test_asked_twice_it_starts_once(bench: Bench, job_id: str) -> None:
+    start(bench, job_id, "finish")
+    start(bench, job_id, "finish")
+    wait_for(bench, job_id)
+    start(bench, job_id, "finish")
+    bench.reopen()
+    start(bench, job_id, "finish")
+    wait_for(bench, job_id)
+    assert bench.num_starts(job_id, 1) == 1
+
+
+def test_forgotten_it_is_not_started_again_and_its_output_stays(bench: Bench, job_id: str) -> None:
+    start(bench, job_id, "finish")
+    wait_for(bench, job_id)
+    bench.engine.forget(job_id, 1)
+    assert (job_id, 1) not in bench.engine.known()
+    start(bench, job_id, "finish")
+    assert bench.num_starts(job_id, 1) == 1
+    assert (job_id, 1) not in bench.engine.known()
+    assert bench.output(job_id, 1, 0) == "done\n"
+
+
+def test_what_runs_is_not_forgotten(bench: Bench, job_id: str) -> None:
+    start(bench, job_id, "wait")
+    bench.engine.forget(job_id, 1)
+    assert (job_id, 1) in bench.engine.known()
+    bench.engine.kill(job_id, 1)
+    wait_for(bench, job_id)
+
+
+def test_an_outcome_is_known_after_any_absence(bench: Bench, job_id: str) -> None:
+    start(bench, job_id, "fail")
+    first = wait_for(bench, job_id)
+    for _ in range(2):
+        bench.reopen()
+        assert (job_id, 1) in bench.engine.known()
+        assert wait_for(bench, job_id) == first
+    bench.engine.forget(job_id, 1)
+    bench.reopen()
+    assert (job_id, 1) not in bench.engine.known()
+
+
+def test_workers_go_on_while_the_controller_is_away(bench: Bench, job_id: str) -> None:
+    start(bench, job_id, "save")
+    said(bench, job_id, "training")
+    bench.reopen()
+    told = events_until(bench, job_id, 1, WorkersStarted)
+    assert not any(is_end(event, job_id, 1) for event in told)
+    bench.engine.stop(job_id, 1)
+    assert wait_for(bench, job_id).fate is Fate.STOPPED
+    assert bench.num_starts(job_id, 1) == 1
+
+
+def test_asked_to_stop_it_saves_and_is_stopped_however_often_it_is_asked(bench: Bench, job_id: str) -> None:
+    start(bench, job_id, "save")
+    for rank in range(2):
+        said(bench, job_id, "training", rank=rank)
+    for _ in range(3):
+        bench.engine.stop(job_id, 1)
+    ended = wait_for(bench, job_id)
+    assert (ended.fate, ended.exit_code) == (Fate.STOPPED, 75)
+    for rank in range(2):
+        assert "saved" in bench.output(job_id, 1, rank)
+
+
+def test_a_script_that_knows_nothing_of_stops_is_stopped_too(bench: Bench, job_id: str) -> None:
+    start(bench, job_id, "wait")
+    said(bench, job_id, "waiting")
+    bench.engine.stop(job_id, 1)
+    ended = wait_for(bench, job_id)
+    assert (ended.fate, ended.exit_code) == (Fate.STOPPED, 143)
+
+
+def test_stopped_before_it_got_going_it_never_runs_on(bench: Bench, job_id: str) -> None:
+    start(bench, job_id, "wait")
+    bench.engine.stop(job_id, 1)
+    assert wait_for(bench, job_id).fate is Fate.STOPPED
+
+
+def test_killed_it_is_over(bench: Bench, job_id: str) -> None:
+    start(bench, job_id, "save")
+    said(bench, job_id, "training")
+    bench.engine.kill(job_id, 1)
+    bench.engine.kill(job_id, 1)
+    assert wait_for(bench, job_id).fate is Fate.STOPPED
+    assert "saved" not in bench.output(job_id, 1, 0)
+
+
+def test_killed_while_it_saves_it_is_over(bench: Bench, job_id: str) -> None:
+    start(bench, job_id, "wait")
+    bench.engine.stop(job_id, 1)
+    bench.engine.kill(job_id, 1)
+    assert wait_for(bench, job_id).fate is Fate.STOPPED
+
+
+def test_a_failure_comes_with_its_exit_code_and_a_reason(bench: Bench, job_id: str) -> None:
+    start(bench, job_id, "fail")
+    ended = wait_for(bench, job_id)
+    assert (ended.fate, ended.exit_code) == (Fate.FAILED, 7)
+    assert "worker 0" in ended.reason
+
+
+def test_a_second_attempt_is_another_one(bench: Bench, job_id: str) -> None:
+    start(bench, job_id, "save")
+    said(bench, job_id, "training")
+    bench.engine.stop(job_id, 1)
+    assert wait_for(bench, job_id, 1).fate is Fate.STOPPED
+    start(bench, job_id, "finish", attempt=2, devices=(1, 2, 3))
+    bench.engine.stop(job_id, 1)
+    bench.engine.kill(job_id, 1)
+    assert wait_for(bench, job_id, 2).fate is Fate.COMPLETED
+    assert (bench.num_starts(job_id, 1), bench.num_starts(job_id, 2)) == (1, 1)
+
+
+def test_output_is_kept_apart_by_attempt_and_rank(bench: Bench, job_id: str) -> None:
+    start(bench, job_id, "save")
+    for rank in range(2):
+        said(bench, job_id, "training", rank=rank)
+    bench.engine.stop(job_id, 1)
+    wait_for(bench, job_id, 1)
+    start(bench, job_id, "finish", attempt=2, devices=(3,))
+    wait_for(bench, job_id, 2)
+    assert [bench.output(job_id, 1, rank) for rank in range(3)] == ["training\nsaved\n", "training\nsaved\n", ""]
+    assert [bench.output(job_id, 2, rank) for rank in range(2)] == ["done\n", ""]
+
+
+def test_the_end_of_one_job_is_not_the_end_of_another(bench: Bench, job_id: str) -> None:
+    start(bench, job_id, "save", devices=(0,))
+    start(bench, f"{job_id}-other", "wait", devices=(1,))
+    said(bench, job_id, "training")
+    said(bench, f"{job_id}-other", "waiting")
+    bench.engine.kill(f"{job_id}-other", 1)
+    wait_for(bench, f"{job_id}-other")
+    assert bench.engine.poll() == []
+    bench.engine.stop(job_id, 1)
+    assert wait_for(bench, job_id).exit_code == 75
+
+
+def test_a_job_nobody_knows_is_no_trouble(bench: Bench) -> None:
+    before = list(bench.engine.known())
+    for call in (bench.engine.stop, bench.engine.kill, bench.engine.forget):
+        call("nobody", 1)
+    assert bench.engine.poll() == []
+    assert list(bench.engine.known()) == before
+
+
+@pytest.mark.parametrize("hostile", HOSTILE_IDS)
+def test_hostile_ids_are_names_and_nothing_else(bench: Bench, hostile: str) -> None:
+    start(bench, hostile, "finish", devices=(0,))
+    assert (hostile, 1) in bench.engine.known()
+    ended = wait_for(bench, hostile)
+    assert (ended.job_id, ended.fate) == (hostile, Fate.COMPLETED)
+    assert bench.output(hostile, 1, 0) == "done\n"
+    bench.engine.forget(hostile, 1)
+    assert (hostile, 1) not in bench.engine.known()
+
+
+def test_nothing_new_costs_nothing(bench: Bench, job_id: str) -> None:
+    start(bench, job_id, "finish")
+    wait_for(bench, job_id)
+    while bench.engine.poll():
+        continue
+    if bench.engine.fileno() >= 0:
+        ready, _, _ = select.select([bench.engine.fileno()], [], [], 0.2)
+        while ready and not bench.engine.poll():  # a keeper's very end, heard of through the zygote
+            ready, _, _ = select.select([bench.engine.fileno()], [], [], 0.2)
+        assert ready == []
+
+
+def test_it_says_what_there_is_to_run_on(bench: Bench) -> None:
+    assert bench.engine.devices_by_node == (4,)

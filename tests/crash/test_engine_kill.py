@@ -1,0 +1,195 @@
+"""Kill -9 whoever stands between the controller and its workers: none started twice, none lost, none left behind."""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.contract.benches import LocalBench, events_until, marked, said, start, until, wait_for
+
+from weft.core.events import Fate, WorkersExited, WorkersStarted
+from weft.core.failpoints import FAILPOINTS, VARIABLE
+
+CONTROLLER = """
+import select, sys
+from pathlib import Path
+from tests.contract.benches import LocalBench, start
+
+bench = LocalBench(Path(sys.argv[1]), warm=False)
+for job in sys.argv[2:]:
+    start(bench, job, "save", devices=(0,))
+print("started", flush=True)
+while True:
+    select.select([bench.engine.fileno()], [], [])
+    for event in bench.engine.poll():
+        print(type(event).__name__, event.job_id, flush=True)
+"""
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Iterator[LocalBench]:
+    made = LocalBench(tmp_path, warm=False)
+    yield made
+    made.close()
+
+
+def keeper_of(bench: LocalBench, job_id: str, attempt: int = 1) -> int:
+    claim = bench.engine.output_dir(job_id, attempt) / "claim.json"
+    return int(json.loads(claim.read_text())["pid"])
+
+
+def zygote_of(bench: LocalBench) -> int:
+    assert bench.engine._zygote is not None
+    return bench.engine._zygote.process.pid
+
+
+def children_said(bench: LocalBench, job_id: str) -> list[int]:
+    said(bench, job_id, "children")
+    return [int(pid) for pid in bench.output(job_id, 1, 0).split()[1:]]
+
+
+def only_the_zygote_is_left(bench: LocalBench) -> bool:
+    return set(marked(bench.home)) <= {zygote_of(bench)}
+
+
+def test_a_killed_keeper_takes_its_workers_along_and_the_attempt_is_lost(bench: LocalBench) -> None:
+    start(bench, "family", "family", devices=(0,))
+    children = children_said(bench, "family")
+    keeper = keeper_of(bench, "family")
+    os.kill(keeper, signal.SIGKILL)
+    ended = wait_for(bench, "family")
+    assert ended.fate is Fate.LOST
+    assert str(keeper) in ended.reason
+    assert not set(children) & set(marked(bench.home))
+    until(lambda: only_the_zygote_is_left(bench), bench)
+
+
+def test_a_killed_pool_is_noticed_and_the_attempt_lost(bench: LocalBench) -> None:
+    start(bench, "family", "family", devices=(0,))
+    children_said(bench, "family")
+    keeper = keeper_of(bench, "family")
+    [pool] = Path(f"/proc/{keeper}/task/{keeper}/children").read_text().split()
+    os.kill(int(pool), signal.SIGKILL)
+    ended = wait_for(bench, "family")
+    assert ended.fate is Fate.LOST
+    assert "killed, or out of memory" in ended.reason
+    until(lambda: only_the_zygote_is_left(bench), bench)
+
+
+def test_workers_do_not_need_the_zygote_and_the_next_job_gets_a_new_one(bench: LocalBench) -> None:
+    start(bench, "first", "save", devices=(0,))
+    said(bench, "first", "training")
+    before = zygote_of(bench)
+    os.kill(before, signal.SIGKILL)
+    start(bench, "second", "finish", devices=(1,))
+    assert wait_for(bench, "second").fate is Fate.COMPLETED
+    assert zygote_of(bench) != before
+    bench.engine.stop("first", 1)
+    assert wait_for(bench, "first").exit_code == 75
+
+
+def test_an_order_that_died_with_the_zygote_is_carried_out_once(bench: LocalBench) -> None:
+    os.kill(zygote_of(bench), signal.SIGSTOP)  # it will not read the order
+    start(bench, "job", "finish", devices=(0,))
+    os.kill(zygote_of(bench), signal.SIGKILL)
+    assert wait_for(bench, "job").fate is Fate.COMPLETED
+    assert bench.num_starts("job", 1) == 1
+
+
+def test_everything_killed_at_once_leaves_nothing_behind(bench: LocalBench) -> None:
+    """Keeper, pool, zygote: nobody is left who would have swept up."""
+    start(bench, "family", "family", devices=(0,))
+    children = children_said(bench, "family")
+    keeper = keeper_of(bench, "family")
+    pools = Path(f"/proc/{keeper}/task/{keeper}/children").read_text().split()
+    for pid in (zygote_of(bench), keeper, *map(int, pools)):
+        os.kill(pid, signal.SIGSTOP)
+    for pid in (zygote_of(bench), keeper, *map(int, pools)):
+        os.kill(pid, signal.SIGKILL)
+    assert wait_for(bench, "family").fate is Fate.LOST
+    assert not set(children) & set(marked(bench.home))
+
+
+@pytest.mark.parametrize("everybody", [False, True])
+def test_a_killed_controller_finds_its_workers_again_three_times_in_a_row(tmp_path: Path, everybody: bool) -> None:
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
+    for _ in range(3):
+        with subprocess.Popen(
+            [sys.executable, "-c", CONTROLLER, str(tmp_path), "a", "b"],
+            stdout=subprocess.PIPE,
+            text=True,
+            env=environment,
+        ) as controller:
+            assert controller.stdout is not None
+            seen: set[str] = set()
+            while not {"WorkersStarted a", "WorkersStarted b"} <= seen:
+                line = controller.stdout.readline().strip()
+                assert line
+                assert "Exited" not in line
+                seen.add(line)
+            controller.kill()
+    bench = LocalBench(tmp_path, warm=False)
+    try:
+        if everybody:
+            for job in ("a", "b"):
+                os.kill(keeper_of(bench, job), signal.SIGKILL)
+        for job in ("a", "b"):
+            assert bench.num_starts(job, 1) == 1
+            bench.engine.stop(job, 1)
+            ended = wait_for(bench, job)
+            assert ended.fate is (Fate.LOST if everybody else Fate.STOPPED)
+        until(lambda: only_the_zygote_is_left(bench), bench)
+    finally:
+        bench.close()
+
+
+@pytest.mark.parametrize("point", [name for name in FAILPOINTS if name.startswith("keeper.")])
+def test_a_keeper_killed_at_a_fail_point_starts_nothing_twice(tmp_path: Path, point: str) -> None:
+    bench = LocalBench(tmp_path, warm=False, environment={**os.environ, VARIABLE: point})
+    try:
+        start(bench, "job", "finish", devices=(0, 1))
+        ended = wait_for(bench, "job")
+        before_claim = point == "keeper.before_claim"
+        assert ended.fate is (Fate.COMPLETED if point == "keeper.after_outcome" else Fate.LOST), ended
+        assert bench.num_starts("job", 1) <= (0 if before_claim else 1)
+        bench.reopen()
+        assert wait_for(bench, "job") == ended
+        until(lambda: only_the_zygote_is_left(bench), bench)
+    finally:
+        bench.close()
+
+
+@pytest.mark.parametrize("point", [name for name in FAILPOINTS if name.startswith("engine.")])
+def test_a_controller_killed_while_it_orders_orders_it_once(tmp_path: Path, point: str) -> None:
+    path = os.pathsep.join(path for path in sys.path if path)
+    environment = {**os.environ, "PYTHONPATH": path, VARIABLE: point}
+    program = [sys.executable, "-c", CONTROLLER, str(tmp_path), "job"]
+    assert subprocess.run(program, env=environment, check=False).returncode == -signal.SIGKILL
+    bench = LocalBench(tmp_path, warm=False)
+    try:
+        start(bench, "job", "save", devices=(0,))
+        events_until(bench, "job", 1, WorkersStarted)
+        said(bench, "job", "training")
+        assert bench.num_starts("job", 1) == 1
+    finally:
+        bench.close()
+
+
+def test_a_zygote_that_cannot_start_is_given_up_and_says_where_to_look(tmp_path: Path) -> None:
+    bench = LocalBench(tmp_path, warm=False, environment={**os.environ, "PYTHONHOME": "/nowhere"})
+    try:
+        start(bench, "job", "finish", devices=(0,))
+        ended = wait_for(bench, "job")
+        assert ended.fate is Fate.LOST
+        assert "zygote.log" in ended.reason
+        while select.select([bench.engine.fileno()], [], [], 0.3)[0]:
+            assert not [event for event in bench.engine.poll() if isinstance(event, WorkersExited)]
+    finally:
+        bench.close()

@@ -1,0 +1,152 @@
+"""What was written down is read back as it was, and what was not written by us is refused."""
+
+from __future__ import annotations
+
+import json
+import typing
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scenario import Scenario
+
+from weft.control.codec import CodecError, event_from_json, event_to_json, state_from_json, state_to_json
+from weft.control.state import Job, JobState, State
+from weft.core.cluster import Cluster
+from weft.core.events import (
+    CancelRequested,
+    DevicesAssigned,
+    Event,
+    Fate,
+    JobSubmitted,
+    NodeFailed,
+    NodeRepaired,
+    ProgressReported,
+    WorkersExited,
+    WorkersStarted,
+)
+from weft.core.job import JobSpec, Launch
+
+moments = st.floats(0, 1e12)
+words = st.text(max_size=12)
+counts = st.integers(0, 10**6)
+launches = st.builds(
+    Launch,
+    argv=st.lists(words, max_size=3).map(tuple),
+    cwd=words,
+    environment=st.dictionaries(words, words, max_size=2),
+    max_restarts=counts,
+)
+specs = st.builds(
+    JobSpec,
+    name=words.filter(bool),
+    submitted_s=moments,
+    max_workers=st.integers(1, 64),
+    user=words,
+    weight=st.floats(0.1, 10),
+    priority=st.integers(-5, 5),
+    may_share=st.booleans(),
+)
+placed = st.dictionaries(words, st.lists(counts, max_size=3).map(tuple), max_size=3)
+events: st.SearchStrategy[Event] = st.one_of(
+    st.builds(JobSubmitted, moments, specs, total_steps=st.none() | counts, title=words, launch=st.none() | launches),
+    st.builds(CancelRequested, moments, words, words),
+    st.builds(
+        DevicesAssigned,
+        moments,
+        placed,
+        partners=st.dictionaries(words, words, max_size=2),
+        fillers=st.frozensets(words, max_size=2),
+        reasons=st.dictionaries(words, words, max_size=2),
+    ),
+    st.builds(WorkersStarted, moments, words, counts),
+    st.builds(ProgressReported, moments, words, counts, counts, loss=st.none() | st.floats(-1e9, 1e9)),
+    st.builds(WorkersExited, moments, words, counts, st.sampled_from(Fate), counts, words),
+    st.builds(NodeFailed, moments, counts),
+    st.builds(NodeRepaired, moments, counts),
+)
+
+
+@given(event=events)
+def test_every_event_survives_the_journal(event: Event) -> None:
+    assert event_from_json(json.loads(json.dumps(event_to_json(event)))) == event
+
+
+def test_no_kind_of_event_is_left_out_of_the_test_above() -> None:
+    drawn = {JobSubmitted, CancelRequested, DevicesAssigned, WorkersStarted, ProgressReported, WorkersExited}
+    assert set(typing.get_args(Event)) == drawn | {NodeFailed, NodeRepaired}
+
+
+def test_a_state_with_jobs_of_every_kind_survives_a_snapshot() -> None:
+    one = Scenario("a", "b", "c", "d", "e", max_restarts=1)
+    one.assign(a=(0, 1), d=(2,))
+    one.pair("b", "c", (4, 5), filler="c")
+    one.exit("a", Fate.STOPPED)
+    one.exit("d", Fate.FAILED, exit_code=9)
+    one.feed(ProgressReported(one.now_s, "b", 1, step=3, total_steps=9, step_s=0.1, loss=1.5))
+    one.feed(CancelRequested(one.now_s, "c"))
+    one.feed(NodeFailed(one.now_s, 0))
+    again = state_from_json(json.loads(json.dumps(state_to_json(one.state))))
+    assert again == one.state
+    assert list(again.jobs) == list("abcde")
+    assert again.jobs.active == one.state.jobs.active
+
+
+def test_a_job_read_back_has_every_field_it_had() -> None:
+    (record,) = state_to_json(Scenario("a").state)["jobs"]
+    job = state_from_json(state_to_json(Scenario("a").state)).jobs["a"]
+    assert record["spec"]["name"] == "a"
+    assert vars(job).keys() == vars(Job(JobSpec("a", 0.0))).keys()
+
+
+@pytest.mark.parametrize(
+    ("record", "message"),
+    [
+        ({"v": 2, "event": "NodeFailed", "at_s": 1.0, "node": 1}, "in version 2 of the format, this weft reads 1"),
+        ({"event": "NodeFailed", "at_s": 1.0, "node": 1}, "in version None"),
+        ({"v": 1, "event": "NodeEaten", "at_s": 1.0}, "expected one of CancelRequested, DevicesAssigned"),
+        ({"v": 1, "event": ["NodeFailed"], "at_s": 1.0, "node": 1}, "expected one of"),
+        ({"v": 1, "event": "NodeFailed", "at_s": 1.0}, "expected an object with at_s, node"),
+        ({"v": 1, "event": "NodeFailed", "at_s": 1.0, "node": 1, "rack": 2}, "expected an object with at_s, node"),
+        ({"v": 1, "event": "NodeFailed", "at_s": 1.0, "node": "1"}, "node of a NodeFailed: '1': expected a whole"),
+        ({"v": 1, "event": "NodeFailed", "at_s": 1.0, "node": True}, "True: expected a whole number"),
+        ({"v": 1, "event": "NodeFailed", "at_s": float("nan"), "node": 1}, "expected a finite number"),
+        ({"v": 1, "event": "CancelRequested", "at_s": 1, "job_id": 3}, "3: expected text"),
+        (
+            {"v": 1, "event": "WorkersExited", "at_s": 1, "job_id": "a", "attempt": 1, "fate": "eaten"},
+            "'eaten': expected one of completed, stopped, failed, lost",
+        ),
+        ({"v": 1, "event": "DevicesAssigned", "at_s": 1, "devices": [1]}, "expected an object"),
+        ({"v": 1, "event": "DevicesAssigned", "at_s": 1, "devices": {"a": 1}}, "1: expected a list"),
+        (
+            {"v": 1, "event": "JobSubmitted", "at_s": 1, "spec": {"name": "a", "submitted_s": 0, "max_workers": 0}},
+            "a JobSpec that cannot be: job a asks for 1 to 0 workers",
+        ),
+        (
+            {"v": 1, "event": "JobSubmitted", "at_s": 1, "spec": {"name": "a", "submitted_s": 0, "may_share": 1}},
+            "may_share of a JobSpec: 1: expected true or false",
+        ),
+        ([], "expected an object with a version"),
+        ("x" * 500, r"x\.\.\.: expected"),
+    ],
+)
+def test_a_damaged_or_foreign_record_is_refused_with_what_was_expected(record: object, message: str) -> None:
+    with pytest.raises(CodecError, match=message):
+        event_from_json(record)
+
+
+@pytest.mark.parametrize("change", [{"jobs": {}}, {"jobs": [3]}, {"more": 1}, {"v": 9}, {"num_events": 1.5}])
+def test_a_damaged_or_foreign_snapshot_is_refused(change: dict[str, object]) -> None:
+    with pytest.raises(CodecError, match=r"expected|this weft reads"):
+        state_from_json(state_to_json(State(Cluster((1,)))) | change)
+
+
+def test_what_json_cannot_say_is_not_written() -> None:
+    with pytest.raises(CodecError, match="nan cannot be written down"):
+        event_to_json(ProgressReported(1.0, "a", 1, 1, loss=float("nan")))
+
+
+def test_states_are_written_by_the_names_users_see() -> None:
+    one = Scenario("a")
+    one.assign(a=(0,))
+    assert state_to_json(one.state)["jobs"][0]["state"] == JobState.RUNNING.value

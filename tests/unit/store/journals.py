@@ -1,0 +1,36 @@
+"""Events and states to put into journals."""
+
+from __future__ import annotations
+
+from weft.control.reducer import reduce
+from weft.control.state import State
+from weft.core.cluster import Cluster
+from weft.core.events import DevicesAssigned, Event, Fate, JobSubmitted, ProgressReported, WorkersExited, WorkersStarted
+from weft.core.job import JobSpec, Launch
+
+HOSTILE = "a'; DROP TABLE events; --\n$(reboot) \u202e\udc80"
+
+
+def submission(number: int, *, title: str = "") -> JobSubmitted:
+    spec = JobSpec(f"job-{number}", submitted_s=float(number), max_workers=4)
+    launch = Launch(("python", "train.py", "--lr", str(number)), "/home/somebody", {"SEED": str(number)})
+    return JobSubmitted(float(number), spec, total_steps=100, title=title, launch=launch)
+
+
+def life(number: int) -> list[Event]:
+    """A job that comes, runs and ends."""
+    at_s, job_id = float(number), f"job-{number}"
+    return [
+        submission(number),
+        DevicesAssigned(at_s, {job_id: (0, 1)}, reasons={job_id: "alone in the queue"}),
+        WorkersStarted(at_s, job_id, 1),
+        ProgressReported(at_s, job_id, 1, step=50, step_s=0.25, loss=1.5),
+        WorkersExited(at_s, job_id, 1, Fate.COMPLETED),
+    ]
+
+
+def replayed(events: list[Event], state: State | None = None) -> State:
+    state = state or State(Cluster((2,)))
+    for event in events:
+        state, _ = reduce(state, event)
+    return state

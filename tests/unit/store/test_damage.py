@@ -1,0 +1,145 @@
+"""A journal that was damaged is refused, kept, and brought back with everything that can still be read."""
+
+from __future__ import annotations
+
+import shutil
+import sqlite3
+import subprocess
+import sys
+import zlib
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from journals import life, replayed, submission
+
+from weft.errors import StoreError
+from weft.store import Journal, copy
+from weft.store.repair import main, repair
+
+BEFORE = [event for number in range(200) for event in life(number)]
+AFTER = [submission(number) for number in range(1000, 1100)]
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    """A closed journal: a snapshot with 200 jobs, then 100 submissions."""
+    path = tmp_path / "journal.db"
+    with Journal.open(path) as journal:
+        journal.save_snapshot(journal.append(BEFORE), replayed(BEFORE))
+        journal.append(AFTER)
+    return path
+
+
+def overwrite(path: Path, at: int, data: bytes) -> None:
+    with path.open("r+b") as file:
+        file.seek(at)
+        file.write(data)
+
+
+def test_a_smashed_file_is_refused_kept_and_rebuilt_from_the_copy(path: Path) -> None:
+    overwrite(path, 0, b"\xff" * 4096)
+    damaged = path.read_bytes()
+    with pytest.raises(StoreError, match=r"is damaged .* left as it is.*python -m weft\.store\.repair"):
+        Journal.open(path)
+    assert path.read_bytes() == damaged
+    done = repair(path)
+    assert done.snapshot_seq == len(BEFORE)
+    assert done.kept_as is not None
+    assert done.kept_as.read_bytes() == damaged
+    with Journal.open(path) as journal:
+        assert journal.load()[0] == replayed(BEFORE)
+
+
+def test_a_broken_page_costs_only_what_was_on_it(path: Path) -> None:
+    with closing(sqlite3.connect(path)) as connection:
+        leaves = connection.execute("SELECT count(*) FROM events").fetchone()[0]
+    assert leaves == len(BEFORE + AFTER)
+    needle = b'"job-1050"'
+    overwrite(path, path.read_bytes().rindex(needle) // 4096 * 4096, b"\x00" * 4096)
+    with pytest.raises(StoreError, match="is damaged"):
+        Journal.open(path)
+    done = repair(path)
+    assert 0 < len(done.missing) < 30
+    with Journal.open(path) as journal:
+        state, seq, tail = journal.load()
+        assert state == replayed(BEFORE)
+        lost = set(done.missing)
+        assert tail == [(number, event) for number, event in enumerate(AFTER, seq + 1) if number not in lost]
+        assert journal.append([submission(5000)]) == len(BEFORE + AFTER) + 1
+
+
+def test_a_flipped_bit_inside_an_event_is_noticed(path: Path) -> None:
+    at = path.read_bytes().rindex(b"job-1050")
+    overwrite(path, at, b"job-1951")
+    with Journal.open(path) as journal, pytest.raises(StoreError, match="does not match its checksum"):
+        journal.load()
+    assert repair(path).missing == (len(BEFORE) + 51,)
+
+
+def test_a_broken_snapshot_is_made_good_by_the_one_before_it(path: Path) -> None:
+    with Journal.open(path) as journal:
+        journal.save_snapshot(journal.seq, replayed(BEFORE + AFTER))
+    with closing(sqlite3.connect(path, isolation_level=None)) as connection:
+        connection.execute("UPDATE snapshots SET body = x'00' WHERE seq = (SELECT max(seq) FROM snapshots)")
+    with Journal.open(path) as journal:
+        state, seq, tail = journal.load()
+    assert seq == len(BEFORE)
+    assert replayed([event for _, event in tail], state) == replayed(BEFORE + AFTER)
+
+
+def test_a_lost_journal_is_not_silently_replaced_by_an_empty_one(path: Path) -> None:
+    path.unlink()
+    with pytest.raises(StoreError, match="would forget the jobs"):
+        Journal.open(path)
+    assert repair(path).kept_as is None
+    with Journal.open(path) as journal:
+        assert journal.load()[0] == replayed(BEFORE)
+
+
+def test_no_copy_and_nothing_to_read_is_said_and_nothing_touched(
+    path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    copy.place(path).unlink()
+    path.write_bytes(b"no database at all" * 1000)
+    assert main([str(path)]) == 1
+    assert "nothing can be read" in capsys.readouterr().err
+    assert path.read_bytes() == b"no database at all" * 1000
+
+
+def test_a_damaged_copy_does_not_stand_in_for_a_readable_journal(
+    path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with closing(sqlite3.connect(copy.place(path), isolation_level=None)) as connection:
+        connection.execute("UPDATE snapshots SET body = x'00'")
+    assert main([str(path)]) == 0
+    assert f"the state after event {len(BEFORE)} and {len(AFTER)} events" in capsys.readouterr().out
+    with Journal.open(path) as journal:
+        assert journal.load()[0] == replayed(BEFORE)
+
+
+def test_a_journal_in_use_is_not_repaired(path: Path) -> None:
+    with Journal.open(path):
+        done = subprocess.run(
+            [sys.executable, "-m", "weft.store.repair", str(path)], capture_output=True, text=True, check=False
+        )
+    assert done.returncode == 1
+    assert "in use" in done.stderr
+
+
+def test_the_copy_holds_the_newest_snapshot_and_nothing_half_written(path: Path) -> None:
+    found = copy.read(path)
+    assert found is not None
+    seq, body, crc32 = found
+    assert (seq, crc32) == (len(BEFORE), zlib.crc32(body))
+    assert {file.name for file in path.parent.iterdir()} == {"journal.db", "journal.db.copy"}
+
+
+def test_repairing_twice_keeps_both_damaged_files(path: Path) -> None:
+    kept = []
+    for _ in range(2):
+        overwrite(path, 0, b"\xff" * 4096)
+        done = repair(path)
+        kept.append(done.kept_as)
+    assert len(set(kept)) == 2
+    shutil.rmtree(path.parent)
