@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import socket
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,6 +15,7 @@ import pytest
 from fake_controller import FakeController, served
 from weft.cli import VERBS, main, overview
 from weft.cli.completion import candidates
+from weft.client import Client
 from weft.control.state import JobState
 from weft.daemon.contract import Decision
 from weft.daemon.home import Home
@@ -366,3 +369,27 @@ def test_a_thousand_jobs_are_a_thousand_lines(weft: Any, home: Home, controller:
     for _ in range(1000):
         controller.add()
     assert weft("status").out.count("\n") == 1001
+
+
+def test_waiting_outlasts_a_controller_that_comes_back(tmp_path: Path) -> None:
+    controller = FakeController()
+    job = controller.add(state=JobState.RUNNING)
+    client = Client(tmp_path)
+    found: list[Any] = []
+    waiting = threading.Thread(target=lambda: found.extend(client.wait([job.id])))
+    with served(controller, tmp_path):
+        asked_before = len(controller.asked)
+        waiting.start()
+        while len(controller.asked) == asked_before:
+            client.health()
+    controller.by_id[job.id] = dataclasses.replace(job, state=JobState.COMPLETED)
+    with served(controller, tmp_path):
+        waiting.join()
+    assert [row["state"] for row in found] == ["COMPLETED"]
+
+
+def test_more_jobs_than_fit_into_one_question_are_waited_for(tmp_path: Path) -> None:
+    controller = FakeController()
+    ids = [controller.add(state=JobState.COMPLETED).id for _ in range(1200)]
+    with served(controller, tmp_path):
+        assert [row["id"] for row in Client(tmp_path).wait(ids)] == ids
