@@ -88,7 +88,7 @@ def _described(file: str | None, command: tuple[str, ...] | None) -> Submission:
             raise UsageError("there is nothing after `--`: expected a command like `-- python train.py`")
         from weft.core.job_file import title_of
 
-        return Submission(Launch(command, os.getcwd()), title=title_of(command), user=user)
+        return Submission(Launch(command, _here()), title=title_of(command), user=user)
     if file is None:
         raise UsageError("nothing to submit: expected `weft submit job.yaml` or `weft submit -- python train.py`")
     if not file.endswith((".yaml", ".yml")) and not os.path.exists(file):
@@ -130,6 +130,13 @@ def _assignment(text: str) -> tuple[str, str]:
     if not equals:
         raise UsageError(f"--env {text}: expected NAME=VALUE")
     return name, value
+
+
+def _here() -> str:
+    try:
+        return os.getcwd()
+    except FileNotFoundError:
+        raise UsageError("the folder you are in was deleted: go to another one, or give --cwd") from None
 
 
 def _user() -> str:

@@ -12,14 +12,16 @@ import typer
 
 from weft.cli import render
 from weft.cli.verb import Json, connect, make_app
+from weft.core.nearest_name import unknown_name
 from weft.daemon.home import Home, HomeTakenError, Record
-from weft.errors import ControllerError, WeftError
+from weft.errors import ControllerError, UsageError, WeftError
 
 if TYPE_CHECKING:
     from weft.client import Client
 
 app = make_app()
 
+ENGINES = ("local",)
 START_TIMEOUT_S = 60.0
 # The controller tells that it is ready by answering; until then somebody has to look.
 _LOOK_EVERY_S = 0.05
@@ -43,6 +45,8 @@ def up(
 
     Everything is kept in WEFT_HOME (default ~/.weft); several homes may live side by side.
     """
+    if engine not in ENGINES:
+        raise UsageError(unknown_name("engine", engine, ENGINES))
     client = connect()
     home = client.home
     home.prepare()

@@ -7,6 +7,7 @@ from typing import Any
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
+from pydantic import BaseModel
 from starlette.exceptions import HTTPException
 
 from weft.core.nearest_name import unknown_name
@@ -18,7 +19,11 @@ from weft.errors import StoreError, UsageError, WeftError
 from weft.version import __version__
 
 _log = logging.getLogger("weft.api")
-_BODIES = {"/v1/jobs": JobRequest, "/v1/outlook": JobRequest, "/v1/shutdown": ShutdownRequest}
+_BODIES: dict[str, type[BaseModel]] = {
+    "/v1/jobs": JobRequest,
+    "/v1/outlook": JobRequest,
+    "/v1/shutdown": ShutdownRequest,
+}
 
 
 def make_app(controller: ControllerApi, token: str, *, port: int | None = None) -> Application:
