@@ -104,6 +104,7 @@ class Watchdog:
         board: Board,
         *,
         now: Callable[[], float] = time.monotonic,
+        look: Callable[[], FrameType | None] | None = None,
         leave: Callable[[int], object] = os._exit,
     ) -> None:
         self._rank = rank
@@ -111,9 +112,9 @@ class Watchdog:
         self._stall_s = stall_s
         self._board = board
         self._now = now
+        self._look = look or _main_frame
         self._leave = leave
         self.tick_s = min(stall_s / _NUM_TICKS, _MAX_TICK_S)
-        self._main = threading.main_thread().ident
         self._step = 0
         self._since_s: float | None = None
         self._step_began_s = 0.0
@@ -122,7 +123,7 @@ class Watchdog:
         self._heard: dict[int, tuple[int, int]] = {}  # rank: the newest beat's number, and how many ticks old it is
         self._last_verdict: Verdict | None = None
         self._num_same = 0
-        self._leave_at_s: float | None = None
+        self._blamed: tuple[float, Verdict] | None = None  # when to leave because of whom
         self._closed = threading.Event()
         self._thread: threading.Thread | None = None
 
@@ -169,13 +170,13 @@ class Watchdog:
         since_s = self._since_s
         limit_s = max(self._stall_s, _STEPS_OF_PATIENCE * self._longest_s)
         stalled = since_s is not None and self._now() - since_s >= limit_s
-        frame = sys._current_frames().get(self._main or -1)
+        frame = self._look()
         self._number += 1
         own = Beat(self._number, self._step, stalled, _waits(frame), _place(frame))
         if self._world_size > 1:
             self._board.pin(self._rank, json.dumps(asdict(own)))
         if not stalled:
-            self._heard, self._last_verdict, self._num_same, self._leave_at_s = {}, None, 0, None
+            self._heard, self._last_verdict, self._num_same, self._blamed = {}, None, 0, None
             return
         beats = {self._rank: own, **self._others()}
         silent = [rank for rank, (_, age) in self._heard.items() if age >= _SILENT_AFTER_TICKS]
@@ -211,11 +212,12 @@ class Watchdog:
             self._go([f"{told}; worker {self._rank} is here:", *_stack(frame)])
             return
         # The culprit's own words come first; should it be unable to speak, ours have to do.
-        if self._leave_at_s is None:
-            self._leave_at_s = self._now() + (0.0 if verdict.silent else _LEAVE_AFTER_S)
-        if self._now() >= self._leave_at_s:
-            named = ", ".join(map(str, verdict.culprits))
-            how = "does not answer at all: it is stopped, or hangs in native code" if verdict.silent else "hangs"
+        if self._blamed is None:
+            self._blamed = self._now() + (0.0 if verdict.silent else _LEAVE_AFTER_S), verdict
+        leave_at_s, first = self._blamed
+        if self._now() >= leave_at_s:
+            named = ", ".join(map(str, first.culprits))
+            how = "does not answer at all: it is stopped, or hangs in native code" if first.silent else "hangs"
             self._go([f"worker {self._rank} has waited {limit_s:.0f} s for worker {named}, which {how}"])
 
     def _go(self, lines: Sequence[str]) -> None:
@@ -248,6 +250,11 @@ def start_watchdog(rank: int, world_size: int, stall_s: float) -> Watchdog | NoW
     watchdog = Watchdog(rank, world_size, stall_s, StoreBoard(dist.distributed_c10d._get_default_store()))
     watchdog.start()
     return watchdog
+
+
+def _main_frame() -> FrameType | None:
+    """Where the training is."""
+    return sys._current_frames().get(threading.main_thread().ident or -1)
 
 
 def _waits(frame: FrameType | None) -> bool:
