@@ -48,7 +48,7 @@ def test_every_sample_once_and_the_same_loss_on_2_then_1_then_2_then_4_workers(t
 def test_every_kind_of_state_survives_on_2_then_1_then_2_then_4_workers(
     tmp_path: Path, optimizer: str, wrap: str
 ) -> None:
-    job = Job(str(tmp_path), optimizer, wrap, batch_norm=True, scaler=True, batch_size=10)
+    job = Job(str(tmp_path), optimizer, wrap, batch_norm=True, scaler=True, num_samples=111)
     if wrap == "overlap":
         pieces = in_pieces(job, [2, 1, 2, 4], seed=11)
     else:  # in the first step: without overlap later stops are seen within a second, and this job takes less
@@ -56,7 +56,7 @@ def test_every_kind_of_state_survives_on_2_then_1_then_2_then_4_workers(
     for before, after in pairwise(pieces):
         assert after.begin == before.end
         assert all(after.end[kind] != after.begin[kind] for kind in after.begin), "some state never changes here"
-    everything = Counter(range(103))
+    everything = Counter(range(111))
     assert samples_by_epoch(pieces) == {0: everything, 1: everything, 2: everything}
 
 

@@ -201,6 +201,7 @@ class Session:
         if found is None:
             return False
         manifest = load_checkpoint(found, self._registered)
+        peers.all_gather(manifest.step)  # nobody asks the others for state that they have not loaded yet
         if data is not None:
             if manifest.data is None:
                 raise InputError(f"the checkpoint {found} has no position in the data: it was saved without data=")

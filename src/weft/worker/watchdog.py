@@ -21,7 +21,7 @@ import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from types import FrameType
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch.distributed as dist
 from torch._C._distributed_c10d import Store
@@ -60,8 +60,8 @@ class Board(Protocol):
 class StoreBoard:
     """Over a connection of its own: the main thread may be waiting in the other."""
 
-    def __init__(self, store: Store) -> None:
-        self._store = store.clone()
+    def __init__(self, store: Any) -> None:
+        self._store: Store = store.clone()
 
     def pin(self, rank: int, text: str) -> None:
         self._store.set(f"weft/beat/{rank}", text)

@@ -69,7 +69,8 @@ class ModelWeighting(Weighting):
     def _hook_up(self) -> None:
         for number, parameter in enumerate(self._parameters):
             if parameter.requires_grad and number not in self._hooks:
-                self._hooks[number] = parameter.register_hook(self._weighted)
+                add_hook: Any = parameter.register_hook
+                self._hooks[number] = add_hook(self._weighted)
 
     def _weighted(self, gradient: torch.Tensor) -> torch.Tensor:
         return gradient if self._factor == 1.0 else gradient * self._factor
