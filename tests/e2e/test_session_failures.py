@@ -23,7 +23,7 @@ TRAINING = """
             return 64
 
         def __getitem__(self, index):
-            if FAULT == "loader" and guilty and index == 40:
+            if FAULT == "loader" and guilty and index == 44:
                 os.kill(os.getpid(), signal.SIGKILL)
             return torch.full((4,), float(index))
 
