@@ -156,7 +156,8 @@ class ByTurns:
         if not self._costs_s or not self._steps_s:
             return 1
         usual_s, mean_s = statistics.median(self._steps_s), statistics.fmean(self._steps_s)
-        return turn_steps(statistics.median(self._costs_s), usual_s, mean_s)
+        # The mean: what is rare and dear costs too.
+        return turn_steps(statistics.fmean(self._costs_s), usual_s, mean_s)
 
 
 def turn_steps(cost_s: float, step_s: float, mean_step_s: float | None = None) -> int:

@@ -197,7 +197,7 @@ class Session:
         self._data = data
         self._folder = CheckpointFolder(self._checkpoint_dir, self._keep)
         found, token = find_checkpoint(self._folder, peers, secrets.token_hex(4), self._say)
-        self._writer = CheckpointWriter(self._folder, peers, token)
+        self._writer = CheckpointWriter(self._folder, peers.again(), token)
         if found is None:
             return False
         manifest = load_checkpoint(found, self._registered)
