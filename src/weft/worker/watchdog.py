@@ -34,7 +34,8 @@ _SURE_AFTER_TICKS = 3
 _SILENT_AFTER_TICKS = 5
 _LEAVE_AFTER_S = 15.0
 # Code in which a worker waits for the others.  Backward is among it: there DistributedDataParallel waits.
-_WAITING_IN = ("/torch/distributed/", "/torch/autograd/", "/torch/nn/parallel/", "/weft/overlap/", "/weft/worker/")
+_OUR_FOLDER = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "")
+_WAITING_IN = ("/torch/distributed/", "/torch/autograd/", "/torch/nn/parallel/", _OUR_FOLDER)
 _LIBRARIES = ("/site-packages/", "/lib/python3", *_WAITING_IN)
 _SHOWN_FRAMES = 5  # a supervisor shows the last lines only
 

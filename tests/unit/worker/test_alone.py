@@ -22,7 +22,7 @@ from weft.errors import CheckpointError, InputError, UsageError
 from weft.worker.progress import ProgressBar
 from weft.worker.reports import StepReport
 
-REPORT = StepReport(None, 0, 0, 1, 5, 10, 0, 0.01, 0.0, 100.0, {})
+REPORT = StepReport(None, 0, 0, 1, 5, 10, 0, step_s=0.01, exposed_s=0.0, samples_per_s=100.0)
 
 
 @pytest.fixture(autouse=True)
