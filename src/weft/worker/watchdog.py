@@ -31,7 +31,7 @@ _STEPS_OF_PATIENCE = 5.0
 _MAX_TICK_S = 5.0
 _NUM_TICKS = 10  # in the time after which a worker is stalled
 _SURE_AFTER_TICKS = 3
-_SILENT_AFTER_TICKS = 5
+_SILENT_AFTER_TICKS, _SILENT_AFTER_S = 5, 10.0  # both: a busy machine, or a long call, may delay a thread
 _LEAVE_AFTER_S = 15.0
 # Code in which a worker waits for the others.  Backward is among it: there DistributedDataParallel waits.
 _OUR_FOLDER = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "")
@@ -161,9 +161,11 @@ class Watchdog:
         while not self._closed.wait(self.tick_s):
             try:
                 self.tick()
-            except (dist.DistError, RuntimeError) as error:
-                # The store ends with the process that serves it: then the job is ending, or the workers notice.
-                print(f"weft: worker {self._rank} no longer watches for hung workers ({error})", file=sys.stderr)
+            except RuntimeError as error:
+                # The store ends with the process that serves it: the job is ending, or the workers will notice.
+                if self._since_s is not None:
+                    reason = str(error).split("\n")[0]
+                    print(f"weft: worker {self._rank} no longer watches for hung workers ({reason})", file=sys.stderr)
                 return
 
     def tick(self) -> None:
@@ -180,7 +182,8 @@ class Watchdog:
             self._heard, self._last_verdict, self._num_same, self._blamed = {}, None, 0, None
             return
         beats = {self._rank: own, **self._others()}
-        silent = [rank for rank, (_, age) in self._heard.items() if age >= _SILENT_AFTER_TICKS]
+        num_ticks = max(_SILENT_AFTER_TICKS, _SILENT_AFTER_S / self.tick_s)
+        silent = [rank for rank, (_, age) in self._heard.items() if age >= num_ticks]
         verdict = judge(beats, silent)
         # Whom we have not heard of yet may be about to make progress.
         if verdict is not None and len(beats.keys() | set(silent)) < self._world_size:
