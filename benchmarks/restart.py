@@ -12,7 +12,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import platform
 import signal
 import statistics
 import subprocess
@@ -23,6 +22,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from benchmarks.overlap_results import machine
+from benchmarks.restart_plot import draw
 from weft.core.worker_environment import CHECKPOINT_DIR, STOPPED_EXIT_CODE
 from weft.engines import kernel
 from weft.engines.gang import Gang
@@ -31,7 +32,7 @@ from weft.engines.output import Console
 from weft.engines.pool_client import PoolClient
 from weft.engines.ports import ReservedPort
 from weft.engines.rendezvous import Rendezvous
-from weft.errors import WeftError
+from weft.errors import MissingToolError, WeftError
 
 NUM_WORKERS = 2
 WORKER = Path(__file__).with_name("restart_worker.py")
@@ -197,8 +198,10 @@ def table(times: Mapping[str, list[dict[str, float]]]) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--out", type=Path, help="write OUT.json and OUT.md")
+    parser.add_argument("--out", type=Path, help="write OUT.json, OUT.md and, with matplotlib, OUT.png")
     options = parser.parse_args()
+    if options.rounds < 1:
+        parser.error("--rounds: expected a whole number from 1 up")
     load_before = os.getloadavg()[0]
     kernel.adopt_orphans()
     signal.signal(signal.SIGTERM, lambda signum, frame: sys.exit(128 + signum))
@@ -209,17 +212,23 @@ def main() -> None:
     if options.out is not None:
         facts = {
             "date": time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime()),
-            "cores": len(os.sched_getaffinity(0)),
-            "machine": platform.machine(),
-            "python": platform.python_version(),
+            **machine(),
             "load_before": round(load_before, 1),
             "rounds": options.rounds,
             "command": f"python -m benchmarks.restart --rounds {options.rounds}",
         }
         heading = "# Stop to first step again, two workers, small model (ms, medians)\n\n"
         described = "".join(f"- {name}: {value}\n" for name, value in facts.items())
+        options.out.parent.mkdir(parents=True, exist_ok=True)
         options.out.with_suffix(".md").write_text(f"{heading}{described}\n{shown}\n")
         options.out.with_suffix(".json").write_text(json.dumps({**facts, "times_s": times}, indent=1) + "\n")
+        caption = (
+            f"Stop to first step again, two workers, small model; mean of {options.rounds} rounds, {facts['date']}"
+        )
+        try:
+            draw(times, PARTS, WORDS, options.out.with_suffix(".png"), caption)
+        except MissingToolError as missing:
+            print(missing, file=sys.stderr)
 
 
 if __name__ == "__main__":

@@ -5,14 +5,18 @@ Processes come from a fork server that has torch imported, so that a test can re
 
 from __future__ import annotations
 
+import hashlib
 import json
 import multiprocessing
 import os
+import random
 import signal
 import socket
 import sys
 import warnings
 from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -39,6 +43,8 @@ class Job:
     epochs: int = 3
     iterable: bool = False
     loader_processes: int = 0
+    accumulate: int = 1
+    no_sync: bool = True
 
 
 @dataclass(frozen=True)
@@ -54,6 +60,9 @@ class Outcome:
     exit_codes: list[int]
     steps: list[dict[str, Any]]
     digest: str
+    # Fingerprints of everything that a checkpoint keeps, by kind: after resuming, and at the end.
+    begin: dict[str, str]
+    end: dict[str, str]
 
 
 def start(job: Job, num_workers: int, stop: Stop | None = None) -> Outcome:
@@ -80,7 +89,8 @@ def start(job: Job, num_workers: int, stop: Stop | None = None) -> Outcome:
     told = [json.loads((results / f"{rank}.json").read_text()) for rank in range(num_workers)]
     assert len({t["digest"] for t in told}) == 1, "workers end with different parameters"
     steps = [_joined([t["steps"][k] for t in told]) for k in range(len(told[0]["steps"]))]
-    return Outcome(codes, steps, told[0]["digest"])
+    assert all(t["begin"] == told[0]["begin"] for t in told), "workers begin in different states"
+    return Outcome(codes, steps, told[0]["digest"], told[0]["begin"], told[0]["end"])
 
 
 def samples_by_epoch(outcomes: list[Outcome]) -> dict[int, Counter[int]]:
@@ -104,6 +114,7 @@ def _joined(parts: list[dict[str, Any]]) -> dict[str, Any]:
         "lr": parts[0]["lr"],
         "loss": sum(p["loss"] * p["weight"] for p in parts if p["weight"]),
         "samples": [s for p in parts for s in (p["samples"] if p["weight"] else [])],
+        "noise": [p["noise"] for p in parts],
     }
 
 
@@ -126,16 +137,14 @@ def _worker(job: Job, rank: int, num_workers: int, port: int, stop: Stop | None,
     import torch
 
     torch.set_num_threads(1)
-    told: list[dict[str, Any]] = []
-    digest = ""
+    told: dict[str, Any] = {"steps": [], "digest": "", "begin": {}, "end": {}}
     try:
         _train(job, rank, stop, told)
     finally:
-        digest = told.pop()["digest"] if told and "digest" in told[-1] else ""
-        Path(result).write_text(json.dumps({"steps": told, "digest": digest}))
+        Path(result).write_text(json.dumps(told))
 
 
-def _train(job: Job, rank: int, stop: Stop | None, told: list[dict[str, Any]]) -> None:
+def _train(job: Job, rank: int, stop: Stop | None, told: dict[str, Any]) -> None:
     import torch
     import torch.nn.functional as functional
     from torch import nn
@@ -151,25 +160,31 @@ def _train(job: Job, rank: int, stop: Stop | None, told: list[dict[str, Any]]) -
             if job.optimizer == "adamw"
             else torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
         )
+        between: Callable[[], AbstractContextManager[Any]] = nullcontext
         if job.wrap == "overlap":
-            weft.overlap(model, optimizer, tune=False)
+            between = weft.overlap(model, optimizer, tune=False).no_sync
         elif job.wrap == "ddp":
             model = nn.parallel.DistributedDataParallel(model)
+            between = model.no_sync
         scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=30)
         scaler = torch.amp.GradScaler("cpu", enabled=job.scaler, init_scale=256.0, growth_interval=3)
         dataset = Stream(job.num_samples) if job.iterable else Samples(job.num_samples, job.loader_processes > 0)
         size = {"batch_size_per_worker" if job.per_worker else "batch_size": job.batch_size}
         data = run.loader(dataset, num_workers=job.loader_processes, **size)
         run.resume(model=model, optimizer=optimizer, data=data, scheduler=scheduler, scaler=scaler)
+        told["begin"] = _states(model, optimizer, scheduler, scaler)
         for x, y, samples in run.steps(data, epochs=job.epochs):
-            optimizer.zero_grad()
-            loss = functional.cross_entropy(model(x), y)
-            scaler.scale(loss).backward()
-            scaler.step(optimizer)
-            scaler.update()
-            scheduler.step()
+            whole = (run.step + 1) % job.accumulate == 0
+            with between() if job.no_sync and not whole else nullcontext():
+                loss = functional.cross_entropy(model(x), y)
+                scaler.scale(loss / job.accumulate).backward()
+            if whole:
+                scaler.step(optimizer)
+                scaler.update()
+                scheduler.step()
+                optimizer.zero_grad()
             run.log(loss=loss)
-            told.append(
+            told["steps"].append(
                 {
                     "step": run.step,
                     "epoch": data.epoch,
@@ -177,22 +192,42 @@ def _train(job: Job, rank: int, stop: Stop | None, told: list[dict[str, Any]]) -
                     "lr": optimizer.param_groups[0]["lr"],
                     "weight": run.share.weight,
                     "samples": samples.tolist(),
+                    "noise": [float(torch.rand(())), random.random()],
                 }
             )
             if stop == Stop(rank, run.step):
                 os.kill(os.getpid(), signal.SIGTERM)
-        told.append({"digest": _digest(model)})
+        told["end"] = _states(model, optimizer, scheduler, scaler)
+        told["digest"] = told["end"]["parameters"]
 
 
-def _digest(model: Any) -> str:
-    import hashlib
-
+def _states(model: Any, optimizer: Any, scheduler: Any, scaler: Any) -> dict[str, str]:
+    """A fingerprint of each kind of state.  Of buffers only rank 0's are right until the next forward."""
     inner = getattr(model, "module", model)
-    total = hashlib.sha256()
-    for name, value in inner.state_dict().items():
-        if "running" not in name and "tracked" not in name:  # until the next forward only rank 0's are right
-            total.update(value.numpy().tobytes())
-    return total.hexdigest()
+    return {
+        "parameters": _digest({name: value.detach() for name, value in inner.named_parameters()}),
+        "buffers": _digest(dict(inner.named_buffers())),
+        "optimizer": _digest(optimizer.state_dict()),
+        "scheduler": _digest(scheduler.state_dict()),
+        "scaler": _digest(scaler.state_dict()),
+    }
+
+
+def _digest(value: Any) -> str:
+    return hashlib.sha256("".join(_words(value)).encode()).hexdigest()
+
+
+def _words(value: Any) -> Iterator[str]:
+    """Every number in a nest of containers, to the last bit, whatever order they were filled in."""
+    if isinstance(value, dict):
+        for key in sorted(value, key=str):
+            yield f"{key}:"
+            yield from _words(value[key])
+    elif isinstance(value, list | tuple):
+        for inner in value:
+            yield from _words(inner)
+    else:
+        yield repr(value.tolist() if hasattr(value, "tolist") else value)
 
 
 def _sample(index: int, noise: float) -> tuple[Any, int, int]:

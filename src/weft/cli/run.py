@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from weft.core.worker_environment import CHECKPOINT_DIR
+from weft.core.worker_environment import CHECKPOINT_DIR, STALL_S
 from weft.engines.gang import Patience
 from weft.engines.launch import Devices, num_workers_of, script_of
 from weft.engines.output import Console
@@ -30,6 +30,7 @@ def run(
     max_restarts: Annotated[int, typer.Option(min=0, help="Start again after a failure, at most so often.")] = 0,
     grace_s: Annotated[float, typer.Option(min=0, help="Time to save between a stop request and the kill.")] = 120.0,
     hang_s: Annotated[float, typer.Option(min=0, help="How long a worker may stand still, stopped by a signal.")] = 5.0,
+    stall_s: Annotated[float, typer.Option(min=0, help="End the job when no step ends for so long; 0: never.")] = 0.0,
     cold: Annotated[bool, typer.Option("--cold", help="A fresh interpreter per worker instead of a fork.")] = False,
     log_dir: Annotated[Path | None, typer.Option(help="Output to rank<N>.out and .err here, not joined.")] = None,
     outlive: Annotated[bool, typer.Option("--outlive", help="Let workers go on if weft run dies.")] = False,
@@ -50,6 +51,8 @@ def run(
     environment = dict(os.environ)
     if checkpoint_dir is not None:
         environment[CHECKPOINT_DIR] = str(_folder(checkpoint_dir))
+    if stall_s > 0:
+        environment[STALL_S] = str(stall_s)
     job = Run(
         script=script,
         num_workers=num_workers,

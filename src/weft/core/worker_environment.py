@@ -22,6 +22,8 @@ ATTEMPT: Final = "WEFT_ATTEMPT"
 # Seconds a worker waits for the others at start, and in a collective.
 START_TIMEOUT_S: Final = "WEFT_START_TIMEOUT_S"
 COLLECTIVE_TIMEOUT_S: Final = "WEFT_COLLECTIVE_TIMEOUT_S"
+# Seconds without a finished step after which a worker counts as hung; 0 (the default): never.
+STALL_S: Final = "WEFT_STALL_S"
 # Path of the lease server's unix socket on this host, and the device (or cores) the job shares there.
 LEASE: Final = "WEFT_LEASE"
 LEASE_DEVICE: Final = "WEFT_LEASE_DEVICE"

@@ -18,6 +18,7 @@ import time
 from pathlib import Path
 from types import TracebackType
 
+from weft.core.worker_environment import STOPPED_EXIT_CODE, STOPPED_UNSAVED_EXIT_CODE
 from weft.engines.launch import Script
 
 INTERRUPTED = 130  # what shells report for a program ended by SIGINT
@@ -43,6 +44,7 @@ def run(script: Script, report_file: int) -> int:
         return _exit_code(leaving, report_file)
     except KeyboardInterrupt as interrupt:
         _kept.append(interrupt)
+        _mark_as_failed(interrupt)
         report_failure(report_file, "KeyboardInterrupt")
         return INTERRUPTED
     except BaseException as error:
@@ -50,6 +52,7 @@ def run(script: Script, report_file: int) -> int:
         # Before the traceback is printed and the sockets close: the others fail as soon as they do.
         lost_a_connection = isinstance(error, ConnectionError | EOFError)
         report_failure(report_file, f"{type(error).__name__}: {error}".removesuffix(": "), lost_a_connection)
+        _mark_as_failed(error)
         error.__traceback__ = _from_script_on(error.__traceback__)  # torch's own hook looks here, not at its argument
         sys.excepthook(type(error), error, error.__traceback__)
         return 1
@@ -73,6 +76,8 @@ def _exit_code(leaving: SystemExit, report_file: int) -> int:
     code = leaving.code
     if code is None:
         return 0
+    if code not in (0, STOPPED_EXIT_CODE, STOPPED_UNSAVED_EXIT_CODE):
+        _mark_as_failed(leaving)
     if not isinstance(code, int):
         print(code, file=sys.stderr)
         report_failure(report_file, str(code))
@@ -80,6 +85,11 @@ def _exit_code(leaving: SystemExit, report_file: int) -> int:
     if code != 0:
         report_failure(report_file, "")
     return code & 0xFF
+
+
+def _mark_as_failed(error: BaseException) -> None:
+    """As the interpreter does: exit handlers look here for whether to stay for the other workers."""
+    sys.last_type, sys.last_value, sys.last_traceback = type(error), error, error.__traceback__
 
 
 def report_failure(report_file: int, error: str, lost_a_connection: bool = False) -> None:

@@ -3,11 +3,12 @@
 Read the files in the order of a run:
 
     environment.py  who started this worker, and as which of how many
-    joining.py      the process group, the device, the threads;  peers.py  the others, and what all must know
+    joining.py      the process group, the device, the threads;  meeting.py  where the workers find each other
+    peers.py        the others, and what all must know;  watchdog.py  a worker that hangs
     run.py          ``weft.session()``: what the script holds as ``run``
     sampling.py     which sample goes to which worker in which step (pure);  data.py, stream.py  the loaders
     weighting.py    uneven splits;  scaling.py  a batch that grows with the workers
-    stopping.py     being asked to stop;  agreement.py  all stop after the same step
+    stopping.py     being asked to stop;  agreement.py  all stop after the same step;  updates.py  after a whole one
     shards.py       who writes what;  writer.py  beside the training;  checkpoint.py  complete or absent;  manifest.py
     resuming.py     the newest good checkpoint, put back;  rng.py
     channel.py, reports.py, progress.py     telling how it goes, without ever waiting

@@ -7,7 +7,11 @@ them acts on it.
 workers after the same ``step()``, for nothing, and only then they ask each other what it is.  Without it, wishes are
 summed up in a tiny all-reduce every k steps, launched after one step and looked at after the next, so that nobody waits
 for it.  All workers must use the same k: it travels in the same message.  k is chosen so that the all-reduces cost at
-most 0.25 % of the steps, half of what we allow ourselves.
+most 0.25 % of the steps, half of what we allow ourselves; but k steps never take more than about a second, so that a
+stop is seen soon however slow the steps are.
+
+[Note: whole updates]  A script that accumulates gradients over several batches may only stop, or be saved, where the
+optimizer has just been stepped: gradients are in no checkpoint, and the batches they came from count as done.
 """
 
 from __future__ import annotations
@@ -24,11 +28,16 @@ import torch
 
 from weft.overlap.handle import Overlap
 from weft.worker.peers import Peers
+from weft.worker.updates import UpdateCount
 
 _COST_FRACTION = 0.0025
 # However cheap the steps are, a request is seen after this many.
 _MAX_TURN_STEPS = 1000
+# However dear the all-reduces seem, a request is seen after about this long (and not before the next step).
+_MAX_TURN_S = 1.0
 _REMEMBERED = 32
+# A script that never steps its optimizer must be stoppable too.
+_MAX_HELD_STEPS = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +49,9 @@ class Wishes:
 
     def __bool__(self) -> bool:
         return self.stop or self.checkpoint
+
+    def __or__(self, other: Wishes) -> Wishes:
+        return Wishes(self.stop or other.stop, self.checkpoint or other.checkpoint)
 
 
 NOTHING = Wishes()
@@ -143,21 +155,61 @@ class ByTurns:
     def _turn_steps(self) -> int:
         if not self._costs_s or not self._steps_s:
             return 1
-        return turn_steps(statistics.median(self._costs_s), statistics.median(self._steps_s))
+        usual_s, mean_s = statistics.median(self._steps_s), statistics.fmean(self._steps_s)
+        # The mean: what is rare and dear costs too.
+        return turn_steps(statistics.fmean(self._costs_s), usual_s, mean_s)
 
 
-def turn_steps(cost_s: float, step_s: float) -> int:
+def turn_steps(cost_s: float, step_s: float, mean_step_s: float | None = None) -> int:
     """Steps between two all-reduces of ``cost_s`` each, so that they take a small enough part of the time.
 
     >>> turn_steps(cost_s=100e-6, step_s=10e-3)
     4
+    >>> turn_steps(cost_s=100e-3, step_s=0.5)
+    2
     """
-    if step_s <= 0.0:
+    mean_step_s = step_s if mean_step_s is None else mean_step_s
+    if step_s <= 0.0 or mean_step_s <= 0.0:
         return _MAX_TURN_STEPS
-    return min(max(math.ceil(cost_s / (_COST_FRACTION * step_s)), 1), _MAX_TURN_STEPS)
+    affordable = math.ceil(cost_s / (_COST_FRACTION * step_s))
+    soon_enough = math.floor(_MAX_TURN_S / mean_step_s)
+    return max(min(affordable, soon_enough, _MAX_TURN_STEPS), 1)
 
 
-def choose_agreement(peers: Peers, handle: Overlap | None) -> Agreement:
+class AtUpdates:
+    """Holds back what was agreed on until the optimizer has been stepped; see [Note: whole updates]."""
+
+    def __init__(self, inner: Agreement, updates: UpdateCount) -> None:
+        self._inner = inner
+        self._updates = updates
+        self._num_updates = updates.num_updates
+        self._held = NOTHING
+        self._num_held_steps = 0
+
+    def before_step(self, wishes: Wishes) -> None:
+        self._inner.before_step(wishes)
+
+    def after_step(self, wishes: Wishes) -> Wishes:
+        self._held = self._held | self._inner.after_step(wishes)
+        stepped = self._updates.num_updates != self._num_updates or not self._updates.counts
+        self._num_updates = self._updates.num_updates
+        if not self._held:
+            return NOTHING
+        self._num_held_steps += 1
+        if not stepped and self._num_held_steps < _MAX_HELD_STEPS:
+            return NOTHING
+        held, self._held, self._num_held_steps = self._held, NOTHING, 0
+        return held
+
+    def close(self) -> None:
+        self._inner.close()
+
+
+def choose_agreement(peers: Peers, handle: Overlap | None, updates: UpdateCount) -> Agreement:
+    return AtUpdates(_agreement(peers, handle), updates)
+
+
+def _agreement(peers: Peers, handle: Overlap | None) -> Agreement:
     if peers.world_size == 1:
         return Alone()
     # Where looking at the votes would make the host wait for the GPU they are not counted.

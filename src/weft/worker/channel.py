@@ -14,6 +14,8 @@ from typing import Any
 
 _RECONNECT_EVERY_S = 1.0
 _MAX_MESSAGE_BYTES = 1 << 16
+# At one look, so that nobody who sends without end holds up the training.
+_MAX_MESSAGES = 64
 
 
 class Channel:
@@ -44,7 +46,9 @@ class Channel:
         """What has come since the last look; anything that is not a message is ignored."""
         connection = self._connected()
         messages: list[dict[str, Any]] = []
-        while connection is not None:
+        if connection is None:
+            return messages
+        for _ in range(_MAX_MESSAGES):
             try:
                 data = connection.recv(_MAX_MESSAGE_BYTES)
             except BlockingIOError:

@@ -30,7 +30,9 @@ class WorkerEnvironment:
     attempt: int
     start_timeout_s: float
     collective_timeout_s: float
+    stall_s: float
     thread_count_given: bool
+    master_port: int
 
     @property
     def alone(self) -> bool:
@@ -56,6 +58,9 @@ def read_environment(environ: Mapping[str, str]) -> WorkerEnvironment:
             f"WORLD_SIZE is {world_size} but {' and '.join(missing)} is not set: the workers cannot find each other; "
             "start the script with `weft run --workers N` or torchrun"
         )
+    master_port = _number(environ, "MASTER_PORT", 0)
+    if not 0 <= master_port < 1 << 16:
+        raise UsageError(f"the environment says MASTER_PORT={master_port}, expected a port number below 65536")
     checkpoint_dir = environ.get(names.CHECKPOINT_DIR)
     stop_file = environ.get(names.STOP_FILE)
     return WorkerEnvironment(
@@ -71,6 +76,8 @@ def read_environment(environ: Mapping[str, str]) -> WorkerEnvironment:
         attempt=_number(environ, names.ATTEMPT, 0),
         start_timeout_s=_seconds(environ, names.START_TIMEOUT_S, _DEFAULT_START_TIMEOUT_S),
         collective_timeout_s=_seconds(environ, names.COLLECTIVE_TIMEOUT_S, _DEFAULT_COLLECTIVE_TIMEOUT_S),
+        stall_s=_seconds(environ, names.STALL_S, 0.0),
+        master_port=master_port,
         thread_count_given=bool(environ.get("OMP_NUM_THREADS")),
     )
 

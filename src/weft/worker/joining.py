@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import datetime
 import os
-import time
 
 import torch
 import torch.distributed as dist
-from torch._C._distributed_c10d import HashStore, Store
-from torch.distributed.rendezvous import rendezvous
+from torch._C._distributed_c10d import HashStore
 
 from weft.errors import SessionError
 from weft.worker.environment import WorkerEnvironment
+from weft.worker.meeting import meet
 from weft.worker.peers import Peers
-
-_NAMED_AT_MOST = 8
 
 
 def choose_device(environment: WorkerEnvironment) -> torch.device:
@@ -44,7 +41,7 @@ def join(environment: WorkerEnvironment, device: torch.device) -> Peers:
     """Make the process group.  A script that is alone gets one too, so that nothing else has to ask."""
     rank, world_size = environment.rank, environment.world_size
     backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" and dist.is_nccl_available() else "gloo"
-    store = HashStore() if environment.alone else _meet(environment)
+    store = HashStore() if environment.alone else meet(environment)
     dist.init_process_group(
         backend,
         store=store,
@@ -62,36 +59,3 @@ def peers_of_running_group() -> Peers:
     if dist.get_world_size() > 1 and "gloo" not in dist.get_backend_config(group):
         group = dist.new_group(backend="gloo")
     return Peers(dist.get_rank(), dist.get_world_size(), group)
-
-
-def _meet(environment: WorkerEnvironment) -> Store:
-    """The store that all workers have reached; names those that have not."""
-    rank, world_size, limit_s = environment.rank, environment.world_size, environment.start_timeout_s
-    address = f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}"
-    began_s = time.monotonic()
-    timeout = datetime.timedelta(seconds=max(limit_s, 1.0))
-    try:
-        store: Store
-        store, _, _ = next(rendezvous("env://", rank, world_size, timeout=timeout))
-    except dist.DistError as error:
-        raise SessionError(
-            f"worker {rank} of {world_size} waited {time.monotonic() - began_s:.0f} s at {address} and not all workers "
-            f"came ({_first_line(error)}): start all {world_size}, look for the first error in the others' output, and "
-            "check that the address is reachable from every host"
-        ) from error
-    store.set(f"weft/here/{rank}", "1")
-    everybody = [f"weft/here/{other}" for other in range(world_size)]
-    try:
-        store.wait(everybody, timeout)
-    except dist.DistError as error:
-        missing = [other for other, key in enumerate(everybody) if not store.check([key])]
-        named = ", ".join(map(str, missing[:_NAMED_AT_MOST])) + (", ..." if len(missing) > _NAMED_AT_MOST else "")
-        raise SessionError(
-            f"worker {rank} of {world_size} waited {limit_s:.0f} s at {address} for worker(s) {named}: they were not "
-            "started, or failed before they joined; look for the first error in their output"
-        ) from error
-    return store
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).strip().split("\n")[0][:200]

@@ -23,16 +23,22 @@ class ProgressBar:
 
     def show(self, report: StepReport) -> None:
         width = shutil.get_terminal_size().columns
-        self._stream.write("\r\x1b[K" + line_of(report)[: max(width - 1, 1)])
-        self._stream.flush()
-        self._drawn = True
+        self._drawn = self._write("\r\x1b[K" + line_of(report)[: max(width - 1, 1)])
 
     def close(self) -> None:
         """Leave the last line standing."""
         if self._drawn:
-            self._stream.write("\n")
-            self._stream.flush()
+            self._write("\n")
             self._drawn = False
+
+    def _write(self, text: str) -> bool:
+        """Whether the terminal is still there: training goes on without it."""
+        try:
+            self._stream.write(text)
+            self._stream.flush()
+        except OSError:
+            return False
+        return True
 
 
 def line_of(report: StepReport) -> str:

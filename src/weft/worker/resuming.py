@@ -33,7 +33,10 @@ def find_checkpoint(
 
 
 def load_checkpoint(path: Path, registered: Registered) -> Manifest:
-    """Load everything registered from a checkpoint that rank 0 has found good."""
+    """Load everything registered from a checkpoint that rank 0 has found good.
+
+    Others may not have loaded theirs yet on return: sharded state must not be asked for before all have.
+    """
     try:
         text = (path / MANIFEST_NAME).read_bytes()
     except OSError as error:

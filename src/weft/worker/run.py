@@ -33,7 +33,9 @@ from weft.worker.sampling import Share
 from weft.worker.scaling import LinearScaling
 from weft.worker.shards import Registered, capture_own, capture_replicated, register
 from weft.worker.stopping import StopRequest
-from weft.worker.weighting import choose_weighting
+from weft.worker.updates import UpdateCount
+from weft.worker.watchdog import NoWatchdog, Watchdog, start_watchdog
+from weft.worker.weighting import Weighting, choose_weighting
 from weft.worker.writer import CheckpointWriter, Snapshot
 
 _EXIT_PATIENCE_S = 5.0
@@ -81,6 +83,7 @@ class Session:
         self._meter = Meter()
         self._bar: ProgressBar | None = None
         self._total_steps: int | None = None
+        self._watchdog: Watchdog | NoWatchdog = NoWatchdog()
 
     # ---- the way in and out
 
@@ -98,6 +101,7 @@ class Session:
                 self._owns_group = True
                 self._peers = join(environment, self._device)
             self._bar = ProgressBar.for_worker(self.rank, sys.stderr)
+            self._watchdog = start_watchdog(self.rank, self.world_size, environment.stall_s)
             seed_everything(self.seed)
         except BaseException:
             self._close()
@@ -117,6 +121,7 @@ class Session:
             raise SystemExit(STOPPED_EXIT_CODE if saved else STOPPED_UNSAVED_EXIT_CODE)
 
     def _close(self) -> None:
+        self._watchdog.close()
         if self._writer is not None and self._writer.busy:
             self._writer.abandon(_EXIT_PATIENCE_S)
         if self._bar is not None:
@@ -192,10 +197,11 @@ class Session:
         self._data = data
         self._folder = CheckpointFolder(self._checkpoint_dir, self._keep)
         found, token = find_checkpoint(self._folder, peers, secrets.token_hex(4), self._say)
-        self._writer = CheckpointWriter(self._folder, peers, token)
+        self._writer = CheckpointWriter(self._folder, peers.again(), token)
         if found is None:
             return False
         manifest = load_checkpoint(found, self._registered)
+        peers.all_gather(manifest.step)  # nobody asks the others for state that they have not loaded yet
         if data is not None:
             if manifest.data is None:
                 raise InputError(f"the checkpoint {found} has no position in the data: it was saved without data=")
@@ -217,6 +223,9 @@ class Session:
                 raise UsageError(
                     f"run.log({name}=...) was given a tensor of {value.numel()} elements, expected one number"
                 )
+            if not hasattr(value, "__float__"):
+                raise UsageError(f"run.log({name}=...) was given a {type(value).__name__}, expected one number")
+        self._watchdog.alive()
         self._meter.log(metrics)
 
     def checkpoint(self) -> None:
@@ -243,13 +252,29 @@ class Session:
     # ---- the loop
 
     def _steps(self, data: SessionLoader, epochs: int | None, max_steps: int | None) -> Iterator[Any]:
-        peers = self._need_peers()
         registered = self._registered or Registered()
-        handle = registered.handles[0] if registered.handles else None
+        updates = UpdateCount(registered.optimizers.values())
         weighting = choose_weighting(
-            list(registered.models.values()), registered.handles, data.may_be_uneven, peers.world_size
+            list(registered.models.values()), registered.handles, data.may_be_uneven, self.world_size, updates
         )
-        agreement = choose_agreement(peers, handle)
+        try:
+            yield from self._walk(data, epochs, max_steps, registered, weighting, updates)
+        finally:  # also when the script leaves the loop by itself
+            self._watchdog.pause()
+            weighting.close()
+            updates.close()
+
+    def _walk(
+        self,
+        data: SessionLoader,
+        epochs: int | None,
+        max_steps: int | None,
+        registered: Registered,
+        weighting: Weighting,
+        updates: UpdateCount,
+    ) -> Iterator[Any]:
+        handle = registered.handles[0] if registered.handles else None
+        agreement = choose_agreement(self._need_peers(), handle, updates)
         optimizers, schedulers = registered.optimizers.values(), registered.others.values()
         self._start_generators()
         self._total_steps = _total_steps(data, epochs, max_steps)
@@ -259,6 +284,7 @@ class Session:
             self._say(
                 f"this run had finished at step {self.step}: ask for more epochs, or empty {self._checkpoint_dir}"
             )
+        self._watchdog.step_done(self.step)
         while not done:
             was_at = data.position
             for share, batch in data.batches(data.epoch, data.position):
@@ -269,6 +295,7 @@ class Session:
                 agreement.before_step(self._wishes())
                 yield _moved(batch, self._device)
                 self.step += 1
+                self._watchdog.step_done(self.step)
                 data.position += share.num_global
                 self._report(data, share, handle)
                 agreed = agreement.after_step(self._wishes())
@@ -277,6 +304,7 @@ class Session:
                     self._writer.raise_error()
                 if agreed.checkpoint and not agreed.stop and not done:
                     self._save(data, beside=True)
+                    self._watchdog.step_done(self.step)
                 if agreed.stop and not done:
                     agreement.close()
                     self._save(data, beside=False)
@@ -344,6 +372,7 @@ class Session:
         self._saved_s = time.monotonic()
         if self._writer is None or self._registered is None:
             return
+        self._watchdog.pause()  # a disk may be slow
         self._writer.finish()
         if self._saved_step == self.step and not (finished and not self._resumed_finished):
             return

@@ -22,6 +22,8 @@ class Share:
     start: int
     stop: int
     num_global: int
+    # Whether every worker has at least one sample of this batch.
+    reaches_all: bool = True
 
     @property
     def num_samples(self) -> int:
@@ -41,7 +43,7 @@ def share_of(num_samples: int, rank: int, world_size: int) -> Share:
     """
     each, odd = divmod(num_samples, world_size)
     start = rank * each + min(rank, odd)
-    return Share(start, start + each + (rank < odd), num_samples)
+    return Share(start, start + each + (rank < odd), num_samples, each > 0)
 
 
 def batch_sizes(num_samples: int, batch_size: int, position: int, drop_last: bool) -> Iterator[int]:

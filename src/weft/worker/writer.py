@@ -35,12 +35,15 @@ class Snapshot:
 
 
 class CheckpointWriter:
-    """One checkpoint at a time; every worker has one, and calls it in the same order as the others."""
+    """One checkpoint at a time; every worker has one, and calls it in the same order as the others.
+
+    ``peers`` must be on a group that nobody else uses.  It is made before training begins: making a group waits for
+    every worker, also for one that has died meanwhile.
+    """
 
     def __init__(self, folder: CheckpointFolder, peers: Peers, token: str) -> None:
         self._folder = folder
-        self._training_peers = peers
-        self._peers: Peers | None = None
+        self._peers = peers
         self._token = token
         self._thread: threading.Thread | None = None
         self._error: CheckpointError | None = None
@@ -52,15 +55,13 @@ class CheckpointWriter:
     def write(self, snapshot: Snapshot, *, beside: bool) -> None:
         """Write now, or beside the training."""
         self.finish()
-        if self._peers is None:
-            self._peers = self._training_peers.again()
         if beside:
             self._thread = threading.Thread(
-                target=self._write_beside, args=(snapshot, self._peers), name="weft-checkpoint", daemon=True
+                target=self._write_beside, args=(snapshot,), name="weft-checkpoint", daemon=True
             )
             self._thread.start()
         else:
-            self._write(snapshot, self._peers)
+            self._write(snapshot)
 
     def finish(self) -> None:
         """Wait for what is being written; raise what went wrong with it."""
@@ -79,18 +80,18 @@ class CheckpointWriter:
             error, self._error = self._error, None
             raise error
 
-    def _write_beside(self, snapshot: Snapshot, peers: Peers) -> None:
+    def _write_beside(self, snapshot: Snapshot) -> None:
         os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICENESS)
         try:
-            self._write(snapshot, peers)
+            self._write(snapshot)
         except CheckpointError as error:
             self._error = error
         except Exception as error:
             self._error = CheckpointError(f"the checkpoint of step {snapshot.manifest.step} was not written: {error}")
             self._error.__cause__ = error
 
-    def _write(self, snapshot: Snapshot, peers: Peers) -> None:
-        step = snapshot.manifest.step
+    def _write(self, snapshot: Snapshot) -> None:
+        step, peers = snapshot.manifest.step, self._peers
         aside = self._folder.aside(step, self._token)
         files: list[FileEntry] = []
         failure = ""

@@ -1,0 +1,217 @@
+"""``weft.session()`` in one process: reports, the progress bar, and input that cannot be right."""
+
+from __future__ import annotations
+
+import errno
+import io
+import json
+import os
+import socket
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch.utils.data import IterableDataset
+
+import weft
+import weft.worker.reports
+from weft.errors import CheckpointError, InputError, UsageError
+from weft.worker.progress import ProgressBar
+from weft.worker.reports import StepReport
+
+REPORT = StepReport(None, 0, 0, 1, 5, 10, 0, step_s=0.01, exposed_s=0.0, samples_per_s=100.0)
+
+
+@pytest.fixture(autouse=True)
+def _alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_PORT", "MASTER_ADDR"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("WEFT_CHECKPOINT_DIR", str(tmp_path / "checkpoints"))
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    monkeypatch.setattr(weft.worker.reports, "_REPORT_EVERY_S", 0.0)
+
+
+def train(
+    *,
+    width: int = 4,
+    dataset: Any = None,
+    max_steps: int = 50,
+    each_step: Callable[[Any], None] = lambda run: None,
+) -> int:
+    """A whole small run; how many steps it made in the end."""
+    with weft.session() as run:
+        model = torch.nn.Linear(1, width)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+        data = run.loader(torch.arange(20.0).view(20, 1) if dataset is None else dataset, batch_size=4)
+        run.resume(model=model, optimizer=optimizer, data=data)
+        for x in run.steps(data, max_steps=max_steps):
+            optimizer.zero_grad()
+            loss = model(x.float().view(-1, 1)).square().mean()
+            loss.backward()
+            optimizer.step()
+            run.log(loss=loss)
+            each_step(run)
+        return run.step
+
+
+def controller(path: Path) -> socket.socket:
+    listening = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+    listening.bind(str(path))
+    return listening
+
+
+# ---- reports
+
+
+def test_training_does_not_wait_for_a_controller_that_is_not_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("WEFT_CHANNEL", str(tmp_path / "nobody"))
+    assert train() == 50
+
+
+def test_training_does_not_wait_for_a_controller_that_never_reads(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("WEFT_CHANNEL", str(tmp_path / "channel"))
+    dropped: list[int] = []
+    with controller(tmp_path / "channel") as deaf:
+        deaf.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1)
+        assert train(max_steps=600, each_step=lambda run: dropped.append(run._channel.num_dropped)) == 600
+    assert dropped[-1] > 0, "the socket took everything: the test has shown nothing"
+
+
+def test_training_goes_on_when_the_controller_goes_and_is_heard_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("WEFT_CHANNEL", str(tmp_path / "channel"))
+    monkeypatch.setenv("WEFT_JOB_ID", "job-7")
+    listening = controller(tmp_path / "channel")
+    heard: list[dict[str, Any]] = []
+
+    def leave_after_20(run: Any) -> None:
+        if run.step == 20:
+            heard.append(json.loads(listening.recv(1 << 16)))
+            listening.close()
+            os.unlink(tmp_path / "channel")
+
+    assert train(each_step=leave_after_20) == 50
+    assert (heard[0]["kind"], heard[0]["job_id"], heard[0]["step"]) == ("step", "job-7", 1)
+    assert {"step_s", "exposed_s", "samples_per_s", "total_steps", "metrics"} <= heard[0].keys()
+    assert heard[0]["metrics"].keys() == {"loss"}
+
+
+def test_what_is_no_number_is_refused_whether_or_not_anybody_listens() -> None:
+    with weft.session() as run, pytest.raises(UsageError, match=r"run\.log\(phase=\.\.\.\) was given a str"):
+        run.log(phase="train")
+    with weft.session() as run, pytest.raises(UsageError, match="tensor of 2 elements"):
+        run.log(loss=torch.zeros(2))
+
+
+# ---- the progress bar
+
+
+@pytest.fixture
+def terminal() -> Iterator[tuple[int, Any]]:
+    ours, theirs = os.openpty()
+    with open(theirs, "w") as stream:
+        yield ours, stream
+    os.close(ours)
+
+
+def test_the_bar_is_drawn_by_worker_0_on_a_terminal_and_by_nobody_else(terminal: tuple[int, Any]) -> None:
+    assert ProgressBar.for_worker(0, terminal[1]) is not None
+    assert ProgressBar.for_worker(1, terminal[1]) is None
+    assert ProgressBar.for_worker(0, io.StringIO()) is None
+
+
+def test_a_run_on_a_terminal_draws_and_one_elsewhere_does_not(
+    terminal: tuple[int, Any], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    train(max_steps=3)
+    assert "samples/s" not in capsys.readouterr().err
+    ours, stream = terminal
+    monkeypatch.setattr(sys, "stderr", stream)
+    train(max_steps=6)
+    os.set_blocking(ours, False)
+    assert b"step 6/6" in os.read(ours, 1 << 16)
+
+
+class Gone(io.StringIO):
+    """A terminal that has been closed."""
+
+    def isatty(self) -> bool:
+        return True
+
+    def write(self, text: str) -> int:
+        raise OSError(errno.EIO, "Input/output error")
+
+
+def test_a_terminal_that_is_closed_does_not_end_the_training() -> None:
+    bar = ProgressBar.for_worker(0, Gone())
+    assert bar is not None
+    bar.show(REPORT)
+    bar.close()
+
+
+# ---- input that cannot be right
+
+
+def checkpoints(path: Path) -> list[str]:
+    return sorted(str(file.relative_to(path)) for file in path.rglob("*") if ".lock" not in file.name)
+
+
+def test_a_checkpoint_of_another_model_names_the_parameter_and_stays_as_it_was(tmp_path: Path) -> None:
+    train(max_steps=5)
+    before = checkpoints(tmp_path)
+    with pytest.raises(CheckpointError, match=r"weight is float32\[4, 1\] in the checkpoint and float32\[5, 1\]"):
+        train(width=5)
+    assert checkpoints(tmp_path) == before
+    assert train(max_steps=8) == 8
+
+
+def test_a_checkpoint_of_a_newer_weft_is_refused_and_stays_as_it_was(tmp_path: Path) -> None:
+    train(max_steps=5)
+    manifest = tmp_path / "checkpoints" / "step-000000000005" / "manifest.json"
+    text = json.dumps({**json.loads(manifest.read_text()), "format": 99})
+    manifest.write_text(text)
+    with pytest.raises(CheckpointError, match=r"format 99, this weft reads up to \d+"):
+        train()
+    assert manifest.read_text() == text
+
+
+def test_a_folder_that_cannot_be_written_is_refused_before_the_first_step(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").write_text("mine")
+    monkeypatch.setenv("WEFT_CHECKPOINT_DIR", str(tmp_path / "file" / "below"))
+    made: list[int] = []
+    with pytest.raises(CheckpointError, match="cannot be written"):
+        train(each_step=lambda run: made.append(run.step))
+    assert made == []
+    assert (tmp_path / "file").read_text() == "mine"
+
+
+class Nothing(IterableDataset[int]):
+    def __iter__(self) -> Iterator[int]:
+        return iter(())
+
+
+@pytest.mark.parametrize(("dataset", "says"), [([], "dataset is empty"), (Nothing(), "yielded nothing in epoch 0")])
+def test_nothing_to_train_on_is_said_instead_of_looping(dataset: Any, says: str) -> None:
+    with pytest.raises(InputError, match=says):
+        train(dataset=dataset)
+
+
+def test_a_run_can_be_walked_epoch_by_epoch() -> None:
+    with weft.session() as run:
+        model = torch.nn.Linear(1, 1)
+        data = run.loader(torch.arange(20.0).view(20, 1), batch_size=4)
+        run.resume(model=model, data=data)
+        for epoch in range(3):
+            for _ in run.steps(data, epochs=epoch + 1):
+                pass
+            assert run.step == 5 * (epoch + 1)

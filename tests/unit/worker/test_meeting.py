@@ -1,0 +1,62 @@
+"""Workers that cannot find each other say who is missing, and why, in time."""
+
+from __future__ import annotations
+
+import os
+import socket
+
+import pytest
+
+from weft.errors import SessionError, UsageError
+from weft.worker.environment import read_environment
+from weft.worker.meeting import meet
+
+# Left open: torch still waits for an answer, and would tell at length that there will be none.
+_LISTENING: list[socket.socket] = []
+
+
+@pytest.fixture
+def port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def say_where(patch: pytest.MonkeyPatch, rank: int, world_size: int, port: int) -> None:
+    values = {"RANK": rank, "WORLD_SIZE": world_size, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+    for name, value in {**values, "WEFT_START_TIMEOUT_S": 1}.items():
+        patch.setenv(name, str(value))
+    patch.delenv("TORCHELASTIC_USE_AGENT_STORE", raising=False)
+
+
+def test_missing_workers_are_named_when_time_is_up(monkeypatch: pytest.MonkeyPatch, port: int) -> None:
+    say_where(monkeypatch, 0, 3, port)
+    with pytest.raises(SessionError, match=r"waited 1 s for worker\(s\) 1, 2: they were not started, or failed"):
+        meet(read_environment(os.environ))
+
+
+def test_a_missing_worker_0_is_named_by_the_others(monkeypatch: pytest.MonkeyPatch, port: int) -> None:
+    say_where(monkeypatch, 1, 2, port)
+    with pytest.raises(SessionError, match=r"nobody listens there \(Connection refused\); worker 0 opens it"):
+        meet(read_environment(os.environ))
+
+
+def test_a_taken_port_is_said_to_be_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.create_server(("", 0)) as other:
+        taken = other.getsockname()[1]
+        say_where(monkeypatch, 0, 2, taken)
+        with pytest.raises(SessionError, match=rf"port {taken} is taken by another program.*set MASTER_PORT"):
+            meet(read_environment(os.environ))
+
+
+def test_another_program_at_the_port_does_not_make_a_worker_wait_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    _LISTENING.append(socket.create_server(("127.0.0.1", 0)))
+    say_where(monkeypatch, 1, 2, _LISTENING[0].getsockname()[1])
+    with pytest.raises(SessionError, match="does not answer as worker 0 would"):
+        meet(read_environment(os.environ))
+
+
+@pytest.mark.parametrize("port", ["x", "70000", "-1"])
+def test_a_port_that_is_none_is_refused(port: str) -> None:
+    with pytest.raises(UsageError, match="MASTER_PORT"):
+        read_environment({"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port})
