@@ -6,6 +6,10 @@
     ├── OverlapError              1   ``weft.overlap`` was used in a way that would give wrong numbers
     ├── SessionError              1   ``weft.session`` cannot start or go on (a worker is missing, ...)
     │   └── CheckpointError       1   a checkpoint cannot be written or read
+    ├── StoreError                1   the journal cannot be opened, read or written
+    ├── EngineError               1   workers cannot be started or watched on this machine
+    ├── ControllerError           1   the controller refused, or gave an answer that makes no sense
+    │   └── NoControllerError     4   no controller answers
     └── MissingToolError          3   the machine lacks something (root, iproute2, an optional package)
 
 Every message says what happened, what was expected and what to do next.  This module imports nothing, so
@@ -49,6 +53,24 @@ class SessionError(WeftError):
 
 class CheckpointError(SessionError):
     """A checkpoint could not be written or read.  The last complete one is as it was."""
+
+
+class StoreError(WeftError):
+    """The journal cannot be opened, read or written.  What was acknowledged before is as it was."""
+
+
+class EngineError(WeftError):
+    """Workers cannot be started or watched on this machine."""
+
+
+class ControllerError(WeftError):
+    """The controller refused, or gave an answer that makes no sense."""
+
+
+class NoControllerError(ControllerError):
+    """No controller answers."""
+
+    exit_code = 4
 
 
 class MissingToolError(WeftError):

@@ -1,20 +1,14 @@
 """What the controller knows.  Changed by ``reducer.reduce`` and by nothing else.
 
-PENDING ----> RUNNING ----> COMPLETED
-   ^  |          |  |-----> FAILED
-   |  |          v
-   |  |       STOPPING ---> CANCELLED, COMPLETED, FAILED
-   |  |          |
-   |  `----------|--------> CANCELLED
-   `-------------'
+Where a job can go from where it is stands in ``transitions.py``.
 """
 
 from __future__ import annotations
 
 import enum
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from weft.control.job_table import JobTable
 from weft.core.cluster import Cluster
 from weft.core.job import JobSpec, Launch
 
@@ -34,14 +28,23 @@ class JobState(enum.Enum):
 
     @property
     def is_final(self) -> bool:
-        return self in (JobState.COMPLETED, JobState.FAILED, JobState.CANCELLED)
+        return self in _FINAL
 
 
-@dataclass(frozen=True, slots=True)
+_FINAL = frozenset({JobState.COMPLETED, JobState.FAILED, JobState.CANCELLED})
+
+
+@dataclass(frozen=True)
 class Job:
-    """One job as the controller sees it."""
+    """One job as the controller sees it.
+
+    What it holds (``devices``, ``partner``, ``fills``) belongs to the present attempt; what the last decision gave it
+    (``wanted...``) may differ while workers are on their way out.  Without slots: see ``draft.altered``.
+    """
 
     spec: JobSpec
+    number: int = 0
+    """Place in the order of submission."""
     total_steps: int | None = None
     title: str = ""
     launch: Launch | None = None
@@ -50,18 +53,30 @@ class Job:
     """The present or last attempt; 0 before the first."""
     devices: tuple[int, ...] = ()
     """Held by the present attempt, until its last worker is gone."""
+    partner: str | None = None
+    """The job whose present attempt holds the same devices; always mutual."""
+    fills: bool = False
+    """Whether it only runs in the gaps of its partner."""
     wanted: tuple[int, ...] = ()
     """What the last decision gave it; it moves there when those devices are free."""
-    partner: str | None = None
-    fills: bool = False
+    wanted_partner: str | None = None
+    wanted_fills: bool = False
     is_cancelled: bool = False
+    is_killed: bool = False
+    """The present attempt was not only asked to leave: it is being killed (second cancel, failed node)."""
     num_restarts: int = 0
     """Starts after the first, of any kind."""
     num_failures: int = 0
     """Attempts that failed by themselves; compared with ``launch.max_restarts``."""
+    num_losses: int = 0
+    """Attempts in a row that went away without having been asked and without having got further."""
+    lost_at_step: int = 0
+    """The furthest step of the attempts that were lost; whoever gets beyond it makes progress."""
     submitted_s: float = 0.0
     started_s: float | None = None
     """When its first workers were ordered."""
+    workers_since_s: float | None = None
+    """When the workers of the present attempt began to exist; None while they are only ordered."""
     finished_s: float | None = None
     changed_s: float = 0.0
     """When it got its present devices, or lost its last ones, or was submitted."""
@@ -85,7 +100,8 @@ class State:
     """Everything; jobs in order of submission."""
 
     cluster: Cluster
-    jobs: Mapping[str, Job] = field(default_factory=dict)
+    jobs: JobTable = field(default_factory=JobTable)
     now_s: float = 0.0
     """Time of the last event; never runs backwards, whatever the clock does."""
     num_events: int = 0
+    """Events so far; the n-th event has the id n, in the journal and in every message about it."""

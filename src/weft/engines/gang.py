@@ -58,6 +58,7 @@ class Outcome:
     failures: tuple[Failure, ...] = ()
     stopped: bool = False
     report: tuple[str, ...] = ()
+    last_words: str = ""  # the last line on stderr of the worker that failed first
 
 
 class Member:
@@ -123,15 +124,18 @@ class Gang:
         *,
         patience: Patience = Patience(),  # noqa: B008 - frozen
         log_dir: Path | None = None,
+        on_started: Callable[[Sequence[int]], None] = lambda pids: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._pool = pool
         self._console = console
         self._patience = patience
         self._clock = clock
+        self._on_started = on_started  # called once, with their pids, when all workers exist
         self._selector = selectors.DefaultSelector()
         self._started_s = clock()
         self._members: list[Member] = []
+        self._all_started = False
         self._failures: dict[int, Failure] = {}
         self._stop_signal: int | None = None
         self._ending = False  # a failure has been noticed and the others are being ended
@@ -172,12 +176,20 @@ class Gang:
         member = next((member for member in self._members if member.started is started), None)
         if member is None:
             return
+        if not self._all_started:
+            self._note_start()
         if not member.alive:
             self._note_exit(member)
         elif member.started.paused:
             member.paused_at_s = self._clock()
         else:
             member.paused_at_s = None
+
+    def _note_start(self) -> None:
+        pids = [member.started.pid for member in self._members if member.started.pid is not None]
+        if len(pids) == len(self._members):
+            self._all_started = True
+            self._on_started(pids)
 
     def _note_exit(self, member: Member) -> None:
         while member.read(member.started.report):
@@ -258,14 +270,16 @@ class Gang:
         if self._failures:
             failures = tuple(self._failures.values())
             cause = root_cause(failures)
+            stderr_tail = self._members[cause.rank].stderr_tail()
             report = explain(
                 failures,
-                stderr_tail=self._members[cause.rank].stderr_tail(),
+                stderr_tail=stderr_tail,
                 num_workers=len(self._members),
                 ran_s=cause.time_s - self._started_s,
             )
             stopped = self._stop_signal is not None
-            return Outcome(cause.exit_code, failures, stopped=stopped, report=tuple(report))
+            last_words = next((line for line in reversed(stderr_tail) if line.strip()), "")
+            return Outcome(cause.exit_code, failures, stopped, tuple(report), last_words)
         if codes == {0}:
             return Outcome(0)
         if codes <= {0, STOPPED_EXIT_CODE}:

@@ -5,9 +5,11 @@ from __future__ import annotations
 import ctypes
 import os
 import signal
+from dataclasses import dataclass
 from pathlib import Path
 
 PR_SET_PDEATHSIG = 1
+PR_SET_NAME = 15
 PR_SET_CHILD_SUBREAPER = 36
 
 
@@ -23,7 +25,12 @@ def adopt_orphans() -> None:
     _prctl(PR_SET_CHILD_SUBREAPER, 1)
 
 
-def _prctl(option: int, value: int) -> None:
+def rename(name: str) -> None:
+    """The name that ``ps`` and ``top`` show for this process; a fork would bear its parent's."""
+    _prctl(PR_SET_NAME, ctypes.create_string_buffer(name.encode()[:15]))
+
+
+def _prctl(option: int, value: int | ctypes.Array[ctypes.c_char]) -> None:
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.prctl(option, value, 0, 0, 0) != 0:
         number = ctypes.get_errno()
@@ -37,10 +44,7 @@ def num_threads() -> int:
 
 def descendants(pid: int) -> list[int]:
     """All living processes below ``pid``, children first."""
-    children: dict[int, list[int]] = {}
-    for entry in os.scandir("/proc"):
-        if entry.name.isdigit() and (parent := _parent(int(entry.name))) is not None:
-            children.setdefault(parent, []).append(int(entry.name))
+    children = _children_by_parent()
     found: list[int] = []
     layer = children.get(pid, [])
     while layer:
@@ -49,14 +53,44 @@ def descendants(pid: int) -> list[int]:
     return found
 
 
+def children(pid: int) -> list[int]:
+    """The living processes whose parent is ``pid``."""
+    return _children_by_parent().get(pid, [])
+
+
+def _children_by_parent() -> dict[int, list[int]]:
+    children: dict[int, list[int]] = {}
+    for entry in os.scandir("/proc"):
+        if entry.name.isdigit() and (parent := _parent(int(entry.name))) is not None:
+            children.setdefault(parent, []).append(int(entry.name))
+    return children
+
+
 def _parent(pid: int) -> int | None:
+    found = standing(pid)
+    return None if found is None else found.parent
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """Where a living process stands among the others."""
+
+    parent: int
+    session: int
+    start_ticks: int  # since the machine was started: tells two processes of one pid apart
+
+
+def standing(pid: int) -> Standing | None:
+    """What the kernel says of a process; None when it has ended, even if nobody has waited for it yet."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
     except (FileNotFoundError, ProcessLookupError):
         return None
     # The name stands in brackets and may itself hold brackets and blanks: fields are counted from the last one.
-    state, parent = stat[stat.rindex(")") + 2 :].split()[:2]
-    return None if state in "ZX" else int(parent)
+    fields = stat[stat.rindex(")") + 2 :].split()
+    if fields[0] in "ZX":
+        return None
+    return Standing(parent=int(fields[1]), session=int(fields[3]), start_ticks=int(fields[19]))
 
 
 def sweep() -> None:

@@ -21,6 +21,7 @@ class Script:
     args: tuple[str, ...] = ()
     is_module: bool = False
     cwd: str = "."
+    is_command: bool = False  # not for Python: ``target`` is a program, looked for in PATH
 
     def __str__(self) -> str:
         return f"-m {self.target}" if self.is_module else self.target
@@ -37,6 +38,7 @@ class Worker:
     script: Script
     environment: dict[str, str]
     cores: tuple[int, ...]
+    fresh: bool = False  # wants an interpreter of its own even where a fork would be faster
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -46,9 +48,12 @@ class Worker:
         script = document["script"]
         return Worker(
             rank=document["rank"],
-            script=Script(script["target"], tuple(script["args"]), script["is_module"], script["cwd"]),
+            script=Script(
+                script["target"], tuple(script["args"]), script["is_module"], script["cwd"], script["is_command"]
+            ),
             environment=dict(document["environment"]),
             cores=tuple(document["cores"]),
+            fresh=document["fresh"],
         )
 
 
@@ -139,10 +144,24 @@ def gang(
     environment: Mapping[str, str],
     attempt: int = 0,
 ) -> list[Worker]:
+    """The workers of one attempt that has the machine to itself."""
+    cores_by_rank = [devices.cores_of(rank, num_workers) for rank in range(num_workers)]
+    return placed_gang(script, cores_by_rank=cores_by_rank, port=port, environment=environment, attempt=attempt)
+
+
+def placed_gang(
+    script: Script,
+    *,
+    cores_by_rank: Sequence[tuple[int, ...]],
+    port: int,
+    environment: Mapping[str, str],
+    attempt: int = 0,
+    fresh: bool = False,
+) -> list[Worker]:
     """The workers of one attempt. Names are torchrun's, so that a script cannot tell the difference."""
     workers = []
-    for rank in range(num_workers):
-        cores = devices.cores_of(rank, num_workers)
+    num_workers = len(cores_by_rank)
+    for rank, cores in enumerate(cores_by_rank):
         own = {
             "RANK": str(rank),
             "LOCAL_RANK": str(rank),
@@ -159,5 +178,5 @@ def gang(
         }
         # A choice of the user's goes first: threads for their cores, and a network that is not the loopback's.
         defaults = {"OMP_NUM_THREADS": str(len(cores)), "GLOO_SOCKET_IFNAME": "lo"}
-        workers.append(Worker(rank, script, {**defaults, **environment, **own}, cores))
+        workers.append(Worker(rank, script, {**defaults, **environment, **own}, cores, fresh))
     return workers

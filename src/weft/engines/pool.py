@@ -24,7 +24,7 @@ from typing import Any, NoReturn
 
 from weft.engines import kernel, messages
 from weft.engines.launch import SERVES_WORKERS, Worker
-from weft.engines.script import leave, run
+from weft.engines.script import leave, report_failure, run
 
 # torch.optim loads torch._dynamo with the first optimizer of a process (1.4 s of a cold start).
 PRELOADED = (
@@ -35,6 +35,8 @@ PRELOADED = (
     "weft.overlap",
     "weft.worker",
 )
+
+NOT_EXECUTABLE, NOT_FOUND = 126, 127  # what shells leave with when they cannot start a program
 
 INHERITED = "WEFT_INHERITED_FILE"  # tells a worker the number of the file it was started with, if any
 
@@ -70,9 +72,9 @@ class Pool:
         self._selector = selectors.DefaultSelector()
         self._wake, self._waker = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
 
-    def serve(self) -> None:
+    def serve(self, preloaded: Iterable[str] = PRELOADED) -> None:
         kernel.adopt_orphans()
-        reason = preload(PRELOADED) if self._warm else ""
+        reason = preload(preloaded) if self._warm else ""
         self._warm = self._warm and not reason
         signal.signal(signal.SIGCHLD, lambda signum, frame: None)  # a handler, so that the pipe is written to
         signal.set_wakeup_fd(self._waker, warn_on_full_buffer=False)
@@ -140,7 +142,9 @@ class Pool:
                 os.set_inheritable(files[3], True)
             os.chdir(worker.script.cwd)
             os.sched_setaffinity(0, worker.cores)
-            if not self._warm:
+            if worker.script.is_command:
+                _exec_command(worker, report_file)
+            if worker.fresh or not self._warm:
                 _exec(worker, report_file)
             os.environ.clear()
             os.environ.update(worker.environment)
@@ -202,6 +206,17 @@ def _exec(worker: Worker, report_file: int) -> NoReturn:
     kind = "module" if script.is_module else "file"
     command = [sys.executable, "-m", "weft.engines.script", str(report_file), kind, script.target, *script.args]
     os.execve(sys.executable, command, {"PYTHONUNBUFFERED": "1", **worker.environment})
+
+
+def _exec_command(worker: Worker, report_file: int) -> NoReturn:
+    program = worker.script.target
+    try:
+        os.execvpe(program, [program, *worker.script.args], {"PYTHONUNBUFFERED": "1", **worker.environment})
+    except OSError as error:
+        words = f"{program} cannot be started ({error.strerror}): expected a program in PATH, or the path of one"
+        report_failure(report_file, words)
+        print(words, file=sys.stderr, flush=True)
+        os._exit(NOT_FOUND if isinstance(error, FileNotFoundError) else NOT_EXECUTABLE)
 
 
 def _renew_what_a_fork_copies(environment: dict[str, str]) -> None:

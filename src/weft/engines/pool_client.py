@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import itertools
 import os
+import signal
 import socket
 import subprocess
 import sys
+import traceback
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 from weft.engines import kernel, messages
 from weft.engines.launch import Worker
+from weft.engines.pool import Pool
 from weft.errors import WeftError
 
 
@@ -34,12 +37,38 @@ class StartedWorker:
     paused: bool = False
 
 
+class PoolProcess(Protocol):
+    """What a pool's owner needs of its process."""
+
+    returncode: int | None
+
+    def wait(self) -> int: ...
+    def kill(self) -> None: ...
+
+
+@dataclass
+class ForkedPool:
+    """A pool that is a fork of this process."""
+
+    pid: int
+    returncode: int | None = None
+
+    def wait(self) -> int:
+        if self.returncode is None:
+            self.returncode = os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
+        return self.returncode
+
+    def kill(self) -> None:
+        if self.returncode is None:
+            kernel.kill(self.pid, signal.SIGKILL)
+
+
 @dataclass
 class PoolClient:
     """One pool process and the workers in it."""
 
     channel: socket.socket
-    process: subprocess.Popen[bytes]
+    process: PoolProcess
     ready: bool = False
     cold_because: str = ""
     workers: dict[int, StartedWorker] = field(default_factory=dict)  # those not known to have ended
@@ -63,6 +92,27 @@ class PoolClient:
                 start_new_session=True,  # Ctrl-C goes to the supervisor, which decides what it means
             )
         return PoolClient(ours, process)
+
+    @staticmethod
+    def fork(*, warm: bool) -> PoolClient:
+        """A pool that is a fork of this process, which has imported what there is to import and has no threads."""
+        ours, theirs = socket.socketpair()
+        pid = os.fork()
+        if pid == 0:
+            code = 1
+            try:
+                ours.close()  # its end tells the pool that we are gone
+                signal.set_wakeup_fd(-1)
+                for signum in (signal.SIGTERM, signal.SIGUSR1):
+                    signal.signal(signum, signal.SIG_DFL)
+                Pool(theirs, warm=warm, outlive=False).serve(preloaded=())
+                code = 0
+            except BaseException:
+                traceback.print_exc()
+            finally:
+                os._exit(code)
+        theirs.close()
+        return PoolClient(ours, ForkedPool(pid))
 
     def start(
         self, worker: Worker, files: tuple[int, int] | None = None, inherited: Sequence[int] = ()

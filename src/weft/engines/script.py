@@ -43,13 +43,13 @@ def run(script: Script, report_file: int) -> int:
         return _exit_code(leaving, report_file)
     except KeyboardInterrupt as interrupt:
         _kept.append(interrupt)
-        _report(report_file, "KeyboardInterrupt")
+        report_failure(report_file, "KeyboardInterrupt")
         return INTERRUPTED
     except BaseException as error:
         _kept.append(error)
         # Before the traceback is printed and the sockets close: the others fail as soon as they do.
         lost_a_connection = isinstance(error, ConnectionError | EOFError)
-        _report(report_file, f"{type(error).__name__}: {error}".removesuffix(": "), lost_a_connection)
+        report_failure(report_file, f"{type(error).__name__}: {error}".removesuffix(": "), lost_a_connection)
         error.__traceback__ = _from_script_on(error.__traceback__)  # torch's own hook looks here, not at its argument
         sys.excepthook(type(error), error, error.__traceback__)
         return 1
@@ -75,14 +75,15 @@ def _exit_code(leaving: SystemExit, report_file: int) -> int:
         return 0
     if not isinstance(code, int):
         print(code, file=sys.stderr)
-        _report(report_file, str(code))
+        report_failure(report_file, str(code))
         return 1
     if code != 0:
-        _report(report_file, "")
+        report_failure(report_file, "")
     return code & 0xFF
 
 
-def _report(report_file: int, error: str, lost_a_connection: bool = False) -> None:
+def report_failure(report_file: int, error: str, lost_a_connection: bool = False) -> None:
+    """Tell the supervisor why this worker is about to fail, and when it knew."""
     report = {
         "time_s": time.monotonic(),
         "error": error.strip().partition("\n")[0][:500],

@@ -14,11 +14,11 @@ from dataclasses import dataclass
 
 from weft.core.cluster import Cluster
 from weft.core.job import JobSpec
+from weft.core.nearest_name import unknown_name
 from weft.core.speed import StepTime
 from weft.errors import UsageError
 from weft.sim.readers.applications import ApplicationFolder
 from weft.sim.readers.assumed_scaling import doubling_sizes
-from weft.sim.readers.tables import unknown_name
 from weft.sim.workload import Profile, TableProfile, TrueJob, Workload
 
 PREFIX = "synthetic:"

@@ -5,10 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Protocol
 
+from weft.core.nearest_name import unknown_name
 from weft.errors import InputError, UsageError
 from weft.sim.readers.pollux_profile import read_pollux_application
 from weft.sim.readers.speed_tables import read_speed_table
-from weft.sim.readers.tables import Row, unknown_name
+from weft.sim.readers.tables import Row
 from weft.sim.workload import Profile
 
 

@@ -12,13 +12,13 @@ weft.errors.InputError: jobs.csv:1: the column 'time' is missing (found: name): 
 from __future__ import annotations
 
 import csv
-import difflib
 import io
 import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from weft.core.nearest_name import unknown_name
 from weft.errors import InputError
 
 # A queue of a million jobs is a few dozen megabytes; anything larger was not meant for us.
@@ -160,11 +160,3 @@ def _check_header(header: Sequence[str], file: str, required: Sequence[str], opt
             raise InputError(f"the column {column!r} is there twice: remove one", file=file, line=1)
         if optional is not None and column not in required and column not in optional:
             raise InputError(unknown_name("column", column, [*required, *optional]), file=file, line=1)
-
-
-def unknown_name(kind: str, name: str, known: Collection[str]) -> str:
-    """Words for a name nobody knows: the nearest known one, else all of them."""
-    near = difflib.get_close_matches(name, known, n=1)
-    if near:
-        return f"there is no {kind} {name!r}: did you mean {near[0]!r}?"
-    return f"there is no {kind} {name!r}: expected one of {', '.join(sorted(known))}"

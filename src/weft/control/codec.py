@@ -1,0 +1,252 @@
+"""Events and states as plain JSON values, for the journal.
+
+Every record carries the version of this format.  Reading is strict: a record with a field nobody knows, without one
+that must be there, or with a value of the wrong kind was not written by us, and guessing what it means would change
+what happened.  Values that are what they would be anyway are left out, so that a field can be added without a new
+version.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import math
+import types
+import typing
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cache
+from typing import Any, Final
+
+from weft.control.job_table import JobTable
+from weft.control.state import Job, State
+from weft.core import events
+from weft.core.cluster import Cluster
+from weft.core.events import Event
+from weft.errors import UsageError, WeftError
+
+VERSION: Final = 1
+
+_EVENT_TYPES: Final[Mapping[str, type]] = {kind.__name__: kind for kind in typing.get_args(events.Event)}
+
+
+class CodecError(WeftError):
+    """A record of the journal cannot be read: written by another version of weft, or damaged."""
+
+
+def event_to_json(event: Event) -> dict[str, Any]:
+    """A dictionary that ``json.dumps`` takes as it is.
+
+    >>> event_to_json(events.NodeFailed(at_s=2.0, node=1))
+    {'v': 1, 'event': 'NodeFailed', 'at_s': 2.0, 'node': 1}
+    """
+    return {"v": VERSION, "event": type(event).__name__, **_form(type(event)).write(event)}
+
+
+def event_from_json(record: object) -> Event:
+    """The event that :func:`event_to_json` wrote."""
+    fields = _versioned(record, "event")
+    name = fields.pop("event", None)
+    kind = _EVENT_TYPES.get(name) if isinstance(name, str) else None
+    if kind is None:
+        raise CodecError(f"a record of an event {name!r}: expected one of {', '.join(sorted(_EVENT_TYPES))}")
+    event: Event = _form(kind).read(fields)
+    return event
+
+
+def state_to_json(state: State) -> dict[str, Any]:
+    """The whole state, jobs in order of submission."""
+    return {
+        "v": VERSION,
+        "cluster": _form(Cluster).write(state.cluster),
+        "jobs": [_form(Job).write(job) for job in state.jobs.values()],
+        "now_s": _write_float(state.now_s),
+        "num_events": state.num_events,
+    }
+
+
+def state_from_json(record: object) -> State:
+    """The state that :func:`state_to_json` wrote."""
+    fields = _versioned(record, "state")
+    if fields.keys() != {"cluster", "jobs", "now_s", "num_events"} or not isinstance(fields["jobs"], list):
+        raise CodecError(f"a state with {sorted(fields)}: expected cluster, a list of jobs, now_s and num_events")
+    job = _form(Job)
+    return State(
+        _form(Cluster).read(fields["cluster"]),
+        JobTable(map(job.read, fields["jobs"])),
+        _read_float(fields["now_s"]),
+        _read_int(fields["num_events"]),
+    )
+
+
+def _versioned(record: object, what: str) -> dict[str, Any]:
+    if not isinstance(record, dict):
+        raise CodecError(f"a record of an {what} that is {_shown(record)}: expected an object with a version")
+    fields = dict(record)
+    version = fields.pop("v", None)
+    if version != VERSION:
+        raise CodecError(
+            f"a record of an {what} in version {version!r} of the format, this weft reads {VERSION}: "
+            "use the weft that wrote it, or one that is newer"
+        )
+    return fields
+
+
+Read = Callable[[Any], Any]
+Write = Callable[[Any], Any]
+
+
+@dataclass(frozen=True, slots=True)
+class _Field:
+    name: str
+    read: Read
+    write: Write
+    default: Any
+
+
+@dataclass(frozen=True, slots=True)
+class _Form:
+    """How the objects of one class are read and written; worked out once from its annotations."""
+
+    kind: type
+    fields: tuple[_Field, ...]
+    names: frozenset[str]
+    required: frozenset[str]
+
+    def write(self, value: Any) -> dict[str, Any]:
+        record = {}
+        for field in self.fields:
+            item = getattr(value, field.name)
+            if item != field.default:
+                record[field.name] = field.write(item)
+        return record
+
+    def read(self, record: object) -> Any:
+        if not isinstance(record, dict) or not self.required <= record.keys() <= self.names:
+            raise CodecError(
+                f"a {self.kind.__name__} written as {_shown(record)}: expected an object with "
+                f"{', '.join(sorted(self.required))} and perhaps {', '.join(sorted(self.names - self.required))}"
+            )
+        values = {}
+        for field in self.fields:
+            if field.name in record:
+                try:
+                    values[field.name] = field.read(record[field.name])
+                except CodecError as error:
+                    raise CodecError(f"{field.name} of a {self.kind.__name__}: {error}") from None
+        try:
+            return self.kind(**values)
+        except UsageError as error:
+            raise CodecError(f"a {self.kind.__name__} that cannot be: {error}") from error
+
+
+@cache
+def _form(kind: type) -> _Form:
+    hints = typing.get_type_hints(kind)
+    fields, required = [], set()
+    for field in dataclasses.fields(kind):
+        read, write = _converters(hints[field.name])
+        if field.default_factory is not dataclasses.MISSING:
+            default = field.default_factory()
+        else:
+            default = field.default
+            if default is dataclasses.MISSING:
+                required.add(field.name)
+        fields.append(_Field(field.name, read, write, default))
+    return _Form(kind, tuple(fields), frozenset(field.name for field in fields), frozenset(required))
+
+
+def _converters(hint: Any) -> tuple[Read, Write]:
+    """How values of an annotated kind are read and written."""
+    origin, inner = typing.get_origin(hint), typing.get_args(hint)
+    if origin is types.UnionType and len(inner) == 2 and inner[1] is type(None):
+        read, write = _converters(inner[0])
+        return (lambda x: None if x is None else read(x)), (lambda x: None if x is None else write(x))
+    if origin is tuple and inner[1:] == (Ellipsis,):
+        read, write = _converters(inner[0])
+        return (lambda x: tuple(map(read, _list(x)))), (lambda x: list(map(write, x)))
+    if origin is frozenset:
+        read, write = _converters(inner[0])
+        return (lambda x: frozenset(map(read, _list(x)))), (lambda x: sorted(map(write, x)))
+    if origin is Mapping:
+        read, write = _converters(inner[1])
+        return (lambda x: {_read_str(k): read(v) for k, v in _object(x).items()}), (
+            lambda x: {key: write(value) for key, value in x.items()}
+        )
+    if hint in _PLAIN:
+        return _PLAIN[hint]
+    if isinstance(hint, type) and issubclass(hint, enum.Enum):
+        return _enum_reader(hint), lambda x: x.value
+    form = _form(hint)
+    return form.read, form.write
+
+
+def _read_int(value: Any) -> int:
+    if type(value) is not int:
+        raise CodecError(f"{_shown(value)}: expected a whole number")
+    return value
+
+
+def _read_float(value: Any) -> float:
+    if type(value) not in (int, float) or not math.isfinite(value):
+        raise CodecError(f"{_shown(value)}: expected a finite number")
+    return float(value)
+
+
+def _write_float(value: float) -> float:
+    if not math.isfinite(value):
+        raise CodecError(f"{value} cannot be written down: expected a finite number")
+    return value
+
+
+def _read_str(value: Any) -> str:
+    if type(value) is not str:
+        raise CodecError(f"{_shown(value)}: expected text")
+    return value
+
+
+def _read_bool(value: Any) -> bool:
+    if type(value) is not bool:
+        raise CodecError(f"{_shown(value)}: expected true or false")
+    return value
+
+
+def _enum_reader(kind: type[enum.Enum]) -> Read:
+    members = {member.value: member for member in kind}
+
+    def read(value: Any) -> enum.Enum:
+        member = members.get(value) if isinstance(value, str) else None
+        if member is None:
+            raise CodecError(f"{_shown(value)}: expected one of {', '.join(members)}")
+        return member
+
+    return read
+
+
+def _list(value: Any) -> list[Any]:
+    if not isinstance(value, list):
+        raise CodecError(f"{_shown(value)}: expected a list")
+    return value
+
+
+def _object(value: Any) -> dict[Any, Any]:
+    if not isinstance(value, dict):
+        raise CodecError(f"{_shown(value)}: expected an object")
+    return value
+
+
+def _shown(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 80 else f"{text[:77]}..."
+
+
+def _as_it_is(value: Any) -> Any:
+    return value
+
+
+_PLAIN: Final[Mapping[Any, tuple[Read, Write]]] = {
+    int: (_read_int, _as_it_is),
+    float: (_read_float, _write_float),
+    str: (_read_str, _as_it_is),
+    bool: (_read_bool, _as_it_is),
+}

@@ -1,0 +1,78 @@
+"""All jobs there ever were, as one value: cheap to make the next version of, however long the history.
+
+[Note: shared history]
+A new version copies the jobs that are not over yet, which are few.  Those that are over never change again, so all
+versions share one dictionary that only grows, and each remembers how much of it existed in its time.  Two different
+futures of one version are possible (tests make them): whoever comes second finds the dictionary longer than its own
+mark and copies its part first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import islice
+from types import MappingProxyType
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from weft.control.state import Job
+
+
+class JobTable(Mapping[str, "Job"]):
+    """Jobs by id, in order of submission; ``active`` are those that are not over."""
+
+    __slots__ = ("_active", "_finished", "_num_finished")
+
+    def __init__(self, jobs: Iterable[Job] = ()) -> None:
+        ordered = sorted(jobs, key=lambda job: job.number)
+        self._active = {job.id: job for job in ordered if not job.state.is_final}
+        over = [job for job in ordered if job.state.is_final]
+        self._finished = {job.id: (place, job) for place, job in enumerate(over)}
+        self._num_finished = len(over)
+
+    @property
+    def active(self) -> Mapping[str, Job]:
+        """Jobs that are not over, in order of submission."""
+        return MappingProxyType(self._active)
+
+    @property
+    def finished(self) -> Iterator[Job]:
+        """Jobs that are over, in the order in which they ended."""
+        return (job for _, job in islice(self._finished.values(), self._num_finished))
+
+    def active_copy(self) -> dict[str, Job]:
+        """A dictionary of the active jobs for whoever makes the next version."""
+        return self._active.copy()
+
+    def next_version(self, active: dict[str, Job], newly_finished: Iterable[Job] = ()) -> JobTable:
+        """The table with these active jobs, which it keeps, and some more that are over."""
+        table = object.__new__(JobTable)
+        table._active = active
+        history, mark = self._finished, self._num_finished
+        for job in newly_finished:
+            if len(history) != mark:
+                history = dict(islice(history.items(), mark))
+            history[job.id] = (mark, job)
+            mark += 1
+        table._finished, table._num_finished = history, mark
+        return table
+
+    def __getitem__(self, job_id: str) -> Job:
+        job = self._active.get(job_id)
+        if job is not None:
+            return job
+        place, over = self._finished[job_id]
+        if place >= self._num_finished:
+            raise KeyError(job_id)
+        return over
+
+    def __len__(self) -> int:
+        return len(self._active) + self._num_finished
+
+    def __iter__(self) -> Iterator[str]:
+        together = [*self.finished, *self._active.values()]
+        together.sort(key=lambda job: job.number)
+        return (job.id for job in together)
+
+    def __repr__(self) -> str:
+        return f"JobTable({len(self._active)} active, {self._num_finished} finished)"

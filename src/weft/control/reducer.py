@@ -1,0 +1,259 @@
+"""``(state, event) -> (state, actions)``: the one place where the life of a job is decided.  No I/O, no clock.
+
+Whatever happens in whatever order has an answer here, if only that nothing changes: an event about an attempt that is
+over is late, one about a job nobody knows is not ours, one that says what is known already is old news.  The same
+events give the same state, so a journal of events is all that must survive.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from weft.control.draft import Draft
+from weft.control.state import Job, JobState, State
+from weft.core.actions import Action, KillWorkers, StopWorkers
+from weft.core.events import (
+    CancelRequested,
+    DevicesAssigned,
+    Event,
+    Fate,
+    JobSubmitted,
+    NodeFailed,
+    NodeRepaired,
+    ProgressReported,
+    WorkersExited,
+    WorkersStarted,
+)
+
+MAX_LOSSES: Final = 5
+"""So many attempts in a row may vanish without having got any further before the job is given up."""
+
+
+def reduce(state: State, event: Event) -> tuple[State, tuple[Action, ...]]:
+    """What the event makes of the state, and what is to be done about it."""
+    draft = Draft(state, event.at_s)
+    _HANDLERS[type(event)](draft, event)
+    return draft.state(), tuple(draft.actions)
+
+
+def _job_submitted(draft: Draft, event: JobSubmitted) -> None:
+    if draft.knows(event.spec.name):
+        return  # ids are unique for ever: the same submission, told twice
+    draft.add(
+        Job(
+            event.spec,
+            draft.num_jobs,
+            event.total_steps,
+            event.title,
+            event.launch,
+            submitted_s=draft.now_s,
+            changed_s=draft.now_s,
+            reason="waits for its first decision",
+        )
+    )
+    draft.decide(f"{event.spec.name} was submitted")
+
+
+def _cancel_requested(draft: Draft, event: CancelRequested) -> None:
+    job = draft.active.get(event.job_id)
+    if job is None:
+        return
+    if job.state is JobState.PENDING:
+        draft.finish(job, JobState.CANCELLED, event.reason)
+    elif not job.is_cancelled:
+        job = draft.unwant(job)
+        job = draft.change(job, is_cancelled=True, reason=event.reason)
+        if job.state is JobState.RUNNING:
+            _stop(draft, job)
+    elif not job.is_killed:
+        _kill(draft, job, event.reason)
+
+
+def _devices_assigned(draft: Draft, event: DevicesAssigned) -> None:
+    """Each job moves when it can; a decision that does not fit the cluster (any more) is void as a whole."""
+    active = draft.active
+    wanted = {
+        job_id: devices
+        for job_id, devices in event.devices.items()
+        if devices and job_id in active and not active[job_id].is_cancelled
+    }
+    partners = {job_id: other for job_id, other in event.partners.items() if job_id in wanted and other in wanted}
+    if not _fits(draft, wanted, partners):
+        return
+    for job in list(active.values()):
+        if job.is_cancelled:
+            continue
+        job_id = job.id
+        partner = partners.get(job_id)
+        _assign(
+            draft,
+            job,
+            wanted.get(job_id, ()),
+            partner,
+            partner is not None and job_id in event.fillers,
+            event.reasons.get(job_id, job.reason),
+        )
+    draft.start_ready()
+
+
+def _assign(draft: Draft, job: Job, devices: tuple[int, ...], partner: str | None, fills: bool, reason: str) -> None:
+    if devices != job.wanted or partner != job.wanted_partner or fills != job.wanted_fills or reason != job.reason:
+        job = draft.change(job, wanted=devices, wanted_partner=partner, wanted_fills=fills, reason=reason)
+    if job.state is not JobState.RUNNING:
+        return  # it starts when its devices are free, or when its old workers are gone
+    if devices != job.devices:
+        _stop(draft, job)
+    elif job.partner is not None and job.partner == partner and fills != job.fills:
+        draft.change(job, fills=fills)  # another role on the same devices: nobody need be restarted
+
+
+def _fits(draft: Draft, wanted: Mapping[str, tuple[int, ...]], partners: Mapping[str, str]) -> bool:
+    """Whether every device exists, works, and is promised once (to a pair: once to both), sizes being allowed."""
+    promised: set[int] = set()
+    num_promised = 0
+    for job_id, devices in wanted.items():
+        spec = draft.active[job_id].spec
+        if not spec.min_workers <= len(devices) <= spec.max_workers:
+            return False
+        other = partners.get(job_id)
+        if other is not None:
+            if other == job_id or partners.get(other) != job_id or wanted[other] != devices:
+                return False
+            if other < job_id:
+                continue  # counted with its partner
+        promised.update(devices)
+        num_promised += len(devices)
+    if len(promised) != num_promised:
+        return False
+    cluster = draft.cluster
+    if promised and not (min(promised) >= 0 and max(promised) < sum(cluster.devices_by_node)):
+        return False
+    failed = cluster.failed_nodes
+    return not failed or all(cluster.node_of(device) not in failed for device in promised)
+
+
+def _workers_started(draft: Draft, event: WorkersStarted) -> None:
+    job = _present(draft, event.job_id, event.attempt)
+    if job is not None and job.workers_since_s is None:
+        draft.change(job, workers_since_s=draft.now_s)
+
+
+def _progress_reported(draft: Draft, event: ProgressReported) -> None:
+    job = _present(draft, event.job_id, event.attempt)
+    if job is None:
+        return
+    draft.change(
+        job,
+        step=event.step,
+        total_steps=job.total_steps if event.total_steps is None else event.total_steps,
+        step_s=event.step_s,
+        exposed_s=event.exposed_s,
+        loss=job.loss if event.loss is None else event.loss,
+        num_losses=0 if event.step > job.lost_at_step else job.num_losses,
+    )
+
+
+def _workers_exited(draft: Draft, event: WorkersExited) -> None:
+    job = _present(draft, event.job_id, event.attempt)
+    if job is None:
+        return
+    fate = event.fate
+    if fate is Fate.COMPLETED:
+        draft.finish(job, JobState.COMPLETED, event.reason or "completed", event.exit_code)
+    elif job.is_cancelled:
+        draft.finish(job, JobState.CANCELLED, job.reason, event.exit_code)
+    elif job.is_killed or (fate is Fate.STOPPED and job.state is JobState.STOPPING):
+        # What a job of a failed node says in dying is the node's fault.
+        draft.release(job, JobState.PENDING, exit_code=event.exit_code)
+    elif fate is Fate.FAILED:
+        _failed(draft, job, event)
+    else:
+        _lost(draft, job, event)
+    draft.start_ready()
+
+
+def _failed(draft: Draft, job: Job, event: WorkersExited) -> None:
+    num_failures = job.num_failures + 1
+    may_restart = job.launch.max_restarts if job.launch else 0
+    reason = event.reason or f"exit code {event.exit_code}"
+    job = draft.change(job, num_failures=num_failures)
+    if num_failures > may_restart:
+        restarts = f", restarted {may_restart} times" if may_restart else ""
+        draft.finish(job, JobState.FAILED, f"{reason}{restarts}", event.exit_code)
+    else:
+        _back_in_queue(draft, job, f"failed ({reason}), restart {num_failures} of {may_restart}", event.exit_code)
+
+
+def _lost(draft: Draft, job: Job, event: WorkersExited) -> None:
+    """Its workers are gone and neither the controller nor the script meant it."""
+    num_losses = job.num_losses + 1
+    what = event.reason or ("stopped from outside" if event.fate is Fate.STOPPED else "workers vanished")
+    job = draft.change(job, num_losses=num_losses, lost_at_step=max(job.lost_at_step, job.step))
+    if num_losses >= MAX_LOSSES:
+        reason = f"{what}, {num_losses} times in a row without getting beyond step {job.lost_at_step}"
+        draft.finish(job, JobState.FAILED, reason, event.exit_code)
+    else:
+        _back_in_queue(draft, job, f"{what}, will be started again", event.exit_code)
+
+
+def _back_in_queue(draft: Draft, job: Job, reason: str, exit_code: int) -> None:
+    """A job on its way elsewhere goes on there; any other asks for a new decision, which may know better places."""
+    if job.state is JobState.RUNNING:
+        job = draft.unwant(job)
+        draft.decide(f"{job.id} {reason}")
+    draft.release(job, JobState.PENDING, reason=reason, exit_code=exit_code)
+
+
+def _node_failed(draft: Draft, event: NodeFailed) -> None:
+    cluster, node = draft.cluster, event.node
+    if not 0 <= node < cluster.num_nodes or node in cluster.failed_nodes:
+        return
+    draft.cluster = cluster.without(cluster.failed_nodes | {node})
+    first = cluster.first_device[node]
+    gone = range(first, first + cluster.devices_by_node[node])
+    reason = f"node {node} failed"
+    for job_id in list(draft.active):
+        job = draft.active[job_id]
+        if any(device in gone for device in job.wanted):
+            job = draft.unwant(job)
+        if not job.is_killed and any(device in gone for device in job.devices):
+            _kill(draft, job, job.reason if job.is_cancelled else reason)
+    draft.decide(reason)
+
+
+def _node_repaired(draft: Draft, event: NodeRepaired) -> None:
+    failed = draft.cluster.failed_nodes
+    if event.node in failed:
+        draft.cluster = draft.cluster.without(failed - {event.node})
+        draft.decide(f"node {event.node} is back")
+
+
+def _present(draft: Draft, job_id: str, attempt: int) -> Job | None:
+    """The job, if this is its present attempt; events of any other are late."""
+    job = draft.active.get(job_id)
+    return job if job is not None and job.attempt == attempt and job.devices else None
+
+
+def _stop(draft: Draft, job: Job) -> None:
+    draft.move(job, JobState.STOPPING)
+    draft.actions.append(StopWorkers(job.id, job.attempt))
+
+
+def _kill(draft: Draft, job: Job, reason: str) -> None:
+    if job.state is JobState.RUNNING:
+        job = draft.move(job, JobState.STOPPING)
+    draft.change(job, is_killed=True, reason=reason)
+    draft.actions.append(KillWorkers(job.id, job.attempt))
+
+
+_HANDLERS: Final[Mapping[type[Event], Callable[[Draft, Any], None]]] = {
+    JobSubmitted: _job_submitted,
+    CancelRequested: _cancel_requested,
+    DevicesAssigned: _devices_assigned,
+    WorkersStarted: _workers_started,
+    ProgressReported: _progress_reported,
+    WorkersExited: _workers_exited,
+    NodeFailed: _node_failed,
+    NodeRepaired: _node_repaired,
+}

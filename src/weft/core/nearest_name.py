@@ -1,0 +1,18 @@
+"""Words for a name nobody knows."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Collection
+
+
+def unknown_name(kind: str, name: str, known: Collection[str]) -> str:
+    """The nearest known name is offered, else all of them.
+
+    >>> unknown_name("key", "wokers", ["workers", "name"])
+    "there is no key 'wokers': did you mean 'workers'?"
+    """
+    near = difflib.get_close_matches(name, known, n=1)
+    if near:
+        return f"there is no {kind} {name!r}: did you mean {near[0]!r}?"
+    return f"there is no {kind} {name!r}: expected one of {', '.join(sorted(known))}"

@@ -1,0 +1,113 @@
+"""YAML that is read without trusting it.
+
+Only the safe loader, a size cap, no anchors or aliases, nothing nested deeply, no key twice, no key unknown.  Values
+stay the text that was written: ``0.10``, ``no`` and ``1:4`` mean what they look like, and the reader of the file
+decides what they are.  Every complaint names file and line.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+import yaml
+
+from weft.core.nearest_name import unknown_name
+from weft.errors import InputError
+
+MAX_YAML_BYTES = 1024 * 1024
+MAX_DEPTH = 8
+_NULL_TAG = "tag:yaml.org,2002:null"
+
+
+class _PlainLoader(yaml.SafeLoader):
+    """Composes nodes only; refuses what could make a small file huge."""
+
+    depth = 0
+
+    def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
+        event = self.peek_event()  # type: ignore[no-untyped-call]
+        if isinstance(event, yaml.AliasEvent) or getattr(event, "anchor", None):
+            raise _refusal("anchors and aliases are not allowed", event)
+        if self.depth >= MAX_DEPTH:
+            raise _refusal("nested too deeply", event)
+        self.depth += 1
+        try:
+            return super().compose_node(parent, index)
+        finally:
+            self.depth -= 1
+
+
+class _Refused(Exception):
+    """Well-formed YAML that we do not read all the same."""
+
+    def __init__(self, problem: str, line: int) -> None:
+        self.line = line
+        super().__init__(problem)
+
+
+def _refusal(problem: str, event: yaml.Event) -> _Refused:
+    return _Refused(problem, event.start_mark.line + 1 if event.start_mark else 1)
+
+
+def compose(text: str, file: str, *, when_too_large: str) -> yaml.Node | None:
+    """The one document of ``text``; ``None`` for an empty one."""
+    if len(text.encode()) > MAX_YAML_BYTES:
+        raise InputError(f"larger than {MAX_YAML_BYTES // 1024} KiB: {when_too_large}", file=file)
+    loader = None
+    try:
+        loader = _PlainLoader(text)
+        node: yaml.Node | None = loader.get_single_node()
+        return node
+    except _Refused as error:
+        raise InputError(f"{error}: write the values out", file=file, line=error.line) from None
+    except yaml.MarkedYAMLError as error:
+        line = error.problem_mark.line + 1 if error.problem_mark else None
+        raise InputError(f"not a job file, {error.problem}", file=file, line=line) from None
+    except yaml.YAMLError as error:
+        raise InputError(f"not YAML ({error})", file=file) from None
+    finally:
+        if loader is not None:
+            loader.dispose()
+
+
+def line_of(node: yaml.Node) -> int:
+    """The line a value begins on, counted from 1."""
+    line: int = node.start_mark.line
+    return line + 1
+
+
+def scalar(node: yaml.Node, file: str, name: str) -> str:
+    """A single value as it was written; empty for nothing and for ``null``."""
+    if not isinstance(node, yaml.ScalarNode):
+        raise InputError(f"{name} is a {_kind(node)}: expected a single value", file=file, line=line_of(node))
+    return "" if node.tag == _NULL_TAG else str(node.value).strip()
+
+
+def items(node: yaml.Node, file: str, name: str) -> list[yaml.Node]:
+    """The values of a list."""
+    if not isinstance(node, yaml.SequenceNode):
+        message = f"{name} is a {_kind(node)}: expected a list like [a, b]"
+        raise InputError(message, file=file, line=line_of(node))
+    return list(node.value)
+
+
+def mapping(node: yaml.Node, file: str, known: Collection[str] | None, what: str) -> dict[str, yaml.Node]:
+    """Keys and values; ``known`` = None lets any key pass."""
+    if not isinstance(node, yaml.MappingNode):
+        raise InputError(f"{what} is a {_kind(node)}: expected keys with values", file=file, line=line_of(node))
+    values: dict[str, yaml.Node] = {}
+    for key_node, value in node.value:
+        key = scalar(key_node, file, f"a key of {what}")
+        line = line_of(key_node)
+        if key in values:
+            raise InputError(f"the key {key!r} is there twice in {what}: remove one", file=file, line=line)
+        if known is not None and key not in known:
+            raise InputError(unknown_name(f"key of {what} called", key, known), file=file, line=line)
+        values[key] = value
+    return values
+
+
+def _kind(node: yaml.Node) -> str:
+    if isinstance(node, yaml.SequenceNode):
+        return "list"
+    return "mapping" if isinstance(node, yaml.MappingNode) else "single value"

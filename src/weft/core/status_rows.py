@@ -1,0 +1,93 @@
+"""What the controller says of jobs, nodes and decisions, as it travels: plain JSON, the names fixed.
+
+Times are seconds since the epoch.  These are the rows of the REST api, of :mod:`weft.client` and of ``--json``.
+"""
+
+from __future__ import annotations
+
+from typing import TypedDict
+
+
+class JobRow(TypedDict):
+    """A row of ``weft status --json``."""
+
+    id: str
+    name: str
+    state: str
+    workers: int
+    min_workers: int
+    max_workers: int
+    step: int
+    total_steps: int | None
+    attempt: int
+    restarts: int
+    submitted_s: float
+    started_s: float | None
+    finished_s: float | None
+    reason: str
+
+
+class JobDetail(JobRow):
+    """Everything about one job."""
+
+    command: list[str]
+    cwd: str
+    user: str
+    weight: float
+    priority: int
+    devices: list[int]
+    partner: str | None
+    step_s: float
+    exposed_s: float
+    loss: float | None
+    exit_code: int | None
+
+
+class SentenceRow(TypedDict):
+    """Something that happened to a job, and why."""
+
+    time_s: float
+    sentence: str
+
+
+class DecisionRow(TypedDict):
+    """A decision of the policy that changed something: who has which devices from then on."""
+
+    time_s: float
+    devices: dict[str, list[int]]
+    reasons: dict[str, str]
+
+
+class DeviceRow(TypedDict):
+    """A device and the jobs that hold it: none, one, or the two of a pair."""
+
+    device: int
+    jobs: list[str]
+
+
+class NodeRow(TypedDict):
+    """A node with its devices."""
+
+    node: int
+    name: str
+    up: bool
+    devices: list[DeviceRow]
+
+
+class OutlookRow(TypedDict):
+    """What the policy would give a job were it submitted now."""
+
+    workers: int
+    reason: str
+
+
+class HealthRow(TypedDict):
+    """Who answers."""
+
+    status: str
+    version: str
+    policy: str
+    pid: int
+
+
+FINAL_STATES = frozenset({"COMPLETED", "FAILED", "CANCELLED"})

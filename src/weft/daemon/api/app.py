@@ -1,0 +1,73 @@
+"""The controller's HTTP application: routes behind the guard, every error an answer with a sentence in it."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from starlette.exceptions import HTTPException
+
+from weft.core.nearest_name import unknown_name
+from weft.daemon.api.guard import Application, Guard
+from weft.daemon.api.routes import Json, make_router
+from weft.daemon.api.schemas import JobRequest, ShutdownRequest
+from weft.daemon.contract import ControllerApi, StoppingError, UnknownJobError
+from weft.errors import StoreError, UsageError, WeftError
+from weft.version import __version__
+
+_log = logging.getLogger("weft.api")
+_BODIES = {"/v1/jobs": JobRequest, "/v1/outlook": JobRequest, "/v1/shutdown": ShutdownRequest}
+
+
+def make_app(controller: ControllerApi, token: str, *, port: int | None = None) -> Application:
+    """The application for both listeners.  ``port``: of the one on 127.0.0.1, for the names we answer to."""
+    # The framework's pages of documentation load scripts from elsewhere; the description itself is enough.
+    app = FastAPI(title="weft", version=__version__, docs_url=None, redoc_url=None, openapi_url="/openapi.json")
+    app.include_router(make_router(controller))
+    for kind, status in ((UnknownJobError, 404), (UsageError, 400), (StoreError, 503), (StoppingError, 503)):
+        app.add_exception_handler(kind, _refusing(status))
+    app.add_exception_handler(RequestValidationError, _misread)
+    app.add_exception_handler(HTTPException, _http_error)
+    app.add_exception_handler(WeftError, _refusing(503))
+    app.add_exception_handler(Exception, _unforeseen)
+    return Guard(app, token, port=port)
+
+
+def _refusing(status: int) -> Any:
+    async def answer(request: Request, error: Exception) -> Json:
+        return Json({"error": str(error)}, status_code=status)
+
+    return answer
+
+
+async def _http_error(request: Request, error: Exception) -> Json:
+    if not isinstance(error, HTTPException):
+        return await _unforeseen(request, error)
+    message = error.detail
+    if error.status_code == 404:
+        message = "there is nothing at this address: /openapi.json lists what there is"
+    return Json({"error": message}, status_code=error.status_code, headers=error.headers)
+
+
+async def _misread(request: Request, error: Exception) -> Json:
+    """The first thing that is wrong, without repeating what was sent."""
+    if not isinstance(error, RequestValidationError) or not error.errors():
+        return await _unforeseen(request, error)
+    first = error.errors()[0]
+    place = ".".join(str(part) for part in first["loc"][1:])
+    if first["type"] == "json_invalid":
+        message = f"the body is not JSON: {first.get('ctx', {}).get('error', 'it cannot be parsed')}"
+    elif first["type"] == "extra_forbidden" and request.url.path in _BODIES:
+        message = unknown_name("field", place, _BODIES[request.url.path].model_fields)
+    else:
+        message = f"{place or 'the body'}: {first['msg']}"
+    return Json({"error": message}, status_code=422)
+
+
+async def _unforeseen(request: Request, error: Exception) -> Json:
+    """A bug of ours; details go to the log (no headers, so no token), not to the caller."""
+    _log.error("%s %s failed", request.method, request.url.path, exc_info=error)
+    message = "the controller made a mistake, see controller.log in its home; nothing else was harmed"
+    return Json({"error": message}, status_code=500)

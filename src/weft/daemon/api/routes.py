@@ -1,0 +1,184 @@
+"""The routes.  Each asks the controller one thing; ids are looked up, never joined to a path.
+
+Routes that may wait for the disk or for the controller's loop are plain functions: the framework runs them in
+threads.  Routes that wait for a job are coroutines that look now and then: a hundred waiting clients would otherwise
+hold all the threads that submissions need.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+from collections.abc import AsyncIterator, Mapping, Sequence
+from typing import Annotated, Any, Literal
+
+from fastapi import APIRouter, Body, Path, Query, Response
+from fastapi.responses import JSONResponse, PlainTextResponse, StreamingResponse
+
+from weft.daemon.api.rows import decision_row, job_detail, job_row, node_row, sentence_row
+from weft.daemon.api.schemas import (
+    Decisions,
+    Health,
+    Job,
+    JobRequest,
+    Jobs,
+    Nodes,
+    Outlook,
+    Problem,
+    Sentences,
+    ShutdownRequest,
+    Submitted,
+)
+from weft.daemon.contract import ControllerApi, LogFile, UnknownJobError
+from weft.daemon.ids import is_id
+from weft.version import __version__
+
+MAX_WAIT_S = 60.0
+MAX_DECISIONS = 1000
+_FIRST_LOOK_S = 0.02
+_LAST_LOOK_S = 0.25
+
+JobId = Annotated[str, Path(description="id of a job, as `weft submit` printed it")]
+Detail = Annotated[bool, Query(description="everything about each job")]
+PROBLEMS: dict[int | str, dict[str, Any]] = {
+    status: {"model": Problem, "description": text}
+    for status, text in (
+        (400, "the request cannot be right"),
+        (401, "no valid token"),
+        (403, "foreign origin"),
+        (404, "no such job"),
+        (413, "body too large"),
+        (421, "wrong Host"),
+        (422, "a field is missing, unknown or of the wrong type"),
+        (503, "nothing was acknowledged: the journal cannot be written, or the controller goes down"),
+    )
+}
+
+
+class Json(JSONResponse):
+    """JSON in ASCII: no text a job has chosen can break the encoding."""
+
+    def render(self, content: Any) -> bytes:
+        return json.dumps(content, allow_nan=False, separators=(",", ":")).encode()
+
+
+def make_router(controller: ControllerApi) -> APIRouter:
+    """All routes, bound to one controller."""
+    router = APIRouter(default_response_class=Json, responses=PROBLEMS)
+    _add_job_routes(router, controller)
+    _add_watch_routes(router, controller)
+    _add_cluster_routes(router, controller)
+    return router
+
+
+def _add_job_routes(router: APIRouter, controller: ControllerApi) -> None:
+    @router.post("/v1/jobs", status_code=201, response_model=Submitted, tags=["jobs"])
+    def submit(request: JobRequest) -> Response:
+        """Submit a job.  Answered when the job is on disk."""
+        job_id = controller.submit(request.submission())
+        return Json({"id": job_id}, status_code=201, headers={"Location": f"/v1/jobs/{job_id}"})
+
+    @router.post("/v1/outlook", response_model=Outlook, tags=["jobs"])
+    def outlook(request: JobRequest) -> Response:
+        """What the policy would give this job now.  Nothing is submitted."""
+        found = controller.outlook(request.submission())
+        return Json({"workers": found.workers, "reason": found.reason})
+
+    @router.get("/v1/jobs", response_model=Jobs, tags=["jobs"])
+    def jobs(detail: Detail = False) -> Response:
+        """All jobs in order of submission."""
+        return Json({"jobs": [job_detail(job) if detail else job_row(job) for job in controller.jobs()]})
+
+    @router.get("/v1/jobs/{job_id}", response_model=Job, tags=["jobs"])
+    def job(job_id: JobId) -> Response:
+        """Everything about one job."""
+        return Json(job_detail(controller.job(_checked(job_id))))
+
+    @router.post("/v1/jobs/{job_id}/cancel", status_code=202, response_model=Job, tags=["jobs"])
+    def cancel(job_id: JobId) -> Response:
+        """Stop a job for good.  Asked again, its workers are killed."""
+        controller.cancel(_checked(job_id))
+        return Json(job_detail(controller.job(job_id)), status_code=202)
+
+    @router.get("/v1/jobs/{job_id}/explain", response_model=Sentences, tags=["jobs"])
+    def explain(job_id: JobId) -> Response:
+        """What happened to the job, and why."""
+        return Json({"sentences": [sentence_row(one) for one in controller.explain(_checked(job_id))]})
+
+
+def _add_watch_routes(router: APIRouter, controller: ControllerApi) -> None:
+    @router.get("/v1/jobs/{job_id}/logs", response_class=PlainTextResponse, tags=["jobs"])
+    async def logs(
+        job_id: JobId,
+        attempt: Annotated[int | None, Query(ge=1, le=2**31, description="default: the newest with output")] = None,
+        rank: Annotated[int | None, Query(ge=0, le=2**31, description="which worker; default 0")] = None,
+        stream: Annotated[Literal["out", "err"], Query(description="standard output or standard error")] = "out",
+        follow: Annotated[bool, Query(description="go on until the attempt is over")] = False,
+    ) -> Response:
+        """Output of one worker.  The headers say of which attempt and rank."""
+        log = controller.logs(_checked(job_id), attempt, rank, stream)
+        headers = {"X-Weft-Attempt": str(log.attempt), "X-Weft-Rank": str(log.rank)}
+        body = log.follow() if follow else _whole(log)
+        return StreamingResponse(body, media_type="text/plain; charset=utf-8", headers=headers)
+
+    @router.get("/v1/wait", response_model=Jobs, tags=["jobs"])
+    async def wait(
+        job_id: Annotated[list[str], Query(alias="id", min_length=1, max_length=1000)],
+        timeout_s: Annotated[float, Query(ge=0, le=MAX_WAIT_S, allow_inf_nan=False)] = 30.0,
+    ) -> Response:
+        """Wait until all these jobs are over or the time is up; then says how they stand."""
+        return Json({"jobs": [job_row(job) for job in await _awaited(controller, job_id, timeout_s)]})
+
+
+def _add_cluster_routes(router: APIRouter, controller: ControllerApi) -> None:
+    @router.get("/v1/nodes", response_model=Nodes, tags=["cluster"])
+    def nodes() -> Response:
+        """Nodes, their devices and who has them."""
+        return Json({"nodes": [node_row(node) for node in controller.nodes()]})
+
+    @router.get("/v1/decisions", response_model=Decisions, tags=["cluster"])
+    def decisions(last: Annotated[int, Query(ge=1, le=MAX_DECISIONS)] = 100) -> Response:
+        """The last decisions that changed something, with their reasons."""
+        return Json({"decisions": [decision_row(one) for one in controller.decisions(last)]})
+
+    @router.post("/v1/shutdown", status_code=202, tags=["controller"])
+    def shutdown(request: Annotated[ShutdownRequest | None, Body()] = None) -> Response:
+        """Go down.  Jobs stay in the queue; their workers go on unless ``stop_jobs`` is set."""
+        controller.shutdown(stop_jobs=request is not None and request.stop_jobs)
+        return Json({"status": "going down"}, status_code=202)
+
+    @router.get("/metrics", response_class=PlainTextResponse, tags=["controller"])
+    def metrics() -> Response:
+        """Figures for Prometheus."""
+        return Response(controller.metrics(), media_type="text/plain; version=0.0.4; charset=utf-8")
+
+    @router.get("/healthz", response_model=Health, tags=["controller"])
+    def healthz() -> Response:
+        """Who answers."""
+        return Json({"status": "ok", "version": __version__, "policy": controller.policy_name, "pid": os.getpid()})
+
+
+def _checked(job_id: str) -> str:
+    if not is_id(job_id):
+        raise UnknownJobError(f"there is no job {job_id[:80]!r}: `weft status` lists those there are")
+    return job_id
+
+
+async def _whole(log: LogFile) -> AsyncIterator[bytes]:
+    try:
+        while data := log.read():
+            yield data
+    finally:
+        log.close()
+
+
+async def _awaited(controller: ControllerApi, job_ids: Sequence[str], timeout_s: float) -> list[Any]:
+    found: Mapping[str, Any] = {job_id: controller.job(_checked(job_id)) for job_id in job_ids}
+    clock = asyncio.get_running_loop().time
+    deadline_s, pause_s = clock() + timeout_s, _FIRST_LOOK_S
+    while not all(job.state.is_final for job in found.values()) and (left_s := deadline_s - clock()) > 0:
+        await asyncio.sleep(min(pause_s, left_s))
+        pause_s = min(2 * pause_s, _LAST_LOOK_S)
+        found = {job_id: controller.job(job_id) for job_id in found}
+    return list(found.values())

@@ -1,0 +1,73 @@
+"""From what the controller knows to the JSON that travels.  Whatever a job reports, what comes out is valid JSON."""
+
+from __future__ import annotations
+
+import math
+
+from weft.control.state import Job
+from weft.core.status_rows import DecisionRow, JobDetail, JobRow, NodeRow, SentenceRow
+from weft.daemon.contract import Decision, NodeView, Sentence
+
+
+def job_row(job: Job) -> JobRow:
+    """A row of ``weft status --json``."""
+    return {
+        "id": job.id,
+        "name": job.title or job.id,
+        "state": job.state.value,
+        "workers": len(job.devices),
+        "min_workers": job.spec.min_workers,
+        "max_workers": job.spec.max_workers,
+        "step": job.step,
+        "total_steps": job.total_steps,
+        "attempt": job.attempt,
+        "restarts": job.num_restarts,
+        "submitted_s": job.submitted_s,
+        "started_s": job.started_s,
+        "finished_s": job.finished_s,
+        "reason": job.reason,
+    }
+
+
+def job_detail(job: Job) -> JobDetail:
+    """The same and everything else.  The environment stays out: people put passwords there."""
+    return {
+        **job_row(job),
+        "command": list(job.launch.argv) if job.launch else [],
+        "cwd": job.launch.cwd if job.launch else "",
+        "user": job.spec.user,
+        "weight": job.spec.weight,
+        "priority": job.spec.priority,
+        "devices": list(job.devices),
+        "partner": job.partner,
+        "step_s": _number(job.step_s) or 0.0,
+        "exposed_s": _number(job.exposed_s) or 0.0,
+        "loss": _number(job.loss),
+        "exit_code": job.exit_code,
+    }
+
+
+def sentence_row(sentence: Sentence) -> SentenceRow:
+    return {"time_s": sentence.at_s, "sentence": sentence.text}
+
+
+def decision_row(decision: Decision) -> DecisionRow:
+    return {
+        "time_s": decision.at_s,
+        "devices": {job_id: list(devices) for job_id, devices in decision.devices.items()},
+        "reasons": dict(decision.reasons),
+    }
+
+
+def node_row(node: NodeView) -> NodeRow:
+    return {
+        "node": node.node,
+        "name": node.name,
+        "up": node.is_up,
+        "devices": [{"device": device, "jobs": list(jobs)} for device, jobs in sorted(node.devices.items())],
+    }
+
+
+def _number(value: float | None) -> float | None:
+    """A diverged loss is NaN, which JSON has no word for."""
+    return value if value is not None and math.isfinite(value) else None

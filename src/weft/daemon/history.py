@@ -1,0 +1,85 @@
+"""What happened to each job, in sentences: for ``weft explain``."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Iterator
+
+from weft.core.events import (
+    CancelRequested,
+    DevicesAssigned,
+    Event,
+    Fate,
+    JobSubmitted,
+    NodeFailed,
+    NodeRepaired,
+    ProgressReported,
+    WorkersExited,
+    WorkersStarted,
+)
+from weft.daemon.contract import Decision, Sentence
+
+_KEPT_PER_JOB = 200
+_KEPT_DECISIONS = 1000
+
+
+class History:
+    """Told of every event, in order; keeps the last sentences of each job and the last decisions."""
+
+    def __init__(self) -> None:
+        self._sentences: dict[str, deque[Sentence]] = {}
+        self._decisions: deque[Decision] = deque(maxlen=_KEPT_DECISIONS)
+
+    def note(self, event: Event) -> None:
+        """Something happened."""
+        for job_id, text in told(event):
+            kept = self._sentences.setdefault(job_id, deque(maxlen=_KEPT_PER_JOB))
+            if not kept or kept[-1].text != text:
+                kept.append(Sentence(event.at_s, text))
+        if isinstance(event, DevicesAssigned):
+            self._decisions.append(Decision(event.at_s, dict(event.devices), dict(event.reasons)))
+
+    def of(self, job_id: str) -> list[Sentence]:
+        return list(self._sentences.get(job_id, ()))
+
+    def decisions(self, last: int) -> list[Decision]:
+        kept = list(self._decisions)
+        return kept[-last:] if last > 0 else []
+
+
+def sentences_of(job_id: str, events: Iterable[Event]) -> list[Sentence]:
+    """The history of one job, from a whole journal: for what happened before this controller was started."""
+    history = History()
+    for event in events:
+        history.note(event)
+    return history.of(job_id)
+
+
+def told(event: Event) -> Iterator[tuple[str, str]]:
+    """Job and sentence for everybody the event is about."""
+    match event:
+        case JobSubmitted(spec=spec):
+            sizes = (
+                f"{spec.min_workers}"
+                if spec.min_workers == spec.max_workers
+                else f"{spec.min_workers} to {spec.max_workers}"
+            )
+            yield spec.name, f"submitted, for {sizes} worker{'s' if spec.max_workers > 1 else ''}"
+        case CancelRequested(job_id=job_id, reason=reason):
+            yield job_id, reason or "cancelled"
+        case DevicesAssigned(reasons=reasons):
+            yield from reasons.items()
+        case WorkersStarted(job_id=job_id, attempt=attempt):
+            yield job_id, f"workers of attempt {attempt} started"
+        case WorkersExited(job_id=job_id, attempt=attempt, fate=fate):
+            yield job_id, f"attempt {attempt} {_ENDS[fate]}{f': {event.reason}' if event.reason else ''}"
+        case ProgressReported() | NodeFailed() | NodeRepaired():
+            return
+
+
+_ENDS = {
+    Fate.COMPLETED: "completed",
+    Fate.STOPPED: "stopped as asked",
+    Fate.FAILED: "failed",
+    Fate.LOST: "was lost",
+}

@@ -1,0 +1,220 @@
+"""WEFT_HOME: where a controller keeps everything, and how a second one is kept out.
+
+<home>/                    0700
+    lock                   held by the controller that runs; says its pid
+    controller.json        pid, start, socket, port of that controller
+    token                  0600; whoever can read it may use the controller
+    journal.sqlite         what happened
+    knowledge.json         speeds that were measured; may be deleted
+    controller.log
+    run/                   0700: api.sock, channel.sock
+    jobs/<id>/checkpoints
+    jobs/<id>/attempts/<n>/rank<r>.out, rank<r>.err
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import json
+import os
+import secrets
+import stat
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from weft.errors import UsageError, WeftError
+
+# What fits into sun_path, with room for the longest name in run/.
+_MAX_SOCKET_FOLDER_BYTES = 107 - len("/channel.sock")
+
+
+class HomeError(WeftError):
+    """The controller's folder cannot be used."""
+
+
+class HomeTakenError(HomeError):
+    """Another controller runs in this home."""
+
+
+def default_home() -> Path:
+    """``WEFT_HOME``, else ``~/.weft``."""
+    return Path(os.environ.get("WEFT_HOME") or "~/.weft").expanduser().absolute()
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """What ``controller.json`` says."""
+
+    pid: int
+    started_s: float
+    socket: str
+    port: int
+    version: str
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+
+@dataclass(frozen=True, slots=True)
+class Home:
+    """The layout; nothing is touched until :meth:`prepare`."""
+
+    root: Path
+
+    @property
+    def lock_file(self) -> Path:
+        return self.root / "lock"
+
+    @property
+    def record_file(self) -> Path:
+        return self.root / "controller.json"
+
+    @property
+    def token_file(self) -> Path:
+        return self.root / "token"
+
+    @property
+    def journal_file(self) -> Path:
+        return self.root / "journal.sqlite"
+
+    @property
+    def knowledge_file(self) -> Path:
+        return self.root / "knowledge.json"
+
+    @property
+    def log_file(self) -> Path:
+        return self.root / "controller.log"
+
+    @property
+    def sockets(self) -> Path:
+        """``run/``, or a folder with a short name of its own where the path would not fit into a socket address."""
+        folder = self.root / "run"
+        if len(os.fsencode(folder)) <= _MAX_SOCKET_FOLDER_BYTES:
+            return folder
+        digest = hashlib.sha256(os.fsencode(self.root)).hexdigest()[:16]
+        return Path(os.environ.get("XDG_RUNTIME_DIR") or "/tmp") / f"weft-{os.getuid()}-{digest}"
+
+    @property
+    def api_socket(self) -> Path:
+        return self.sockets / "api.sock"
+
+    @property
+    def channel_socket(self) -> Path:
+        return self.sockets / "channel.sock"
+
+    def job_folder(self, job_id: str) -> Path:
+        return self.root / "jobs" / job_id
+
+    def checkpoints(self, job_id: str) -> Path:
+        return self.job_folder(job_id) / "checkpoints"
+
+    def attempts(self, job_id: str) -> Path:
+        return self.job_folder(job_id) / "attempts"
+
+    def prepare(self) -> None:
+        """Make what is missing; refuse a folder that others could get into."""
+        for folder in (self.root, self.sockets, self.root / "jobs"):
+            _private_folder(folder)
+
+    def token(self) -> str:
+        """The token of this home; made at the first call."""
+        with contextlib.suppress(FileExistsError):
+            # Written aside and linked into place: nobody ever reads half a token.
+            aside = self.root / f".token.{os.getpid()}"
+            descriptor = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+            try:
+                with os.fdopen(descriptor, "w") as file:
+                    file.write(secrets.token_urlsafe(32))
+                os.link(aside, self.token_file)
+            finally:
+                aside.unlink()
+        status = self.token_file.stat()
+        if status.st_uid != os.getuid() or stat.S_IMODE(status.st_mode) & 0o077:
+            raise HomeError(
+                f"{self.token_file} can be read by others (mode {stat.S_IMODE(status.st_mode):04o}), so the token in "
+                "it is no secret any more: delete the file and start again, a new one is made"
+            )
+        return self.token_file.read_text().strip()
+
+    def write_record(self, record: Record) -> None:
+        write_whole(self.record_file, json.dumps(asdict(record)).encode())
+
+    def read_record(self) -> Record | None:
+        """What the last controller wrote; it may be gone, see :meth:`holder`."""
+        try:
+            values: dict[str, Any] = json.loads(self.record_file.read_bytes())
+            return Record(**values)
+        except (OSError, ValueError, TypeError):
+            return None
+
+    @contextlib.contextmanager
+    def locked(self) -> Iterator[None]:
+        """Be the only controller of this home."""
+        descriptor = os.open(self.lock_file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                pid = _pid_in(descriptor)
+                who = f"process {pid}" if pid else "another process"
+                raise HomeTakenError(
+                    f"a controller runs in {self.root} already ({who}): use it, stop it with `weft down`, or start "
+                    "this one with another WEFT_HOME"
+                ) from None
+            os.ftruncate(descriptor, 0)
+            os.pwrite(descriptor, str(os.getpid()).encode(), 0)
+            yield
+        finally:
+            os.close(descriptor)
+
+    def holder(self) -> int | None:
+        """Pid of the controller that runs in this home; ``None`` when there is none."""
+        try:
+            descriptor = os.open(self.lock_file, os.O_RDWR | os.O_CLOEXEC)
+        except OSError:
+            return None
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return _pid_in(descriptor) or 0
+        finally:
+            os.close(descriptor)
+        return None
+
+
+def write_whole(path: Path, data: bytes) -> None:
+    """Replace a file; whoever reads it sees the old or the new content, never a part."""
+    aside = path.with_name(f".{path.name}.{os.getpid()}")
+    descriptor = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+    with os.fdopen(descriptor, "wb") as file:
+        file.write(data)
+    os.replace(aside, path)
+
+
+def _pid_in(descriptor: int) -> int | None:
+    text = os.pread(descriptor, 32, 0).decode(errors="replace").strip()
+    return int(text) if text.isdigit() else None
+
+
+def _private_folder(folder: Path) -> None:
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        status = folder.lstat()
+    except OSError as error:
+        raise HomeError(
+            f"{folder} cannot be made ({error.strerror}): choose another folder with WEFT_HOME, one you may write to"
+        ) from error
+    if not stat.S_ISDIR(status.st_mode):
+        raise UsageError(f"{folder} is not a folder of its own: choose another one with WEFT_HOME")
+    if status.st_uid != os.getuid():
+        raise HomeError(f"{folder} belongs to user {status.st_uid}: choose a folder of your own with WEFT_HOME")
+    if stat.S_IMODE(status.st_mode) & 0o077:
+        raise HomeError(
+            f"{folder} is open to others (mode {stat.S_IMODE(status.st_mode):04o}, expected 0700): close it with "
+            f"`chmod 700`, or choose another one with WEFT_HOME"
+        )

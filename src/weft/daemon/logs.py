@@ -1,0 +1,86 @@
+"""Reading the output of workers while it is written."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+
+from weft.daemon.contract import LogStream, UnknownJobError
+
+_FIRST_LOOK_S = 0.05
+_LAST_LOOK_S = 0.5
+
+
+class WorkerLog:
+    """One file; read from the beginning."""
+
+    def __init__(self, path: Path, attempt: int, rank: int, is_over: Callable[[], bool]) -> None:
+        self.path, self.attempt, self.rank = path, attempt, rank
+        self._is_over = is_over
+        self._descriptor: int | None = None
+
+    def read(self, max_bytes: int = 65536) -> bytes:
+        """What has come since the last call, at most so much.  Never blocks."""
+        if self._descriptor is None:
+            try:
+                self._descriptor = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+            except FileNotFoundError:
+                return b""
+        return os.read(self._descriptor, max_bytes)
+
+    async def follow(self) -> AsyncIterator[bytes]:
+        """Everything, and what comes, until the attempt is over."""
+        pause_s = _FIRST_LOOK_S
+        try:
+            while True:
+                # Asked before reading: what was written before the end is read after it.
+                is_over = self._is_over()
+                if data := self.read():
+                    pause_s = _FIRST_LOOK_S
+                    yield data
+                elif is_over:
+                    return
+                else:
+                    await asyncio.sleep(pause_s)
+                    pause_s = min(2 * pause_s, _LAST_LOOK_S)
+        finally:
+            self.close()
+
+    def close(self) -> None:
+        if self._descriptor is not None:
+            os.close(self._descriptor)
+            self._descriptor = None
+
+
+def find_log(
+    attempts: Path, job_id: str, attempt: int | None, rank: int | None, stream: LogStream, newest: int
+) -> tuple[Path, int, int]:
+    """Where the output is: path, attempt, rank.  ``newest`` is the job's present or last attempt."""
+    if newest == 0:
+        raise UnknownJobError(f"job {job_id} has not been started yet, so there is no output: wait for it to run")
+    chosen = newest if attempt is None else attempt
+    if not 1 <= chosen <= newest:
+        raise UnknownJobError(f"job {job_id} has no attempt {chosen}: its attempts are 1 to {newest}")
+    if attempt is None and not _ranks(attempts / str(chosen)):
+        # Just ordered: the one before says more.
+        chosen = next((one for one in range(newest - 1, 0, -1) if _ranks(attempts / str(one))), newest)
+    worker = rank or 0
+    known = _ranks(attempts / str(chosen))
+    if known and worker not in known:
+        raise UnknownJobError(
+            f"attempt {chosen} of job {job_id} has no worker {worker}: its workers are 0 to {max(known)}"
+        )
+    return attempts / str(chosen) / f"rank{worker}.{stream}", chosen, worker
+
+
+def _ranks(folder: Path) -> set[int]:
+    found: set[int] = set()
+    with contextlib.suppress(FileNotFoundError):
+        for name in os.listdir(folder):
+            number = name.removeprefix("rank").partition(".")[0]
+            if name.startswith("rank") and number.isdigit():
+                found.add(int(number))
+    return found

@@ -1,0 +1,47 @@
+"""Figures for Prometheus, counted by the loop and read by whoever scrapes."""
+
+from __future__ import annotations
+
+from collections import Counter as Tally
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+
+from weft.control.state import JobState, State
+
+_COMMIT_BUCKETS_S = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.5, 2.0)
+_DECISION_BUCKETS_S = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.5, 2.0)
+
+
+class Metrics:
+    """One registry per controller, so that several may live in one process (tests do that)."""
+
+    def __init__(self) -> None:
+        self._registry = CollectorRegistry()
+        registry = self._registry
+        self.events = Counter("weft_events_total", "Events written down", ["kind"], registry=registry)
+        self.commit_s = Histogram(
+            "weft_commit_seconds", "Time to make events durable", buckets=_COMMIT_BUCKETS_S, registry=registry
+        )
+        self.decision_s = Histogram(
+            "weft_decision_seconds", "Time to decide and place", buckets=_DECISION_BUCKETS_S, registry=registry
+        )
+        self.store_errors = Counter("weft_store_errors_total", "Commits that failed", registry=registry)
+        self.engine_errors = Counter("weft_engine_errors_total", "Engine calls that failed", registry=registry)
+        self.reports = Counter("weft_reports_total", "Step reports taken in", registry=registry)
+        self._dropped = Gauge("weft_reports_dropped", "Datagrams that were late or no report", registry=registry)
+        self._jobs = Gauge("weft_jobs", "Jobs by state", ["state"], registry=registry)
+        self._devices = Gauge("weft_devices", "Devices that can be used", registry=registry)
+        self._busy = Gauge("weft_devices_busy", "Devices held by jobs", registry=registry)
+        self._restarts = Gauge("weft_restarts", "Starts after the first, of all jobs", registry=registry)
+
+    def text(self, state: State, num_dropped: int) -> bytes:
+        """The page that is scraped."""
+        jobs = state.jobs.values()
+        states = Tally(job.state for job in jobs)
+        for one in JobState:
+            self._jobs.labels(one.value).set(states[one])
+        self._devices.set(state.cluster.num_devices)
+        self._busy.set(len({device for job in jobs for device in job.devices}))
+        self._restarts.set(sum(job.num_restarts for job in jobs))
+        self._dropped.set(num_dropped)
+        return generate_latest(self._registry)

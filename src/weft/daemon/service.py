@@ -1,0 +1,272 @@
+"""The controller as an object: everything :mod:`weft.daemon.contract` promises, on top of the loop.
+
+``Controller.open`` finds what was there before, ``start`` lets the loop run in a thread of its own.  Methods may be
+called from any thread; those that write put a request to the loop and wait for it to be durable.
+"""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from dataclasses import replace
+from typing import TypeVar
+
+from weft.control.state import Job, State
+from weft.core.cluster import Cluster
+from weft.core.engine import Engine
+from weft.core.events import CancelRequested, Event, JobSubmitted
+from weft.core.submission import Submission
+from weft.daemon.channel import JobChannel
+from weft.daemon.clock import SteadyClock
+from weft.daemon.contract import Decision, LogStream, NodeView, Outlook, Sentence, UnknownJobError
+from weft.daemon.history import History
+from weft.daemon.home import Home
+from weft.daemon.ids import new_id
+from weft.daemon.knowledge import Knowledge
+from weft.daemon.logs import WorkerLog, find_log
+from weft.daemon.loop import Loop
+from weft.daemon.metrics import Metrics
+from weft.daemon.recovery import load_knowledge, load_state
+from weft.daemon.scheduling import Scheduler, SchedulingOptions
+from weft.errors import UsageError
+from weft.store import Journal
+
+RESTART_PRIOR_S = 10.0
+"""What a restart is thought to cost before any was seen; the warm pool makes them short."""
+
+Result = TypeVar("Result")
+
+
+class Controller:
+    """One controller in this process."""
+
+    def __init__(
+        self,
+        home: Home,
+        journal: Journal,
+        engine: Engine,
+        options: SchedulingOptions | None = None,
+        *,
+        paranoid: bool = False,
+        clock: Callable[[float], SteadyClock] = SteadyClock,
+    ) -> None:
+        """Takes over ``journal`` and ``engine``; the home is locked by the caller."""
+        options = options or SchedulingOptions()
+        cluster = Cluster(tuple(engine.devices_by_node))
+        self._home, self._journal = home, journal
+        self._scheduler = Scheduler(options)
+        self._history = History()
+        self._metrics = Metrics()
+        state = load_state(journal, cluster, self._history)
+        self._first_seq = journal.seq
+        self._knowledge = Knowledge(cluster, RESTART_PRIOR_S)
+        load_knowledge(home, state, self._knowledge)
+        self._clock = clock(state.now_s)
+        self._channel = JobChannel(home.channel_socket)
+        self._past: History | None = None
+        self._past_lock = threading.Lock()
+        self._loop = Loop(
+            home,
+            journal,
+            engine,
+            self._channel,
+            self._scheduler,
+            self._knowledge,
+            self._history,
+            self._metrics,
+            self._clock,
+            state,
+            paranoid=paranoid,
+        )
+
+    def start(self) -> None:
+        """Find the workers again, and go on."""
+        self._loop.start()
+
+    @property
+    def policy_name(self) -> str:
+        return self._scheduler.policy.name
+
+    @property
+    def finished(self) -> threading.Event:
+        """Set when the loop has ended, as asked or not."""
+        return self._loop.finished
+
+    @property
+    def failure(self) -> BaseException | None:
+        """What ended the loop, if it was not asked to end."""
+        return self._loop.failure
+
+    def now_s(self) -> float:
+        """The controller's clock."""
+        return self._clock.now_s()
+
+    # Writing -------------------------------------------------------------------------------------------------------
+
+    def submit(self, submission: Submission) -> str:
+        """Take the job in and return its id, once it is durable."""
+        return self.submitted(submission).result()
+
+    def submitted(self, submission: Submission) -> Future[str]:
+        """The same for who does not want to wait: the future has the id once the job is durable."""
+
+        def make(state: State, now_s: float) -> tuple[list[Event], str]:
+            _check_fits(submission, state)
+            job_id = new_id(state.jobs)
+            spec = submission.spec(job_id, now_s)
+            return [JobSubmitted(now_s, spec, submission.total_steps, submission.title, submission.launch)], job_id
+
+        return self._loop.request(make)
+
+    def cancel(self, job_id: str, reason: str = "cancelled by its owner") -> None:
+        """Ask for the end of a job; asked again, its workers are killed."""
+
+        def make(state: State, now_s: float) -> tuple[list[Event], None]:
+            job = _job_in(state, job_id)
+            return ([] if job.state.is_final else [CancelRequested(now_s, job_id, reason)]), None
+
+        self._loop.request(make).result()
+
+    def shutdown(self, stop_jobs: bool = False) -> None:
+        """Begin to go down and return; ``finished`` tells when it is done."""
+        self._loop.go_down(stop_jobs=stop_jobs)
+
+    def join(self) -> None:
+        """Wait until the loop has ended."""
+        self._loop.join()
+
+    # Reading -------------------------------------------------------------------------------------------------------
+
+    def jobs(self) -> list[Job]:
+        """All jobs in order of submission, with the newest step each has reported."""
+        return [self._newest(job) for job in self._loop.state.jobs.values()]
+
+    def job(self, job_id: str) -> Job:
+        return self._newest(_job_in(self._loop.state, job_id))
+
+    def explain(self, job_id: str) -> list[Sentence]:
+        """What happened to the job and why, oldest first; the last sentence is about now."""
+        job = _job_in(self._loop.state, job_id)
+        sentences = self._before().of(job_id) + self._history.of(job_id)
+        if not job.state.is_final:
+            now = self._in_loop(lambda state, now_s: self._standing(state.jobs[job_id], now_s))
+            if not sentences or now.text != sentences[-1].text:
+                sentences.append(now)
+        elif job.reason and (not sentences or job.reason not in sentences[-1].text):
+            sentences.append(Sentence(job.finished_s or 0.0, job.reason))
+        return sentences
+
+    def decisions(self, last: int = 100) -> list[Decision]:
+        return self._history.decisions(last)
+
+    def outlook(self, submission: Submission) -> Outlook:
+        """What the policy would give this job now; changes nothing."""
+
+        def ask(state: State, now_s: float) -> Outlook:
+            _check_fits(submission, state)
+            spec = submission.spec(new_id(state.jobs), now_s)
+            workers, reason = self._scheduler.outlook(state, self._knowledge, spec, submission.total_steps, now_s)
+            return Outlook(workers, reason.replace(spec.name, "the job"))
+
+        return self._in_loop(ask)
+
+    def nodes(self) -> list[NodeView]:
+        state = self._loop.state
+        cluster = state.cluster
+        holders: dict[int, tuple[str, ...]] = {}
+        for job in state.jobs.active.values():
+            for device in job.devices:
+                holders[device] = (*holders.get(device, ()), job.id)
+        return [
+            NodeView(
+                node,
+                socket.gethostname() if cluster.num_nodes == 1 else f"node{node}",
+                node not in cluster.failed_nodes,
+                {device: holders.get(device, ()) for device in range(first, first + num)},
+            )
+            for node, (first, num) in enumerate(zip(cluster.first_device, cluster.devices_by_node, strict=True))
+        ]
+
+    def logs(
+        self, job_id: str, attempt: int | None = None, rank: int | None = None, stream: LogStream = "out"
+    ) -> WorkerLog:
+        """Output of a worker; by default of worker 0 of the newest attempt that has any."""
+        job = _job_in(self._loop.state, job_id)
+        path, chosen, worker = find_log(self._home.attempts(job_id), job_id, attempt, rank, stream, job.attempt)
+
+        def is_over() -> bool:
+            now = self._loop.state.jobs[job_id]
+            return now.attempt != chosen or not now.devices
+
+        return WorkerLog(path, chosen, worker, is_over)
+
+    def wait(self, job_ids: Sequence[str], timeout_s: float | None = None) -> dict[str, Job]:
+        """Block until all of them are over, the time is up or the controller ends; returns them as they are then."""
+        for job_id in job_ids:
+            _job_in(self._loop.state, job_id)
+
+        def over() -> bool:
+            active = self._loop.state.jobs.active
+            return self._loop.finished.is_set() or not any(job_id in active for job_id in job_ids)
+
+        with self._loop.changed:
+            self._loop.changed.wait_for(over, timeout_s)
+        return {job_id: self.job(job_id) for job_id in job_ids}
+
+    def metrics(self) -> bytes:
+        """Prometheus text."""
+        return self._metrics.text(self._loop.state, self._channel.num_dropped)
+
+    def _newest(self, job: Job) -> Job:
+        report = None if job.state.is_final else self._knowledge.newest(job.id)
+        if report is None or report.attempt != job.attempt or not job.devices:
+            return job
+        return replace(
+            job,
+            step=report.step,
+            total_steps=report.total_steps or job.total_steps,
+            step_s=report.step_s,
+            exposed_s=report.exposed_s,
+            loss=job.loss if report.loss is None else report.loss,
+        )
+
+    def _standing(self, job: Job, now_s: float) -> Sentence:
+        verdict = self._loop.verdict
+        text = self._scheduler.explain(verdict, job) if verdict and not job.is_cancelled else None
+        return Sentence(now_s, text or job.reason)
+
+    def _before(self) -> History:
+        """What happened before this controller was started: read from the journal by the first who asks."""
+        with self._past_lock:
+            if self._past is None:
+                self._past = History()
+                for seq, event in self._journal.read():
+                    if seq > self._first_seq:
+                        break
+                    self._past.note(event)
+            return self._past
+
+    def _in_loop(self, ask: Callable[[State, float], Result]) -> Result:
+        """Policies keep notes between decisions: they are asked by the loop's thread alone."""
+        answer: Future[Result] = self._loop.request(lambda state, now_s: ((), ask(state, now_s)))
+        return answer.result()
+
+
+def _job_in(state: State, job_id: str) -> Job:
+    job = state.jobs.get(job_id)
+    if job is None:
+        raise UnknownJobError(f"there is no job {job_id!r}: `weft status` lists those there are")
+    return job
+
+
+def _check_fits(submission: Submission, state: State) -> None:
+    """A job that could never run is refused at once, as long as all nodes counted could not hold it."""
+    num_devices = sum(state.cluster.devices_by_node)
+    if not submission.spec("this-job", 0.0).allowed_sizes(num_devices):
+        name = f"job {submission.title}" if submission.title else "the job"
+        raise UsageError(
+            f"{name} wants at least {submission.min_workers} workers, this cluster has {num_devices} "
+            f"device{'s' if num_devices != 1 else ''}: lower --workers or add nodes"
+        )

@@ -1,0 +1,55 @@
+"""What a job's argument list means: a script that a fork can run, or a program of its own.  Pure.
+
+``python`` in front means the interpreter that weft itself runs in, as with ``weft run``.  Another interpreter is meant
+by its path.  There is never a shell in between.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from weft.engines.launch import Script, script_of
+from weft.errors import InputError
+
+OWN_INTERPRETER = {"python", "python3", f"python3.{sys.version_info.minor}", sys.executable}
+READ_AT_START = ("PYTHON", "LD_", "MALLOC_", "GLIBC_")
+"""Names with these beginnings are read once, when an interpreter starts: in a fork it would be too late."""
+NO_MATTER = {"PYTHONUNBUFFERED"}  # output is never held back
+
+
+def script_of_command(argv: Sequence[str], cwd: str) -> Script:
+    """The script to run; raises InputError when it cannot be there.
+
+    >>> str(script_of_command(["python", "-u", "-m", "json.tool", "x"], "/"))
+    '-m json.tool'
+    >>> script_of_command(["make"], "/").is_command
+    True
+    """
+    if not Path(cwd).is_dir():
+        raise InputError("there is no such folder to work in: submit from another one, or give --cwd", file=cwd)
+    if not argv:
+        raise InputError("the job has no command: expected a program and its arguments")
+    program, *rest = argv
+    if program not in OWN_INTERPRETER:
+        return Script(program, tuple(rest), cwd=cwd, is_command=True)
+    while rest[:1] == ["-u"]:
+        rest = rest[1:]
+    if rest[:1] == ["-m"] and len(rest) > 1:
+        return script_of(rest[1:], is_module=True, cwd=cwd)
+    if rest and not rest[0].startswith("-"):
+        return script_of(rest, is_module=False, cwd=cwd)
+    return Script(sys.executable, tuple(rest), cwd=cwd, is_command=True)  # -c, -X, -O ...: as Python would do it
+
+
+def needs_fresh_interpreter(environment: Mapping[str, str], inherited: Mapping[str, str]) -> bool:
+    """Whether the environment holds something that a fork of an interpreter started with ``inherited`` would miss.
+
+    >>> needs_fresh_interpreter({"PYTHONPATH": "lib", "LR": "1"}, {"PYTHONPATH": "other"})
+    True
+    >>> needs_fresh_interpreter({"PYTHONPATH": "lib", "LR": "1"}, {"PYTHONPATH": "lib"})
+    False
+    """
+    names = {*environment, *inherited} - NO_MATTER
+    return any(name.startswith(READ_AT_START) and environment.get(name) != inherited.get(name) for name in names)

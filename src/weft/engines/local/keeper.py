@@ -1,0 +1,211 @@
+"""One attempt's keeper: starts its workers, sees them through, writes down how they ended.
+
+A fork of the zygote in a session of its own.  It needs nobody: the controller and the zygote may be killed and come
+back.  What it promises, in this order: it has the only claim, or leaves; all workers exist before ``started_s`` is
+written; nothing of the attempt is left when a fate is.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import sys
+import time
+import traceback
+from collections.abc import Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
+from types import FrameType
+from typing import NoReturn
+
+from weft.core.events import Fate
+from weft.core.failpoints import failpoint
+from weft.core.worker_environment import STOPPED_EXIT_CODE
+from weft.engines import kernel
+from weft.engines.gang import Gang, Outcome, Patience
+from weft.engines.launch import placed_gang
+from weft.engines.local import records
+from weft.engines.local.command import script_of_command
+from weft.engines.local.folders import Folders
+from weft.engines.local.process import Process
+from weft.engines.local.records import Order, Status
+from weft.engines.output import Console
+from weft.engines.pool_client import PoolClient, PoolLost
+from weft.engines.ports import ReservedPort
+from weft.engines.rendezvous import Rendezvous
+from weft.errors import UsageError, WeftError
+
+STOP, KILL = signal.SIGTERM, signal.SIGUSR1
+"""What the engine sends to a keeper.  Either may come again: the controller repeats itself when it comes back."""
+
+LONGEST_REASON = 500
+
+
+class Requests:
+    """Stop and kill requests for ``Gang``, which kills when it is asked a second time."""
+
+    def __init__(self) -> None:
+        self._wake, self._waker = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        self.asked: int | None = None
+        for signum in (STOP, KILL):
+            signal.signal(signum, _noticed)
+        for signum in (signal.SIGINT, signal.SIGHUP):  # a terminal's, and this process has none
+            signal.signal(signum, signal.SIG_IGN)
+        signal.set_wakeup_fd(self._waker, warn_on_full_buffer=False)
+
+    def fileno(self) -> int:
+        return self._wake
+
+    def take(self) -> list[int]:
+        try:
+            caught = os.read(self._wake, 4096)
+        except BlockingIOError:
+            return []
+        passed_on: list[int] = []
+        for signum in caught:
+            if signum == STOP and self.asked is None:
+                passed_on += [signal.SIGTERM]
+                self.asked = STOP
+            elif signum == KILL and self.asked != KILL:
+                passed_on += [signal.SIGTERM] * (2 if self.asked is None else 1)
+                self.asked = KILL
+        return passed_on
+
+
+def _noticed(signum: int, frame: FrameType | None) -> None:
+    """The interpreter has already written the number to the pipe that select() watches."""
+
+
+class Keeper:
+    """Keeps one attempt, from the claim to the outcome."""
+
+    def __init__(self, folders: Folders, order: Order, *, warm: bool) -> None:
+        self._folders = folders
+        self._order = order
+        self._warm = warm
+        self._files = folders.attempt(order.job_id, order.attempt)
+        self._requests = Requests()
+        self._status = Status()
+
+    def keep(self) -> None:
+        failpoint("keeper.before_claim")
+        if not records.write_once(self._files.claim, asdict(Process.this())):
+            return  # somebody else keeps it, or kept it
+        failpoint("keeper.after_claim")
+        kernel.adopt_orphans()
+        self._nudge()
+        fate, exit_code, reason = self._see_through()
+        kernel.sweep()
+        failpoint("keeper.before_outcome")
+        self._write(self._status.ended(time.time(), fate, exit_code, reason[:LONGEST_REASON]))
+        failpoint("keeper.after_outcome")
+
+    def _see_through(self) -> tuple[Fate, int, str]:
+        # The claim is public by now: a request from here on comes as a signal, one from before left its mark.
+        if self._files.stop.exists() or self._files.kill.exists():
+            return Fate.STOPPED, 128 + signal.SIGTERM, "stopped before its workers were started"
+        try:
+            outcome = self._run()
+        except UsageError as error:
+            return Fate.FAILED, error.exit_code, str(error)
+        except (WeftError, OSError) as error:
+            traceback.print_exc()
+            return Fate.LOST, 1, str(error)
+        return judge(outcome, asked=self._requests.asked)
+
+    def _run(self) -> Outcome:
+        order = self._order
+        script = script_of_command(order.argv, order.cwd)
+        pool = PoolClient.fork(warm=self._warm)
+        # A store for one worker would be a process more; and a cold one takes longer to start than rank 0 does.
+        serves = self._warm and len(order.cores_by_rank) > 1
+        try:
+            with Rendezvous(pool) if serves else ReservedPort() as place:
+                workers = placed_gang(
+                    script,
+                    cores_by_rank=order.cores_by_rank,
+                    port=place.port,
+                    environment={**order.environment, **place.environment},
+                    attempt=order.attempt,
+                    fresh=order.fresh,
+                )
+                patience = Patience(grace_s=order.grace_s, hang_s=order.hang_s)
+                gang = Gang(
+                    pool,
+                    workers,
+                    Console(),
+                    patience=patience,
+                    log_dir=self._files.path,
+                    on_started=self._note_start,
+                )
+                place.serve(order.environment, tuple(sorted({core for worker in workers for core in worker.cores})))
+                outcome = gang.run(self._requests)
+        except PoolLost:
+            pool.abandon()
+            raise
+        pool.close()  # ends with everything below it
+        return outcome
+
+    def _note_start(self, pids: Sequence[int]) -> None:
+        self._write(replace(self._status, started_s=time.time(), workers=tuple(pids)))
+        failpoint("keeper.after_start")
+
+    def _write(self, status: Status) -> None:
+        self._status = status
+        records.write(self._files.status, status.to_json())
+        self._nudge()
+
+    def _nudge(self) -> None:
+        """Tell a controller that listens.  One that does not will look into the files when it is back."""
+        with contextlib.suppress(OSError):
+            fifo = os.open(self._folders.nudges, os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+            try:
+                os.write(fifo, f"{self._folders.order(self._order.job_id, self._order.attempt).name}\n".encode())
+            finally:
+                os.close(fifo)
+
+
+def judge(outcome: Outcome, *, asked: int | None) -> tuple[Fate, int, str]:
+    """Fate, exit code and first cause of an attempt whose workers are gone.  Pure."""
+    code = outcome.exit_code
+    if outcome.report:
+        cause = outcome.report[0]
+        has_words = not any(failure.error for failure in outcome.failures) and outcome.last_words
+        return Fate.FAILED, code, f"{cause}; its last words: {outcome.last_words}" if has_words else cause
+    if asked == KILL and code != 0:
+        return Fate.STOPPED, code, "killed"
+    if code == STOPPED_EXIT_CODE:
+        return Fate.STOPPED, code, "stopped after a checkpoint"
+    if outcome.stopped and asked is not None:
+        return Fate.STOPPED, code, "stopped without a checkpoint"
+    if outcome.stopped:
+        return Fate.FAILED, code, f"its workers left with exit code {code}, though nobody had asked them to stop"
+    return Fate.COMPLETED, code, ""
+
+
+def run(folders: Folders, order_file: Path, *, warm: bool) -> NoReturn:
+    """The keeper's side of the zygote's fork: never returns."""
+    code = 1
+    try:
+        os.setsid()
+        kernel.rename("weft-keeper")
+        document = records.read(order_file)
+        if document is not None:  # forgotten by now: somebody else saw to it
+            order = Order.from_json(document)
+            _redirect(folders.attempt(order.job_id, order.attempt).keeper_log)
+            Keeper(folders, order, warm=warm).keep()
+        code = 0
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        with contextlib.suppress(OSError, ValueError):
+            sys.stderr.flush()
+        os._exit(code)
+
+
+def _redirect(log: Path) -> None:
+    file = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+    for target in (1, 2):
+        os.dup2(file, target)
+    os.close(file)

@@ -1,0 +1,99 @@
+"""Which process is meant: a pid alone is not enough, for pids are used again.
+
+[Note: whose process is it]
+A signal goes only to a process that is known to be ours.  A keeper is known by pid, start time and boot.  What a dead
+keeper left behind is known by two signs at once: the mark of this engine in its environment (the kernel keeps the
+environment a program was started with; forks share it), and either the keeper's session or the job's own names.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+from weft.core.worker_environment import ATTEMPT, JOB_ID
+from weft.engines import kernel
+
+MARK = "WEFT_ENGINE"
+"""Environment name that every process of an engine bears; its value is the engine's folder."""
+
+
+@cache
+def boot_id() -> str:
+    return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+
+
+@dataclass(frozen=True, slots=True)
+class Process:
+    """One process, for ever: no other one is equal to it."""
+
+    pid: int
+    start_ticks: int
+    boot_id: str
+
+    @staticmethod
+    def this() -> Process:
+        return Process.of(os.getpid()) or Process(os.getpid(), 0, boot_id())
+
+    @staticmethod
+    def of(pid: int) -> Process | None:
+        """The process that has this pid now."""
+        found = kernel.standing(pid)
+        return None if found is None else Process(pid, found.start_ticks, boot_id())
+
+    def open(self) -> int | None:
+        """A handle that is readable when the process has ended; None when it has already."""
+        try:
+            handle = os.pidfd_open(self.pid)
+        except ProcessLookupError:
+            return None
+        if Process.of(self.pid) != self:  # looked at after the handle was there: the handle means what we looked at
+            os.close(handle)
+            return None
+        return handle
+
+    def signal(self, *signums: int) -> None:
+        """Send signals, if it is still this process that would get them."""
+        handle = self.open()
+        if handle is None:
+            return
+        try:
+            for signum in signums:
+                signal.pidfd_send_signal(handle, signum)
+        except ProcessLookupError:
+            return
+        finally:
+            os.close(handle)
+
+
+def left_behind(keeper: Process, mark: str, job_id: str, attempt: int) -> list[Process]:
+    """Processes of an attempt whose keeper is dead."""
+    if keeper.boot_id != boot_id():
+        return []
+    own = {f"{JOB_ID}={job_id}".encode(), f"{ATTEMPT}={attempt}".encode()}
+    found = []
+    for pid, session, environment in _of_this_user():
+        if f"{MARK}={mark}".encode() in environment and (session == keeper.pid or own <= environment):
+            process = Process.of(pid)
+            if process is not None and pid != os.getpid():
+                found.append(process)
+    return found
+
+
+def _of_this_user() -> Iterator[tuple[int, int, set[bytes]]]:
+    """Pid, session and environment of every process that we may look into."""
+    for entry in os.scandir("/proc"):
+        if not entry.name.isdigit():
+            continue
+        pid = int(entry.name)
+        found = kernel.standing(pid)
+        try:
+            environment = set(Path(entry.path, "environ").read_bytes().split(b"\0"))
+        except OSError:  # another user's, or just gone
+            continue
+        if found is not None:
+            yield pid, found.session, environment

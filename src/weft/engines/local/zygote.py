@@ -1,0 +1,102 @@
+"""The process that forks keepers: torch imported, not one thread, nothing else to do.
+
+It lives as long as the controller that started it: when the control socket closes it leaves, and its keepers go on
+without it.  The next controller starts a new one, with the sources as they are then.  What a killed keeper leaves
+behind becomes a child of the zygote, which ends it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import selectors
+import signal
+import socket
+import sys
+from pathlib import Path
+from typing import Any
+
+from weft.engines import kernel, messages
+from weft.engines.local import keeper
+from weft.engines.local.folders import Folders
+from weft.engines.pool import PRELOADED, preload
+
+
+class Zygote:
+    """Serves one control socket until it closes."""
+
+    def __init__(self, control: socket.socket, folders: Folders, *, warm: bool) -> None:
+        self._control = control
+        self._folders = folders
+        self._warm = warm
+        self._orders: dict[int, str] = {}  # pid of a keeper -> name of its order
+        self._selector = selectors.DefaultSelector()
+        self._wake, self._waker = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+
+    def serve(self) -> None:
+        kernel.adopt_orphans()
+        reason = preload(PRELOADED) if self._warm else ""
+        self._warm = self._warm and not reason
+        signal.signal(signal.SIGCHLD, lambda signum, frame: None)  # a handler, so that the pipe is written to
+        signal.set_wakeup_fd(self._waker, warn_on_full_buffer=False)
+        self._selector.register(self._control, selectors.EVENT_READ)
+        self._selector.register(self._wake, selectors.EVENT_READ)
+        self._tell(kind="ready", reason=reason)
+        while True:
+            for key, _ in self._selector.select():
+                if key.fd == self._wake:
+                    os.read(self._wake, 4096)
+                    self._reap()
+                else:
+                    received = messages.receive(self._control)
+                    if received is None:
+                        return
+                    self._fork(received[0]["order"])
+
+    def _fork(self, name: str) -> None:
+        try:
+            pid = os.fork()
+        except OSError as error:
+            self._tell(kind="gone", order=name, reason=f"no process for its keeper: {error.strerror}")
+            return
+        if pid == 0:
+            signal.set_wakeup_fd(-1)
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            self._selector.close()
+            self._control.close()
+            os.close(self._wake)
+            os.close(self._waker)
+            keeper.run(self._folders, self._folders.orders / name, warm=self._warm)
+        self._orders[pid] = name
+
+    def _reap(self) -> None:
+        while True:
+            try:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                return
+            if pid == 0:
+                break
+            name = self._orders.pop(pid, None)
+            if name is not None:
+                code = os.waitstatus_to_exitcode(status)
+                self._tell(kind="gone", order=name, reason=f"its keeper left with exit code {code}")
+        for orphan in kernel.children(os.getpid()):
+            if orphan not in self._orders:
+                for pid in (*kernel.descendants(orphan), orphan):
+                    kernel.kill(pid, signal.SIGKILL)
+
+    def _tell(self, **event: Any) -> None:
+        with contextlib.suppress(OSError):  # the controller is gone; select() will say so
+            messages.send(self._control, event)
+
+
+def main() -> None:
+    control, home, mode = sys.argv[1:]
+    kernel.rename("weft-zygote")
+    with socket.socket(fileno=int(control)) as channel:
+        Zygote(channel, Folders(Path(home)), warm=mode == "warm").serve()
+
+
+if __name__ == "__main__":
+    main()

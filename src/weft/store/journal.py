@@ -1,0 +1,176 @@
+"""The journal: every event in the order it happened, and snapshots so that few of them need replaying.
+
+An event is durable when ``append`` returns: only then may anybody be told of it.  Many events appended together cost
+one write to the disk.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+import zlib
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from weft.control.codec import event_from_json, event_to_json, state_from_json, state_to_json
+from weft.control.state import State
+from weft.core.events import Event
+from weft.core.failpoints import failpoint
+from weft.errors import StoreError
+from weft.store import copy, database, schema
+
+NUM_KEPT_SNAPSHOTS = 2
+NUM_KEPT_EVENTS = 100_000
+READ_ROWS = 1000
+
+
+class Journal:
+    """One file; safe to use from several threads, each call being whole.
+
+    ``num_kept_events``: how much history stays once a snapshot has made it unnecessary.
+    """
+
+    def __init__(self, path: Path, *, create: bool, num_kept_events: int) -> None:
+        self.path = path
+        self._num_kept_events = num_kept_events
+        self._lock = threading.Lock()
+        if not path.exists():
+            _prepare(path, create=create)
+        with database.in_words(path, "opening"):
+            self._connection = database.connect(path)
+        try:
+            with database.in_words(path, "opening"):
+                database.check_whole(self._connection)
+                schema.migrate(self._connection, path)
+                self._seq = self._newest("SELECT max(seq) FROM events")
+                self._snapshot_seq = self._newest("SELECT max(seq) FROM snapshots")
+                self._seq = max(self._seq, self._snapshot_seq)
+        except BaseException:
+            self._connection.close()
+            raise
+
+    @classmethod
+    def open(cls, path: str | Path, *, create: bool = True, num_kept_events: int = NUM_KEPT_EVENTS) -> Journal:
+        """Open the journal, checked; ``create`` makes an empty one where there is none."""
+        return cls(Path(path), create=create, num_kept_events=num_kept_events)
+
+    @property
+    def seq(self) -> int:
+        """Number of the newest event; events are numbered from 1 without gaps."""
+        return self._seq
+
+    @property
+    def num_events_since_snapshot(self) -> int:
+        """How many events ``load`` would hand back for replay."""
+        return self._seq - self._snapshot_seq
+
+    def append(self, events: Sequence[Event]) -> int:
+        """Write the events down, durably, in one transaction.  Returns the number of the last one."""
+        bodies = [_packed(event_to_json(event)) for event in events]
+        with self._lock, database.in_words(self.path, "writing to"):
+            if not bodies:
+                return self._seq
+            last = self._seq + len(bodies)
+            rows = [(seq, body, zlib.crc32(body.encode())) for seq, body in enumerate(bodies, self._seq + 1)]
+            with database.transaction(self._connection):
+                self._connection.executemany("INSERT INTO events (seq, body, crc32) VALUES (?, ?, ?)", rows)
+                failpoint("journal.before_commit")
+            failpoint("journal.after_commit")
+            self._seq = last
+            return last
+
+    def read(self, after: int = 0) -> Iterator[tuple[int, Event]]:
+        """Events with a number above ``after``, oldest first; those dropped from history are not among them."""
+        while True:
+            with self._lock, database.in_words(self.path, "reading"):
+                rows = self._connection.execute(
+                    "SELECT seq, body, crc32 FROM events WHERE seq > ? ORDER BY seq LIMIT ?", (after, READ_ROWS)
+                ).fetchall()
+            if not rows:
+                return
+            for seq, body, crc32 in rows:
+                if not _is_intact(body.encode(), crc32):
+                    raise _damaged(self.path, f"event {seq} does not match its checksum")
+                yield seq, event_from_json(json.loads(body))
+            after = rows[-1][0]
+
+    def save_snapshot(self, seq: int, state: State) -> None:
+        """Write down the state as it was after event ``seq``, here and in the copy beside the journal."""
+        body = zlib.compress(_packed(state_to_json(state)).encode(), level=1)
+        with self._lock, database.in_words(self.path, "writing to"):
+            if seq > self._seq:
+                raise StoreError(f"a snapshot after event {seq}, and the journal ends with {self._seq}: append first")
+            row = (seq, body, zlib.crc32(body))
+            with database.transaction(self._connection):
+                self._connection.execute("INSERT OR REPLACE INTO snapshots (seq, body, crc32) VALUES (?, ?, ?)", row)
+                self._drop_history()
+                failpoint("snapshot.before_commit")
+            failpoint("snapshot.after_commit")
+            self._snapshot_seq = max(self._snapshot_seq, seq)
+        copy.write(self.path, row)
+
+    def load(self) -> tuple[State | None, int, list[tuple[int, Event]]]:
+        """The newest snapshot, the number of the event it was taken after, and the events since then."""
+        with self._lock, database.in_words(self.path, "reading"):
+            rows = self._connection.execute("SELECT seq, body, crc32 FROM snapshots ORDER BY seq DESC").fetchall()
+        for seq, body, crc32 in rows:
+            if _is_intact(body, crc32):  # if not, the one before it is there, with all events since
+                return state_from_json(json.loads(zlib.decompress(body))), seq, list(self.read(after=seq))
+        if rows:
+            raise _damaged(self.path, "no snapshot matches its checksum")
+        return None, 0, list(self.read())
+
+    def close(self) -> None:
+        with self._lock:
+            self._connection.close()
+
+    def __enter__(self) -> Journal:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _newest(self, query: str) -> int:
+        return int(self._connection.execute(query).fetchone()[0] or 0)
+
+    def _drop_history(self) -> None:
+        """Old snapshots, and old events that no kept snapshot would need for a replay."""
+        kept = self._connection.execute(
+            "SELECT seq FROM snapshots ORDER BY seq DESC LIMIT ?", (NUM_KEPT_SNAPSHOTS,)
+        ).fetchall()
+        oldest = kept[-1][0]
+        self._connection.execute("DELETE FROM snapshots WHERE seq < ?", (oldest,))
+        self._connection.execute("DELETE FROM events WHERE seq <= ?", (min(oldest, self._seq - self._num_kept_events),))
+
+
+def _is_intact(body: bytes, crc32: int | None) -> bool:
+    return crc32 is None or zlib.crc32(body) == crc32  # rows of version 1 have no checksum
+
+
+def _damaged(path: Path, how: str) -> StoreError:
+    return StoreError(database.DAMAGED.format(path=path, how=how))
+
+
+def _packed(document: Any) -> str:
+    return json.dumps(document, separators=(",", ":"))
+
+
+def _prepare(path: Path, *, create: bool) -> None:
+    """A place for a new journal, unless there should be an old one."""
+    if not create:
+        raise StoreError(f"there is no journal at {path}: `weft up` makes one, or is WEFT_HOME another folder?")
+    if copy.place(path).exists():
+        raise StoreError(
+            f"{path} is gone, but its copy {copy.place(path).name} is there: an empty journal would forget the jobs. "
+            f"`python -m weft.store.repair {path}` makes it anew from the copy; to start afresh, move the copy away"
+        )
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    except OSError as error:
+        raise StoreError(
+            f"{path.parent} cannot be made ({error.strerror}): choose a WEFT_HOME you may write to"
+        ) from error

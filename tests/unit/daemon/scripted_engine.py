@@ -1,0 +1,91 @@
+"""An engine without processes: tests say when workers begin, end and fail."""
+
+from __future__ import annotations
+
+import os
+
+from weft.core.engine import EngineEvent, StartOrder
+from weft.core.events import Fate, WorkersExited, WorkersStarted
+from weft.errors import EngineError
+
+
+class ScriptedEngine:
+    """Keeps what an engine must keep (core/engine.py, [Note: exactly once]); shared by controllers that follow."""
+
+    def __init__(self, num_devices: int = 4, *, obedient: bool = True) -> None:
+        self._num_devices = num_devices
+        self.obedient = obedient
+        """Whether workers that are asked to stop do so at once."""
+        self.orders: dict[tuple[str, int], StartOrder] = {}
+        self.num_starts: dict[tuple[str, int], int] = {}
+        self.over: dict[tuple[str, int], WorkersExited] = {}
+        self.forgotten: set[tuple[str, int]] = set()
+        self.calls: list[tuple[str, str, int]] = []
+        self.refuse_starts = False
+        self._news: list[EngineEvent] = []
+        self._ready = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+
+    @property
+    def devices_by_node(self) -> tuple[int, ...]:
+        return (self._num_devices,)
+
+    def start(self, order: StartOrder) -> None:
+        key = (order.job_id, order.attempt)
+        self.calls.append(("start", *key))
+        if self.refuse_starts:
+            raise EngineError("no process can be started: the limit on processes is reached")
+        if key in self.orders:
+            return
+        self.orders[key] = order
+        self.num_starts[key] = self.num_starts.get(key, 0) + 1
+        self._tell(WorkersStarted(0.0, *key))
+
+    def stop(self, job_id: str, attempt: int) -> None:
+        self.calls.append(("stop", job_id, attempt))
+        if self.obedient:
+            self.end(job_id, attempt, Fate.STOPPED, 75)
+
+    def kill(self, job_id: str, attempt: int) -> None:
+        self.calls.append(("kill", job_id, attempt))
+        self.end(job_id, attempt, Fate.LOST, 137)
+
+    def end(self, job_id: str, attempt: int, fate: Fate, exit_code: int = 0, reason: str = "") -> None:
+        """The workers of a running attempt end."""
+        key = (job_id, attempt)
+        if key in self.orders and key not in self.over:
+            self.over[key] = WorkersExited(0.0, job_id, attempt, fate, exit_code, reason)
+            self._tell(self.over[key])
+
+    def running(self) -> list[tuple[str, int]]:
+        return [key for key in self.orders if key not in self.over]
+
+    def poll(self) -> list[EngineEvent]:
+        news, self._news = self._news, []
+        if news:
+            os.eventfd_read(self._ready)
+        return news
+
+    def fileno(self) -> int:
+        return self._ready
+
+    def known(self) -> list[tuple[str, int]]:
+        return [key for key in self.orders if key not in self.forgotten]
+
+    def forget(self, job_id: str, attempt: int) -> None:
+        self.calls.append(("forget", job_id, attempt))
+        self.forgotten.add((job_id, attempt))
+
+    def close(self) -> None:
+        """Workers go on: what happens from here on is told to the next controller."""
+
+    def reopened(self) -> None:
+        """What a controller that comes back is told: everything that is not forgotten."""
+        self.poll()
+        for key in self.known():
+            self._tell(WorkersStarted(0.0, *key))
+            if key in self.over:
+                self._tell(self.over[key])
+
+    def _tell(self, event: EngineEvent) -> None:
+        self._news.append(event)
+        os.eventfd_write(self._ready, 1)

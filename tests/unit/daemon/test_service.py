@@ -1,0 +1,231 @@
+"""The controller's promises, on an engine without processes."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+import pytest
+from tests.unit.daemon.awaiting import until, until_state
+from tests.unit.daemon.conftest import a_job
+from tests.unit.daemon.scripted_engine import ScriptedEngine
+
+from weft.control.state import JobState
+from weft.core.events import Fate, JobSubmitted
+from weft.core.job import Launch
+from weft.core.submission import Submission
+from weft.daemon.contract import StoppingError, UnknownJobError
+from weft.daemon.home import Home
+from weft.daemon.service import Controller
+from weft.errors import StoreError, UsageError
+from weft.store import Journal
+
+Open = Callable[..., Controller]
+
+
+def test_acknowledged_job_is_in_the_journal(controller: Controller, home: Home) -> None:
+    job_id = controller.submit(a_job(title="resnet"))
+    written = [event.spec.name for _, event in controller._journal.read() if isinstance(event, JobSubmitted)]
+    assert written == [job_id]
+    assert controller.job(job_id).title == "resnet"
+
+
+def test_job_runs_to_its_end(controller: Controller, engine: ScriptedEngine) -> None:
+    job_id = controller.submit(a_job())
+    until(controller, lambda: (job_id, 1) in engine.running(), "workers ordered")
+    assert len(engine.orders[job_id, 1].devices) == 1
+    engine.end(job_id, 1, Fate.COMPLETED)
+    assert controller.wait([job_id])[job_id].state is JobState.COMPLETED
+    until(controller, lambda: True, "the end")
+    controller.shutdown()
+    controller.join()
+    assert ("forget", job_id, 1) in engine.calls
+
+
+def test_workers_are_told_channel_checkpoints_job_and_attempt(
+    controller: Controller, engine: ScriptedEngine, home: Home
+) -> None:
+    job_id = controller.submit(a_job())
+    until(controller, lambda: (job_id, 1) in engine.orders, "workers ordered")
+    environment = engine.orders[job_id, 1].environment
+    assert environment["WEFT_JOB_ID"] == job_id
+    assert environment["WEFT_ATTEMPT"] == "1"
+    assert environment["WEFT_CHANNEL"] == str(home.channel_socket)
+    assert environment["WEFT_CHECKPOINT_DIR"] == str(home.checkpoints(job_id))
+    assert home.checkpoints(job_id).is_dir()
+
+
+def test_many_clients_at_once_get_one_id_each(controller: Controller) -> None:
+    ids: list[str] = []
+
+    def client() -> None:
+        ids.extend(controller.submit(a_job()) for _ in range(10))
+
+    clients = [threading.Thread(target=client) for _ in range(8)]
+    for thread in clients:
+        thread.start()
+    for thread in clients:
+        thread.join()
+    assert len(set(ids)) == 80
+    assert {job.id for job in controller.jobs()} == set(ids)
+
+
+def test_cancel_of_a_waiting_job_never_starts_it(controller: Controller, engine: ScriptedEngine) -> None:
+    first = [controller.submit(a_job()) for _ in range(4)]
+    until(controller, lambda: len(engine.running()) == 4, "all devices in use")
+    waiting = controller.submit(a_job())
+    controller.cancel(waiting)
+    assert controller.job(waiting).state is JobState.CANCELLED
+    engine.end(first[0], 1, Fate.COMPLETED)
+    controller.wait([first[0]])
+    assert all(job_id != waiting for job_id, _ in engine.orders)
+
+
+def test_cancel_stops_and_a_second_cancel_kills(open_controller: Open, engine: ScriptedEngine) -> None:
+    engine.obedient = False
+    controller = open_controller()
+    job_id = controller.submit(a_job())
+    until(controller, lambda: (job_id, 1) in engine.running(), "workers ordered")
+    controller.cancel(job_id)
+    assert controller.job(job_id).state is JobState.STOPPING
+    until(controller, lambda: ("stop", job_id, 1) in engine.calls, "stop asked for")
+    controller.cancel(job_id)
+    assert controller.wait([job_id])[job_id].state is JobState.CANCELLED
+    assert ("kill", job_id, 1) in engine.calls
+
+
+def test_unknown_job_is_named(controller: Controller) -> None:
+    for ask in (controller.job, controller.cancel, controller.explain, controller.logs):
+        with pytest.raises(UnknownJobError, match="no job 'nosuchid'"):
+            ask("nosuchid")
+    with pytest.raises(UnknownJobError):
+        controller.wait(["nosuchid"])
+
+
+def test_job_too_large_for_the_cluster_is_refused_with_the_way_out(controller: Controller) -> None:
+    with pytest.raises(UsageError, match=r"job gpt wants at least 9 workers, this cluster has 4 devices: lower"):
+        controller.submit(a_job(title="gpt", min_workers=9, max_workers=9))
+    assert controller.jobs() == []
+
+
+def test_explain_tells_the_story_across_a_restart(open_controller: Open, engine: ScriptedEngine) -> None:
+    controller = open_controller()
+    job_id = controller.submit(a_job(max_workers=2))
+    until(controller, lambda: (job_id, 1) in engine.running(), "workers ordered")
+    controller = open_controller()
+    story = [sentence.text for sentence in controller.explain(job_id)]
+    assert story[0] == "submitted, for 1 to 2 workers"
+    assert any("1 of 4 devices" in text for text in story)
+    times = [sentence.at_s for sentence in controller.explain(job_id)]
+    assert times == sorted(times)
+
+
+def test_silent_job_keeps_its_devices(open_controller: Open, engine: ScriptedEngine) -> None:
+    controller = open_controller(policy="srtf", hold_s=0.0)
+    silent = controller.submit(a_job(min_workers=4, max_workers=4))
+    until(controller, lambda: (silent, 1) in engine.running(), "workers ordered")
+    urgent = controller.submit(a_job(total_steps=1, priority=9))
+    until(controller, lambda: "went to others" in controller.job(urgent).reason, "a decision about the second job")
+    assert controller.job(silent).state is JobState.RUNNING
+    assert "would lose its work" in controller.explain(silent)[-1].text
+    assert not [call for call in engine.calls if call[0] == "stop"]
+
+
+def test_engine_that_cannot_start_workers_ends_in_a_reason(open_controller: Open, engine: ScriptedEngine) -> None:
+    engine.refuse_starts = True
+    controller = open_controller()
+    job_id = controller.submit(a_job())
+    job = controller.wait([job_id])[job_id]
+    assert job.state is JobState.FAILED
+    assert "limit on processes" in job.reason
+
+
+def test_down_with_jobs_leaves_no_worker_and_keeps_the_queue(open_controller: Open, engine: ScriptedEngine) -> None:
+    controller = open_controller()
+    job_id = controller.submit(a_job())
+    until(controller, lambda: (job_id, 1) in engine.running(), "workers ordered")
+    controller.shutdown(stop_jobs=True)
+    controller.join()
+    assert engine.running() == []
+    controller = open_controller()
+    until(controller, lambda: (job_id, 2) in engine.running(), "the job goes on")
+
+
+def test_down_leaves_workers_alone(open_controller: Open, engine: ScriptedEngine) -> None:
+    controller = open_controller()
+    job_id = controller.submit(a_job())
+    until(controller, lambda: (job_id, 1) in engine.running(), "workers ordered")
+    controller.shutdown()
+    controller.join()
+    assert engine.running() == [(job_id, 1)]
+    with pytest.raises(StoppingError, match="weft up"):
+        controller.submit(a_job())
+
+
+def test_job_that_ended_while_nobody_looked_is_completed(open_controller: Open, engine: ScriptedEngine) -> None:
+    controller = open_controller()
+    job_id = controller.submit(a_job())
+    until(controller, lambda: (job_id, 1) in engine.running(), "workers ordered")
+    controller.shutdown()
+    controller.join()
+    engine.end(job_id, 1, Fate.COMPLETED)
+    controller = open_controller()
+    assert controller.wait([job_id])[job_id].state is JobState.COMPLETED
+    assert engine.num_starts == {(job_id, 1): 1}
+
+
+def test_full_disk_refuses_new_jobs_and_loses_no_outcome(
+    controller: Controller, engine: ScriptedEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job_id = controller.submit(a_job())
+    until(controller, lambda: (job_id, 1) in engine.running(), "workers ordered")
+    append, refused = Journal.append, threading.Event()
+
+    def full(journal: Journal, events: object) -> int:
+        refused.set()
+        raise StoreError("the disk is full: make room")
+
+    monkeypatch.setattr(Journal, "append", full)
+    with pytest.raises(StoreError, match="make room"):
+        controller.submit(a_job())
+    refused.clear()
+    engine.end(job_id, 1, Fate.COMPLETED)
+    assert refused.wait(30), "the outcome was never tried to be written"
+    assert controller.job(job_id).state is JobState.RUNNING
+    monkeypatch.setattr(Journal, "append", append)
+    assert controller.wait([job_id])[job_id].state is JobState.COMPLETED
+    assert len(controller.jobs()) == 1
+
+
+def test_nodes_show_who_has_which_device(controller: Controller, engine: ScriptedEngine) -> None:
+    job_id = controller.submit(a_job(min_workers=2, max_workers=2))
+    until_state(controller, job_id, JobState.RUNNING)
+    (node,) = controller.nodes()
+    assert node.is_up
+    assert sorted(node.devices) == [0, 1, 2, 3]
+    assert sum(holders == (job_id,) for holders in node.devices.values()) == 2
+
+
+def test_outlook_changes_nothing(controller: Controller) -> None:
+    outlook = controller.outlook(a_job(max_workers=4))
+    assert outlook.workers == 1
+    assert outlook.reason.startswith("the job has 1 of 4 devices")
+    assert controller.jobs() == []
+
+
+def test_metrics_count_jobs_and_devices(controller: Controller, engine: ScriptedEngine) -> None:
+    job_id = controller.submit(a_job())
+    until_state(controller, job_id, JobState.RUNNING)
+    text = controller.metrics().decode()
+    assert 'weft_jobs{state="RUNNING"} 1.0' in text
+    assert "weft_devices 4.0" in text
+    assert "weft_devices_busy 1.0" in text
+
+
+def test_hostile_names_go_through_unchanged(open_controller: Open) -> None:
+    title = "a'; $(echo foo)\n‮../../etc"
+    controller = open_controller()
+    job_id = controller.submit(Submission(Launch(("python", "x y; rm -rf"), "/"), title=title))
+    controller = open_controller()
+    assert controller.job(job_id).title == title
+    assert controller.job(job_id).launch == Launch(("python", "x y; rm -rf"), "/")
