@@ -16,6 +16,7 @@ from weft.version import __version__
 # verb -> (module whose `app` is its Typer application, line for the overview)
 VERBS: dict[str, tuple[str, str]] = {
     "bench": ("weft.cli.bench", "measure weft against its peers on this machine"),
+    "demo": ("weft.cli.demo", "watch workers move between small real jobs; about a minute, no GPU"),
     "run": ("weft.cli.run", "run one training script on several workers of this machine"),
     "sim": ("weft.cli.sim", "replay a queue of jobs under several policies"),
     "trace": ("weft.cli.trace", "read a recorded step timeline in words, or join several into one"),

@@ -63,7 +63,7 @@ def main() -> None:
         for points, river in run.steps(data, epochs=num_epochs):
             optimizer.zero_grad()
             loss = F.cross_entropy(model(points), river)
-            loss.backward()
+            loss.backward()  # type: ignore[no-untyped-call]
             optimizer.step()
             run.log(loss=loss)
 
