@@ -22,6 +22,7 @@ VERBS: dict[str, tuple[str, str]] = {
     "bench": ("weft.cli.bench", "measure weft against its peers on this machine"),
     "cancel": ("weft.cli.cancel", "stop jobs for good"),
     "completion": ("weft.cli.completion", "a script that lets your shell complete commands and job ids"),
+    "demo": ("weft.cli.demo", "watch workers move between small real jobs; about a minute, no GPU"),
     "doctor": ("weft.cli.doctor", "look for what could go wrong on this machine"),
     "down": ("weft.cli.down", "stop the controller"),
     "explain": ("weft.cli.explain", "why a job has the workers it has"),

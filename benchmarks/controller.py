@@ -1,0 +1,190 @@
+"""Real jobs on a real controller: elastic against fixed sizes, and both against what the simulator predicts.
+
+    python -m benchmarks.controller [--rounds 3] [--out benchmarks/results]
+
+The queue is that of `weft demo`.  First two lengths of the same job give the time of a step and of a start, on one
+and on two workers; that is all the simulator is told.  Then the queue is run on two devices, round after round, in
+turn with moving workers and first in, first out with one and with two workers a job.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from statistics import mean, median
+from typing import Any
+
+from weft.cli.bench_record import keep_record, record_folder
+from weft.client import Client
+from weft.core.cluster import Cluster
+from weft.core.job import JobSpec
+from weft.core.speed import StepTime
+from weft.demo.contest import Completion, Played, play, throw_away_controller
+from weft.demo.queue import QUEUE, QueuedJob
+from weft.elastic.registry import policy_named
+from weft.elastic.rules import Rules
+from weft.sim.loop import simulate
+from weft.sim.options import SimulationOptions
+from weft.sim.workload import TableProfile, TrueJob, Workload
+
+NUM_DEVICES = 2
+HOLD_S = 2.0
+SHORT_STEPS, LONG_STEPS = 40, 200
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """One way to run the queue."""
+
+    name: str
+    policy: str
+    min_workers: int
+    max_workers: int
+
+
+WAYS = (
+    Way("elastic", "balanced", 1, 2),
+    Way("fixed, 1 worker", "fifo", 1, 1),
+    Way("fixed, 2 workers", "fifo", 2, 2),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Speed:
+    """What one step takes at each size, and what a start costs on top."""
+
+    step_s: Mapping[int, float]
+    start_s: float
+
+
+def measure_speed() -> Speed:
+    """From two lengths of the same job, on each size, as many at once as there is room for."""
+    step_s: dict[int, float] = {}
+    starts: list[float] = []
+    with throw_away_controller("fifo", num_devices=NUM_DEVICES) as client:
+        _run(client, [QueuedJob("warm-up", 0.0, SHORT_STEPS)], 1)
+        for workers in (1, 2):
+            num_at_once = NUM_DEVICES // workers
+            took: dict[int, float] = {}
+            for num_steps in (SHORT_STEPS, LONG_STEPS):
+                took[num_steps] = _run(client, [QueuedJob("probe", 0.0, num_steps)] * num_at_once, workers)
+            step_s[workers] = (took[LONG_STEPS] - took[SHORT_STEPS]) / (LONG_STEPS - SHORT_STEPS)
+            starts.append(took[SHORT_STEPS] - SHORT_STEPS * step_s[workers])
+    return Speed(step_s, mean(starts))
+
+
+def _run(client: Client, queue: Sequence[QueuedJob], workers: int) -> float:
+    before = {row["id"] for row in client.jobs()}
+    play(client, queue, min_workers=workers, max_workers=workers)
+    rows = [row for row in client.jobs() if row["id"] not in before]
+    return mean((row["finished_s"] or 0.0) - row["submitted_s"] for row in rows)
+
+
+def predicted(way: Way, speed: Speed, arrivals: Mapping[str, float]) -> dict[str, float]:
+    """Completion times by job, from the simulator, for the queue as it really arrived."""
+    sizes = range(way.min_workers, way.max_workers + 1)
+    profile = TableProfile({size: StepTime(speed.step_s[size]) for size in sizes})
+    jobs = tuple(
+        TrueJob(
+            JobSpec(job.name, arrivals[job.name], way.min_workers, way.max_workers, way.max_workers),
+            profile,
+            job.num_steps,
+        )
+        for job in sorted(QUEUE, key=lambda job: arrivals[job.name])
+    )
+    options = SimulationOptions(decision_interval_s=0.0, restart_s=speed.start_s, explore=True)
+    policy = policy_named(way.policy, Rules(hold_s=HOLD_S, review_s=60.0))
+    result = simulate(Workload("queue", jobs), Cluster((NUM_DEVICES,)), policy, options)
+    return {job.name: job.completion_s for job in result.jobs}
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description="elastic against fixed, real against simulated")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--out", type=Path, default=None)
+    options = parser.parse_args(argv)
+    folder = record_folder(options.out)
+    say("how long is a step, and a start?")
+    speed = measure_speed()
+    say(f"steps { ({size: round(s * 1e3, 1) for size, s in speed.step_s.items()}) } ms, start {speed.start_s:.2f} s")
+    rounds: dict[str, list[Played]] = {way.name: [] for way in WAYS}
+    for number in range(options.rounds):
+        for way in (*WAYS[number % len(WAYS) :], *WAYS[: number % len(WAYS)]):
+            with throw_away_controller(way.policy, num_devices=NUM_DEVICES, hold_s=HOLD_S) as client:
+                played = play(client, QUEUE, min_workers=way.min_workers, max_workers=way.max_workers)
+            rounds[way.name].append(played)
+            say(f"round {number + 1} of {options.rounds}, {way.name}: mean {played.mean_s:.1f} s")
+    rows = [row for way in WAYS for row in job_rows(way, speed, rounds[way.name])]
+    document = {"speed": asdict(speed), "summary": summary(rounds, rows), "rows": rows}
+    print(tables(document))
+    if folder is not None:
+        command = shlex.join(["python", "-m", "benchmarks.controller", *(argv if argv is not None else sys.argv[1:])])
+        for path in keep_record(folder, "controller", command, document, tables(document)):
+            say(f"written to {path}")
+
+
+def job_rows(way: Way, speed: Speed, plays: Sequence[Played]) -> list[dict[str, Any]]:
+    """One row a job: medians over rounds beside the prediction."""
+    arrivals = {job.name: median(_of(played, job.name).arrived_s for played in plays) for job in QUEUE}
+    simulated = predicted(way, speed, arrivals)
+    rows: list[dict[str, Any]] = []
+    for job in QUEUE:
+        real_s = median(_of(played, job.name).took_s for played in plays)
+        rows.append(
+            {
+                "way": way.name,
+                "job": job.name,
+                "steps": job.num_steps,
+                "arrived_s": round(arrivals[job.name], 2),
+                "real_s": round(real_s, 2),
+                "simulated_s": round(simulated[job.name], 2),
+                "error": round(abs(simulated[job.name] - real_s) / real_s, 3),
+                "restarts": median(_of(played, job.name).restarts for played in plays),
+            }
+        )
+    return rows
+
+
+def _of(played: Played, name: str) -> Completion:
+    return next(job for job in played.completions if job.name == name)
+
+
+def summary(rounds: Mapping[str, Sequence[Played]], rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """One row a way: mean completion time, and how far the simulator was off on average."""
+    means = {name: median(played.mean_s for played in plays) for name, plays in rounds.items()}
+    best_fixed_s = min(seconds for name, seconds in means.items() if name != WAYS[0].name)
+    return [
+        {
+            "way": name,
+            "mean_s": round(seconds, 2),
+            "over_best_fixed": round(seconds / best_fixed_s, 3),
+            "makespan_s": round(median(played.makespan_s for played in rounds[name]), 2),
+            "mean_error": round(mean(row["error"] for row in rows if row["way"] == name), 3),
+            "means_of_rounds_s": [round(played.mean_s, 2) for played in rounds[name]],
+        }
+        for name, seconds in means.items()
+    ]
+
+
+def tables(document: Mapping[str, Any]) -> str:
+    """Both tables in Markdown."""
+    parts: list[str] = []
+    for key in ("summary", "rows"):
+        rows: list[dict[str, Any]] = document[key]
+        heads = list(rows[0])
+        parts += ["| " + " | ".join(heads) + " |", "|" + "---|" * len(heads)]
+        parts += ["| " + " | ".join(str(row[head]) for head in heads) + " |" for row in rows]
+        parts.append("")
+    return "\n".join(parts)
+
+
+def say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
+
+
+if __name__ == "__main__":
+    main()

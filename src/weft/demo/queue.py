@@ -1,0 +1,52 @@
+"""The queue of the demo: two long jobs first, short ones behind them, as on any small cluster.  Pure."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+
+from weft.core.job import Launch
+from weft.core.submission import Submission
+
+
+@dataclass(frozen=True, slots=True)
+class QueuedJob:
+    """A job, and when somebody hands it in."""
+
+    name: str
+    arrives_s: float
+    num_steps: int
+
+    def submission(self, cwd: str, *, min_workers: int, max_workers: int) -> Submission:
+        """The same training whatever the number of workers: the global batch stays."""
+        command = (sys.executable, "-m", "weft.demo.train", "--steps", str(self.num_steps))
+        return Submission(
+            Launch(command, cwd),
+            title=self.name,
+            min_workers=min_workers,
+            max_workers=max_workers,
+            total_steps=self.num_steps,
+        )
+
+
+QUEUE = (
+    QueuedJob("long-1", 0.0, 320),
+    QueuedJob("long-2", 0.5, 320),
+    QueuedJob("short-1", 3.0, 40),
+    QueuedJob("short-2", 4.0, 60),
+    QueuedJob("medium", 5.0, 100),
+    QueuedJob("short-3", 7.0, 40),
+    QueuedJob("short-4", 9.0, 40),
+)
+
+
+def scaled(queue: tuple[QueuedJob, ...], factor: float, steps_per_epoch: int) -> tuple[QueuedJob, ...]:
+    """The same queue with longer or shorter jobs, arriving the slower or faster; whole epochs."""
+    return tuple(
+        QueuedJob(
+            job.name,
+            job.arrives_s * factor,
+            max(1, round(job.num_steps * factor / steps_per_epoch)) * steps_per_epoch,
+        )
+        for job in queue
+    )
