@@ -3,8 +3,8 @@
     word 0   token of the client's lease, 0 for none    written by the server only
     word 1   number of other jobs that wait             "
     word 2   1 when the device is asked back            "
-    word 8   what the client does: idle, waiting, computing    written by the client only
-    word 9   number of its present or next turn                "
+    word 8   what the client does: idle, paused, waiting, computing    written by the client only
+    word 9   number of its present or next turn                        "
 
 [Note: two writers, no locks]
 Nobody writes what the other one writes, and each writes before it looks: a client that begins to compute writes
@@ -35,6 +35,8 @@ TURN: Final = 9
 IDLE: Final = 0
 WAITING: Final = 1
 COMPUTING: Final = 2
+PAUSED: Final = 3
+"""In a gap that is probably too short to be worth a handover."""
 
 
 def make_page() -> int:
