@@ -253,6 +253,7 @@ class Arbiter:
         self.holder = member.key
         self.is_asked_back = False
         self._granted_s = self._now_s
+        member.is_promoted |= member.starves(self._now_s, self.limits)
         member.asked_s = None
         member.served_as = self.token
         if self.is_lead and len(self.members) > 1:

@@ -29,6 +29,8 @@ class Member:
     usual_gap_s: float | None = None
     num_served: int = 0
     """Turns had or forfeited since it shares; only lockstep counts them."""
+    is_promoted: bool = False
+    """A filler that waited too long: the rest of this turn it is the equal of a primary."""
     served_as: int = 0
     """Place among all grants of its last one: the least was served longest ago."""
 
@@ -38,10 +40,13 @@ class Member:
 
     def rank(self, now_s: float, limits: Limits) -> int:
         """Higher goes first, whatever fairness says."""
-        if self.role is Role.PRIMARY:
+        if self.role is Role.PRIMARY or self.is_promoted or self.starves(now_s, limits):
             return 2
-        starves = self.asked_s is not None and now_s >= self.asked_s + limits.filler_patience_s
-        return 2 if starves else 0 if self.role is Role.FILLER else 1
+        return 0 if self.role is Role.FILLER else 1
+
+    def starves(self, now_s: float, limits: Limits) -> bool:
+        """Whether others have gone first for so long that its peers on other hosts may give up on it."""
+        return self.asked_s is not None and now_s >= self.asked_s + limits.filler_patience_s
 
     def ask(self, now_s: float, turn: int, floor_s: float) -> None:
         """It wants the device.  Time not used counts for one usual turn and no more (``floor_s``: the others)."""
@@ -62,5 +67,6 @@ class Member:
         self.usual_turn_s = smoothed(self.usual_turn_s, self.turn_held_s)
         self.turn_held_s = 0.0
         self.num_served += 1
+        self.is_promoted = False
         self.released_s = now_s
         self.turn = next_turn
