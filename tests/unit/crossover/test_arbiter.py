@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from virtual_host import Clock, Host, Job, Network, held_s, overlaps, run_host
 
-from tests.unit.crossover.virtual_host import Job, held_s, overlaps, run_host
 from weft.crossover.arbiter import Arbiter
 from weft.crossover.events import AskBack, Asked, Grant, Joined, Left, Released, RoleChanged, Ticked
 from weft.crossover.phases import Limits, Role
@@ -124,8 +124,6 @@ def test_a_primary_keeps_its_speed_and_the_filler_gets_most_of_the_gaps() -> Non
 
 
 def test_a_filler_of_one_worker_uses_the_gaps_of_a_job_on_two_hosts() -> None:
-    from tests.unit.crossover.virtual_host import Clock, Host, Network
-
     clock = Clock()
     network = Network(clock)
     hosts = [Host(clock), Host(clock, lag_s=0.001)]

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from virtual_host import Clock, Host, Job, Network, overlaps, run_hosts
 
-from tests.unit.crossover.virtual_host import Clock, Host, Job, Network, overlaps, run_hosts
 from weft.crossover.events import Ordered
 from weft.crossover.order import HISTORY, HORIZON, Order, Turn, from_json, rotation, to_json
 

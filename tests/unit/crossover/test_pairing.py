@@ -16,7 +16,7 @@ HANDOVER_S = 0.0005
 
 
 def overlapped(name: str, network_over_compute: float) -> Measured:
-    """A job that hides reduce-scatter under backward (2/3) and gather under forward (1/3), as the design's DeAR does."""
+    """A job that hides reduce-scatter under backward (2/3) and gather under forward (1/3), as DeAR does."""
     half = network_over_compute / 2
     step_s = max(2 / 3, half) + max(1 / 3, half)
     return Measured(name, compute_s=1.0, exposed_s=step_s - 1.0, network_s=network_over_compute)
