@@ -94,7 +94,7 @@ class LeaseServer:
         """What the server knows of a device."""
         devices = self.status()
         assert devices is not None, "the server does not answer"
-        return dict(devices.get(name, {"holder": None, "jobs": [], "overruled": 0, "grants": 0}))
+        return dict(devices.get(name, {"holder": None, "jobs": [], "overruled": 0, "grants": 0, "follows": False}))
 
     def waiting(self) -> list[str]:
         """Jobs that wait for device 0."""

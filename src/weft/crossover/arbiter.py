@@ -100,6 +100,11 @@ class Arbiter:
                 pass
         return self._act()
 
+    @property
+    def is_follower(self) -> bool:
+        """Whether it goes by the order of a lead."""
+        return self._order is not None
+
     def waiting(self) -> list[Member]:
         """Who wants the device, in order of asking."""
         waiting = [member for member in self.members.values() if member.asked_s is not None]

@@ -176,6 +176,8 @@ def _status(device: SharedDevice) -> dict[str, Any]:
         "token": arbiter.token,
         "grants": device.num_grants,
         "overruled": arbiter.num_overruled,
+        "leads": arbiter.is_lead,
+        "follows": arbiter.is_follower,
         "jobs": [
             {
                 "job": member.job,
