@@ -10,6 +10,8 @@
     ├── EngineError               1   workers cannot be started or watched on this machine
     ├── ControllerError           1   the controller refused, or gave an answer that makes no sense
     │   └── NoControllerError     4   no controller answers
+=======
+    ├── LeaseError                1   a device cannot be shared (no server, no MPS, a wrong address, ...)
     └── MissingToolError          3   the machine lacks something (root, iproute2, an optional package)
 
 Every message says what happened, what was expected and what to do next.  This module imports nothing, so
@@ -71,6 +73,10 @@ class NoControllerError(ControllerError):
     """No controller answers."""
 
     exit_code = 4
+
+
+class LeaseError(WeftError):
+    """A device cannot be shared.  Jobs that run already run on, unshared."""
 
 
 class MissingToolError(WeftError):

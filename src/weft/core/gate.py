@@ -18,7 +18,12 @@ class Gate(Protocol):
         """Whether another job wants the device now.  Costs no system call."""
 
     def acquire(self) -> None:
-        """Compute from here on; waits for the turn.  Does nothing when the device is ours already."""
+        """Compute from here on; waits for the turn.
+
+        When the device is ours already this is a border between two layers: it costs a look at memory, unless
+        the device was asked back (a primary came, or we had it for too long).  Then it is given away here, and
+        the next turn is waited for.  So call it often.
+        """
 
     def release(self) -> None:
         """About to wait for the network: the device is free.  Does nothing when it is not ours."""

@@ -27,6 +27,14 @@ STALL_S: Final = "WEFT_STALL_S"
 # Path of the lease server's unix socket on this host, and the device (or cores) the job shares there.
 LEASE: Final = "WEFT_LEASE"
 LEASE_DEVICE: Final = "WEFT_LEASE_DEVICE"
+# How the job shares there: fair (the default), primary, filler or lockstep; and its weight among its equals.
+LEASE_ROLE: Final = "WEFT_LEASE_ROLE"
+LEASE_WEIGHT: Final = "WEFT_LEASE_WEIGHT"
+# For jobs on several hosts: host:port where the lease server of rank 0's host publishes the order of turns, and the
+# key without which it tells nobody (needed beyond the loopback address).  The same for all workers of all jobs
+# that share.
+LEASE_LEAD: Final = "WEFT_LEASE_LEAD"
+LEASE_KEY: Final = "WEFT_LEASE_KEY"
 
 # Asked to stop, and stopped after a checkpoint: start again to go on.  (EX_TEMPFAIL of sysexits.)
 STOPPED_EXIT_CODE: Final = 75
