@@ -1,0 +1,183 @@
+"""``weft.crossover(model)``: a model of an ordinary script takes turns on its device.
+
+    plain loops     forward begins: compute.  Whatever the script waits for in torch.distributed: the device is free
+                    (hooks_collectives.py).  ``optimizer.step()``: compute.
+    DDP             waits in C++, out of sight: at the end of backward for its buckets, at the beginning of forward
+                    for buffers, and once to agree on the buckets' order.  A communication hook sees the buckets
+                    leave, and waits for them before DDP does.
+
+``weft.overlap`` and ``weft.session`` need no call: they know their own waits.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable
+from typing import Any
+from weakref import WeakSet
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+from torch.optim.optimizer import register_optimizer_step_pre_hook
+
+from weft.core import gate
+from weft.core.turns import TURNS, Window
+from weft.crossover.client import gate_from_environment
+from weft.crossover.hooks_collectives import watch_collectives
+from weft.errors import UsageError
+
+CommHook = Callable[[Any, dist.GradBucket], torch.futures.Future[torch.Tensor]]
+
+# DDP puts its buckets in the order of the first backward when the second forward begins, and agrees on it.
+_FORWARDS_UNTIL_SETTLED = 3
+
+_hooked: WeakSet[nn.Module] = WeakSet()
+_watched_steps = False
+
+
+def install_gate() -> None:
+    """Share as the environment says; called when something first wants to compute."""
+    gate.install(gate_from_environment(os.environ))
+    if gate.current() is not gate.OPEN:
+        watch_collectives()
+
+
+def crossover(model: nn.Module, *, comm_hook: CommHook | None = None, comm_state: Any = None) -> nn.Module:
+    """Let ``model`` take turns on its device with another job's; in place, returns the model.
+
+    Without a lease server in the environment (``weft run --share``, ``weft up``) nothing is changed.  Call it once the
+    model is wrapped in DistributedDataParallel, if it is.
+
+    Args:
+        comm_hook: a DDP communication hook of yours.  Give it here: DDP takes only one, and crossover needs it.
+        comm_state: what that hook gets as its first argument.
+
+    >>> model = weft.crossover(DistributedDataParallel(net))        # doctest: +SKIP
+    """
+    if not isinstance(model, nn.Module):
+        raise UsageError(f"weft.crossover was given a {type(model).__name__}, expected a torch.nn.Module")
+    is_ddp = isinstance(model, DistributedDataParallel)
+    if comm_hook is not None and not is_ddp:
+        raise UsageError("comm_hook= is for DistributedDataParallel: wrap the model first, or leave comm_hook out")
+    if not TURNS.look_for_gate():
+        if comm_hook is not None:
+            model.register_comm_hook(comm_state, comm_hook)
+        return model
+    if model in _hooked:  # a session does it for the models it is given
+        return model
+    watch_collectives()
+    _watch_optimizers()
+    if is_ddp:
+        _hook_ddp(model, comm_hook, comm_state)
+    else:
+        model.register_forward_pre_hook(lambda module, args: TURNS.compute(), prepend=True)
+    model.register_forward_pre_hook(_enter_forward)
+    model.register_forward_hook(_leave_forward, always_call=True)
+    _mark_borders(model)
+    _hooked.add(model)
+    return model
+
+
+def waiting() -> Window:
+    """Around code that waits for other workers: the device is free meanwhile.
+
+    Needed only where several waits belong together, or where something waits that torch.distributed does not know of.
+    """
+    return TURNS.yielded(later=True)
+
+
+def all_reduce(
+    tensors: Iterable[torch.Tensor], op: Any = dist.ReduceOp.SUM, group: dist.ProcessGroup | None = None
+) -> None:
+    """All-reduce many tensors in one go, with the device free: for loops that average gradients by themselves."""
+    works = [dist.all_reduce(tensor, op, group=group, async_op=True) for tensor in tensors]
+    with waiting():
+        for work in works:
+            work.wait()
+
+
+def _enter_forward(module: nn.Module, args: Any) -> None:
+    TURNS.num_inside += 1
+
+
+def _leave_forward(module: nn.Module, args: Any, output: Any) -> None:
+    TURNS.num_inside = max(0, TURNS.num_inside - 1)
+
+
+def _mark_borders(model: nn.Module) -> None:
+    """Before each layer's forward and after each parameter's gradient the device may be asked back."""
+    for module in model.modules():
+        if any(True for _ in module.parameters(recurse=False)):
+            module.register_forward_pre_hook(lambda layer, args: TURNS.border())
+    for parameter in model.parameters():
+        if parameter.requires_grad:
+            add_hook: Any = parameter.register_post_accumulate_grad_hook
+            add_hook(lambda parameter: TURNS.border())
+
+
+def _watch_optimizers() -> None:
+    """An update is compute too."""
+    global _watched_steps
+    if not _watched_steps:
+        _watched_steps = True
+        register_optimizer_step_pre_hook(lambda optimizer, args, kwargs: TURNS.compute())
+
+
+def _hook_ddp(model: DistributedDataParallel, comm_hook: CommHook | None, comm_state: Any) -> None:
+    if model._comm_hooks:
+        raise UsageError(
+            "this model has a communication hook already, and DDP takes only one: leave register_comm_hook out and "
+            "give your hook to weft.crossover(model, comm_hook=..., comm_state=...)"
+        )
+    model.register_comm_hook(_Buckets(model, comm_hook, comm_state), _launch_bucket)
+    original = model._pre_forward
+    num_forwards = 0
+
+    def before_forward(*inputs: Any, **kwargs: Any) -> Any:
+        nonlocal num_forwards
+        num_forwards += torch.is_grad_enabled()
+        waits = num_forwards <= _FORWARDS_UNTIL_SETTLED or model.will_sync_module_buffers()
+        if waits or model._join_config.enable:
+            with TURNS.yielded(later=True):
+                result = original(*inputs, **kwargs)
+        else:
+            result = original(*inputs, **kwargs)
+        TURNS.compute()
+        return result
+
+    model._pre_forward = before_forward  # type: ignore[method-assign]
+
+
+class _Buckets:
+    """The buckets of one backward that are under way."""
+
+    def __init__(self, model: DistributedDataParallel, users_hook: CommHook | None, users_state: Any) -> None:
+        self.group: dist.ProcessGroup = model.process_group
+        self.users_hook = users_hook
+        self.users_state = users_state
+        self.under_way: list[torch.futures.Future[Any]] = []
+
+    def wait(self) -> None:
+        """Runs when backward has ended, before DDP's own wait: that one then finds everything there."""
+        under_way, self.under_way = self.under_way, []
+        with TURNS.yielded(later=True):
+            for future in under_way:
+                future.wait()
+
+
+def _launch_bucket(buckets: _Buckets, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
+    """What DDP does without a hook: the same product, the same sum."""
+    if buckets.users_hook is not None:
+        future = buckets.users_hook(buckets.users_state, bucket)
+    else:
+        values = bucket.buffer()
+        # Not a division: DDP multiplies by the reciprocal, and with three workers that is another number.
+        values.mul_(1.0 / buckets.group.size())
+        future = buckets.group.allreduce([values]).get_future()
+    buckets.under_way.append(future)
+    if bucket.is_last():
+        # DDP queues its own callback after this one.
+        torch.autograd.Variable._execution_engine.queue_callback(buckets.wait)
+    return future
