@@ -11,9 +11,9 @@ So every wait for another worker is inside ``yielded()``; then no order of turns
 
 [Note: later]  After a wait in the middle of forward or backward we compute on, so the device is taken back at once.
 Elsewhere (averaging gradients one after the other, clipping, agreeing on something) more waits often follow, and
-between them is next to nothing to compute.  To queue for the device there would leave the network idle for a whole turn of the
-other job.  ``yielded(later=True)`` therefore takes it back only if nobody wants it, and otherwise leaves that to the
-next ``compute()``.
+between them is next to nothing to compute.  To queue for the device there would leave the network idle for a whole
+turn of the other job.  ``yielded(later=True)`` therefore takes it back only if nobody wants it, and otherwise leaves
+that to the next ``compute()``.
 
 Without a gate (nobody to share with) every call here ends after one comparison.
 """

@@ -3,7 +3,7 @@
 Read in this order: ``phases`` (what a turn and a gap are), ``arbiter`` (who is next; pure), ``order`` (the same order
 on all hosts; pure), ``page`` and ``messages`` (what client and server share), ``server``, ``client``, ``launch``,
 ``pairing`` (who should share at all; pure).
-``hooks`` (and ``hooks_collectives``) make a script's model take its turns; they alone need torch.
+``hooks``, ``hooks_ddp`` and ``hooks_collectives`` make a script's model take its turns; they alone need torch.
 
 The folder and the function share a name: ``weft.crossover(model)`` calls the module.
 """

@@ -2,9 +2,7 @@
 
     plain loops     forward begins: compute.  Whatever the script waits for in torch.distributed: the device is free
                     (hooks_collectives.py).  ``optimizer.step()``: compute.
-    DDP             waits in C++, out of sight: at the end of backward for its buckets, at the beginning of forward
-                    for buffers, and once to agree on the buckets' order.  A communication hook sees the buckets
-                    leave, and waits for them before DDP does.
+    DDP             waits in C++, out of sight: see hooks_ddp.py
 
 ``weft.overlap`` and ``weft.session`` need no call: they know their own waits.
 """
@@ -12,7 +10,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any
 from weakref import WeakSet
 
@@ -26,12 +24,8 @@ from weft.core import gate
 from weft.core.turns import TURNS, Window
 from weft.crossover.client import gate_from_environment
 from weft.crossover.hooks_collectives import watch_collectives
+from weft.crossover.hooks_ddp import CommHook, hook_ddp
 from weft.errors import UsageError
-
-CommHook = Callable[[Any, dist.GradBucket], torch.futures.Future[torch.Tensor]]
-
-# DDP puts its buckets in the order of the first backward when the second forward begins, and agrees on it.
-_FORWARDS_UNTIL_SETTLED = 3
 
 _hooked: WeakSet[nn.Module] = WeakSet()
 _watched_steps = False
@@ -70,7 +64,7 @@ def crossover(model: nn.Module, *, comm_hook: CommHook | None = None, comm_state
     watch_collectives()
     _watch_optimizers()
     if is_ddp:
-        _hook_ddp(model, comm_hook, comm_state)
+        hook_ddp(model, comm_hook, comm_state)
     else:
         model.register_forward_pre_hook(lambda module, args: TURNS.compute(), prepend=True)
     model.register_forward_pre_hook(_enter_forward)
@@ -123,61 +117,3 @@ def _watch_optimizers() -> None:
     if not _watched_steps:
         _watched_steps = True
         register_optimizer_step_pre_hook(lambda optimizer, args, kwargs: TURNS.compute())
-
-
-def _hook_ddp(model: DistributedDataParallel, comm_hook: CommHook | None, comm_state: Any) -> None:
-    if model._comm_hooks:
-        raise UsageError(
-            "this model has a communication hook already, and DDP takes only one: leave register_comm_hook out and "
-            "give your hook to weft.crossover(model, comm_hook=..., comm_state=...)"
-        )
-    model.register_comm_hook(_Buckets(model, comm_hook, comm_state), _launch_bucket)
-    original = model._pre_forward
-    num_forwards = 0
-
-    def before_forward(*inputs: Any, **kwargs: Any) -> Any:
-        nonlocal num_forwards
-        num_forwards += torch.is_grad_enabled()
-        waits = num_forwards <= _FORWARDS_UNTIL_SETTLED or model.will_sync_module_buffers()
-        if waits or model._join_config.enable:
-            with TURNS.yielded(later=True):
-                result = original(*inputs, **kwargs)
-        else:
-            result = original(*inputs, **kwargs)
-        TURNS.compute()
-        return result
-
-    model._pre_forward = before_forward  # type: ignore[method-assign]
-
-
-class _Buckets:
-    """The buckets of one backward that are under way."""
-
-    def __init__(self, model: DistributedDataParallel, users_hook: CommHook | None, users_state: Any) -> None:
-        self.group: dist.ProcessGroup = model.process_group
-        self.users_hook = users_hook
-        self.users_state = users_state
-        self.under_way: list[torch.futures.Future[Any]] = []
-
-    def wait(self) -> None:
-        """Runs when backward has ended, before DDP's own wait: that one then finds everything there."""
-        under_way, self.under_way = self.under_way, []
-        with TURNS.yielded(later=True):
-            for future in under_way:
-                future.wait()
-
-
-def _launch_bucket(buckets: _Buckets, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
-    """What DDP does without a hook: the same product, the same sum."""
-    if buckets.users_hook is not None:
-        future = buckets.users_hook(buckets.users_state, bucket)
-    else:
-        values = bucket.buffer()
-        # Not a division: DDP multiplies by the reciprocal, and with three workers that is another number.
-        values.mul_(1.0 / buckets.group.size())
-        future = buckets.group.allreduce([values]).get_future()
-    buckets.under_way.append(future)
-    if bucket.is_last():
-        # DDP queues its own callback after this one.
-        torch.autograd.Variable._execution_engine.queue_callback(buckets.wait)
-    return future
