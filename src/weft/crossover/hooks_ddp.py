@@ -1,8 +1,8 @@
 """DistributedDataParallel: its waits are in C++, so each is met by one of ours that comes first.
 
-end of backward         for the buckets.  A communication hook sees them leave; when the last one has left, a
-                        callback at the end of backward waits for all of them, before DDP's own callback does.
-beginning of forward    for buffers, and once to agree on the order of the buckets.
+Two places: at the end of backward it waits for its buckets.  A communication hook sees them leave, the last one with
+the last gradient; there all of them are waited for, and DDP's own wait finds them done.  At the beginning of forward it
+waits for buffers, and once to agree on the order of its buckets.
 """
 
 from collections.abc import Callable
@@ -57,7 +57,7 @@ class _Buckets:
         self.under_way: list[torch.futures.Future[Any]] = []
 
     def wait(self) -> None:
-        """Runs when backward has ended, before DDP's own wait: that one then finds everything there."""
+        """Until everything that was launched is there."""
         under_way, self.under_way = self.under_way, []
         with TURNS.yielded(later=True):
             for future in under_way:
@@ -73,9 +73,9 @@ def _launch_bucket(buckets: _Buckets, bucket: dist.GradBucket) -> torch.futures.
         values = bucket.buffer()
         # Not a division: DDP multiplies by the reciprocal, and with three workers that is another number.
         values.mul_(1.0 / buckets.group.size())
-        future = buckets.group.allreduce([values]).get_future()
+        # The sum of one tensor is a list of one; DDP wants the tensor.
+        future = buckets.group.allreduce([values]).get_future().then(lambda done: done.value()[0])
     buckets.under_way.append(future)
     if bucket.is_last():
-        # DDP queues its own callback after this one.
-        torch.autograd.Variable._execution_engine.queue_callback(buckets.wait)
+        buckets.wait()
     return future
