@@ -6,6 +6,7 @@
     ├── OverlapError              1   ``weft.overlap`` was used in a way that would give wrong numbers
     ├── SessionError              1   ``weft.session`` cannot start or go on (a worker is missing, ...)
     │   └── CheckpointError       1   a checkpoint cannot be written or read
+    ├── LeaseError                1   a device cannot be shared (no server, no MPS, a wrong address, ...)
     └── MissingToolError          3   the machine lacks something (root, iproute2, an optional package)
 
 Every message says what happened, what was expected and what to do next.  This module imports nothing, so
@@ -49,6 +50,10 @@ class SessionError(WeftError):
 
 class CheckpointError(SessionError):
     """A checkpoint could not be written or read.  The last complete one is as it was."""
+
+
+class LeaseError(WeftError):
+    """A device cannot be shared.  Jobs that run already run on, unshared."""
 
 
 class MissingToolError(WeftError):

@@ -22,8 +22,7 @@ class Gate(Protocol):
 
         When the device is ours already this is a border between two layers: it costs a look at memory, unless
         the device was asked back (a primary came, or we had it for too long).  Then it is given away here, and
-        the next turn is waited for.  So call it often, and never between launching a collective that others
-        wait for and the launch of the next one they need.
+        the next turn is waited for.  So call it often.
         """
 
     def release(self) -> None:

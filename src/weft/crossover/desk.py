@@ -1,0 +1,187 @@
+"""Where the server's peers are heard: joins, turns, questions.  Devices, leads and followers come and go here."""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import socket
+from collections.abc import Callable
+from typing import Any
+
+from weft.crossover.device import SharedDevice
+from weft.crossover.events import Asked, Event, Joined, Left, Ordered, Released, RoleChanged, Ticked
+from weft.crossover.group import Follower, Lead
+from weft.crossover.messages import Join, Saying, Verb, join_from, packed, role_from, unpacked
+from weft.crossover.order import Order
+from weft.crossover.peer import Peer
+from weft.crossover.phases import Limits
+from weft.errors import LeaseError
+
+log = logging.getLogger("weft.crossover")
+
+
+class Desk:
+    """All devices of this host and who shares them."""
+
+    def __init__(
+        self, limits: Limits, watch: Callable[[socket.socket, int, Callable[[], None]], None], now: Callable[[], float]
+    ) -> None:
+        self._limits = limits
+        self._watch = watch
+        self._now = now
+        self._keys = itertools.count(1)
+        self._members: dict[Peer, tuple[int, SharedDevice]] = {}
+        self._devices: dict[str, SharedDevice] = {}
+        self._leads: dict[str, Lead] = {}
+        self._followers: dict[str, Follower] = {}
+
+    def hear(self, peer: Peer, packet: bytes) -> bool:
+        """Act on what a peer said; ``False`` if it makes no sense, and the peer should go."""
+        message = unpacked(packet)
+        if isinstance(message, Saying):
+            return self._turn(peer, message)
+        if message is None:
+            return False
+        join = join_from(message)
+        if join is not None and peer.join is None:
+            self._join(peer, join)
+            return True
+        if message.get("kind") == "role" and not self._change_role(message):
+            return False
+        if message.get("kind") not in ("role", "status"):
+            return False
+        peer.send(packed(self.status()))
+        return True
+
+    def leave(self, peer: Peer) -> None:
+        """A peer is gone."""
+        if peer not in self._members:
+            return
+        key, device = self._members.pop(peer)
+        del device.members[key]
+        self._tell(device, Left(self._now(), key))
+        if not device.members:
+            del self._devices[device.name]
+        self._disband()
+
+    def tick(self) -> None:
+        """Time passed."""
+        now_s = self._now()
+        for device in list(self._devices.values()):
+            wake_s = device.arbiter.wake_s()
+            if wake_s is not None and wake_s <= now_s:
+                self._tell(device, Ticked(now_s))
+        for follower in self._followers.values():
+            follower.tick(now_s)
+
+    def wake_s(self) -> float | None:
+        """When :meth:`tick` is due."""
+        times = [device.arbiter.wake_s() for device in self._devices.values()]
+        times += [follower.due_s for follower in self._followers.values()]
+        return min((time_s for time_s in times if time_s is not None), default=None)
+
+    def close(self) -> None:
+        for link in (*self._leads.values(), *self._followers.values()):
+            link.close()
+
+    def status(self) -> dict[str, Any]:
+        """Who shares what, for people and tests."""
+        return {"kind": "status", "devices": {name: _status(device) for name, device in self._devices.items()}}
+
+    def _join(self, peer: Peer, join: Join) -> None:
+        device = self._devices.setdefault(join.device, SharedDevice(join.device, self._limits))
+        key = next(self._keys)
+        peer.welcome(join, {"hard_s": self._limits.hard_s, "handover_s": self._limits.handover_s})
+        self._members[peer] = (key, device)
+        device.members[key] = peer
+        self._tell(device, Joined(self._now(), key, join.job, join.role, join.weight))
+        if join.lead:
+            self._enter_group(device, join)
+
+    def _turn(self, peer: Peer, saying: Saying) -> bool:
+        if peer not in self._members:
+            return False
+        key, device = self._members[peer]
+        now_s = self._now()
+        if saying.verb is not Verb.ASK:
+            self._tell(device, Released(now_s, key, saying.token, saying.turn, saying.verb is Verb.YIELD))
+        if saying.verb is not Verb.RELEASE:
+            self._tell(device, Asked(now_s, key, saying.turn))
+        return True
+
+    def _change_role(self, message: dict[str, Any]) -> bool:
+        role, weight = role_from(message)
+        job = message.get("job")
+        if role is None or not isinstance(job, str):
+            return False
+        for device in self._devices.values():
+            self._tell(device, RoleChanged(self._now(), job, role, weight))
+        return True
+
+    def _tell(self, device: SharedDevice, event: Event) -> None:
+        device.tell(event)
+        self._publish(device)
+
+    def _publish(self, device: SharedDevice) -> None:
+        order = device.arbiter.to_publish
+        if order is None:
+            return
+        device.arbiter.to_publish = None
+        for address in self._addresses(device):
+            if address in self._leads:
+                self._leads[address].publish(order)
+                self._follow(address, order)
+
+    def _enter_group(self, device: SharedDevice, join: Join) -> None:
+        address = join.lead
+        if join.is_first and address not in self._leads:
+            try:
+                self._leads[address] = Lead(address, join.key, self._watch)
+            except (LeaseError, OSError) as error:
+                log.warning("cannot lead the group at %s: %s", address, error)
+        if address in self._leads:
+            device.arbiter.is_lead |= join.is_first
+        elif address not in self._followers:
+            try:
+                self._followers[address] = Follower(
+                    address, join.key, self._watch, lambda order: self._follow(address, order)
+                )
+            except LeaseError as error:
+                log.warning("%s", error)
+
+    def _follow(self, address: str, order: Order | None) -> None:
+        for device in list(self._devices.values()):
+            if not device.arbiter.is_lead and address in self._addresses(device):
+                self._tell(device, Ordered(self._now(), order))
+
+    def _addresses(self, device: SharedDevice) -> set[str]:
+        joins = [peer.join for peer, (_, at) in self._members.items() if at is device]
+        return {join.lead for join in joins if join is not None and join.lead}
+
+    def _disband(self) -> None:
+        """Nobody needs the order of a group whose workers are gone."""
+        wanted = {peer.join.lead for peer in self._members if peer.join is not None}
+        for links in (self._leads, self._followers):
+            for address in [address for address in links if address not in wanted]:
+                links.pop(address).close()
+
+
+def _status(device: SharedDevice) -> dict[str, Any]:
+    arbiter = device.arbiter
+    return {
+        "holder": None if arbiter.holder is None else arbiter.members[arbiter.holder].job,
+        "token": arbiter.token,
+        "grants": device.num_grants,
+        "overruled": arbiter.num_overruled,
+        "jobs": [
+            {
+                "job": member.job,
+                "role": member.role.value,
+                "waiting": member.is_waiting,
+                "turn": member.turn,
+                "usual_turn_s": member.usual_turn_s,
+                "usual_gap_s": member.usual_gap_s,
+            }
+            for member in arbiter.members.values()
+        ],
+    }

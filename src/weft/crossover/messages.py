@@ -1,0 +1,100 @@
+"""What client and server say to each other over the unix socket, one packet each.
+
+The first packet of a client is a JSON object: ``join`` (then it is a member, and the answer is ``welcome`` with the
+shared page attached, or ``refused``), ``role`` (change how a job shares) or ``status``.  After that a member sends the
+three packets below, and the server sends bells: one byte, "look at your page".
+"""
+
+from __future__ import annotations
+
+import enum
+import json
+import math
+import struct
+from dataclasses import dataclass
+from typing import Any, Final
+
+from weft.crossover.phases import Role
+
+MAX_PACKET_BYTES: Final = 1 << 16
+BELL: Final = b"!"
+_SAYING = struct.Struct("<BQQ")
+
+
+class Verb(enum.IntEnum):
+    """What a member says."""
+
+    ASK = 1
+    """I want the device."""
+    RELEASE = 2
+    """My gap began."""
+    YIELD = 3
+    """I was asked back; here it is, and I want it again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Saying:
+    verb: Verb
+    token: int
+    turn: int
+
+    def packed(self) -> bytes:
+        return _SAYING.pack(self.verb, self.token, self.turn)
+
+
+@dataclass(frozen=True, slots=True)
+class Join:
+    """Who comes, and how it wants to share."""
+
+    job: str
+    device: str
+    role: Role = Role.FAIR
+    weight: float = 1.0
+    is_first: bool = False
+    """Whether this is rank 0 of its job: its host leads the group."""
+    lead: str = ""
+    key: str = ""
+
+    def packed(self) -> bytes:
+        fields = {name: getattr(self, name) for name in self.__slots__}
+        return packed({"kind": "join", **fields, "role": self.role.value})
+
+
+def packed(message: dict[str, Any]) -> bytes:
+    """A JSON packet."""
+    return json.dumps(message, separators=(",", ":")).encode()
+
+
+def unpacked(packet: bytes) -> Saying | dict[str, Any] | None:
+    """What a packet says; ``None`` for noise."""
+    if len(packet) == _SAYING.size and packet[0] <= max(Verb):
+        verb, token, turn = _SAYING.unpack(packet)
+        return Saying(Verb(verb), token, turn) if verb else None
+    try:
+        message = json.loads(packet)
+    except ValueError:
+        return None
+    return message if isinstance(message, dict) else None
+
+
+def join_from(message: dict[str, Any]) -> Join | None:
+    """The ``join`` in a message; ``None`` if it is not one."""
+    role, weight = role_from(message)
+    if message.get("kind") != "join" or role is None:
+        return None
+    texts = [message.get(name, "") for name in ("job", "device", "lead", "key")]
+    if not all(isinstance(text, str) and len(text) <= 512 for text in texts) or not texts[0] or not texts[1]:
+        return None
+    job, device, lead, key = texts
+    return Join(job, device, role, weight, is_first=bool(message.get("is_first")), lead=lead, key=key)
+
+
+def role_from(message: dict[str, Any]) -> tuple[Role | None, float]:
+    """Role and weight in a message; no role if either makes no sense."""
+    weight = message.get("weight", 1.0)
+    if not isinstance(weight, int | float) or not (math.isfinite(weight) and weight > 0):
+        return None, 1.0
+    try:
+        return Role(message.get("role", "fair")), float(weight)
+    except ValueError:
+        return None, 1.0

@@ -1,0 +1,126 @@
+"""The same order of turns on all hosts, without asking each other.
+
+[Note: turns have names]
+Every worker counts its own turns, also those it took without asking anybody.  All workers of a job run the same
+script, so turn 17 of a job is the same computation everywhere, and "B's turn 4 comes before A's turn 18" means
+the same thing on every host.
+
+[Note: published ahead]
+The arbiter that rank 0 uses is the lead.  It decides as if it were alone and publishes what it decided lately and
+what it expects to decide next: the job that was served longest ago comes next.  The others follow.  A message is only
+needed when the forecast was wrong or runs out, it goes one way, and nobody waits for it: with an old order a host may
+choose differently, which costs time and nothing else.
+
+[Note: lead lost]
+Then whoever is next follows from the turns alone: of n jobs, in order of their names, the one at position
+(sum of all turn numbers) mod n.  Each turn taken moves the position by one, so that all are served, and hosts that
+see the same turns agree.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+HORIZON = 8
+"""So many turns are forecast; a new order is published when fewer than half of them are left."""
+HISTORY = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """One job's computation between two gaps, counted by the job itself."""
+
+    job: str
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """What the lead has decided lately and expects to decide next."""
+
+    turns: tuple[Turn, ...]
+
+    def expected(self, next_turns: Mapping[str, int]) -> str | None:
+        """The job whose turn comes first, given the number of each job's next turn here.
+
+        >>> order = Order((Turn("a", 7), Turn("b", 3), Turn("a", 8)))
+        >>> order.expected({"a": 8, "b": 3}), order.expected({"a": 8, "b": 4}), order.expected({"a": 9, "b": 4})
+        ('b', 'a', None)
+        """
+        for turn in self.turns:
+            if turn.number >= next_turns.get(turn.job, turn.number + 1):
+                return turn.job
+        return None
+
+
+def rotation(next_turns: Mapping[str, int]) -> str:
+    """Who is next when nobody leads.
+
+    >>> rotation({"a": 4, "b": 4}), rotation({"a": 5, "b": 4}), rotation({"a": 5, "b": 5})
+    ('a', 'b', 'a')
+    """
+    jobs = sorted(next_turns)
+    return jobs[sum(next_turns.values()) % len(jobs)]
+
+
+def forecast(longest_ago_first: Sequence[str], next_turns: Mapping[str, int]) -> list[Turn]:
+    """The next turns if everybody is served in rotation, whoever was served longest ago first.
+
+    >>> [f"{turn.job}{turn.number}" for turn in forecast(["b", "a"], {"a": 8, "b": 4})][:4]
+    ['b4', 'a8', 'b5', 'a9']
+    """
+    num = len(longest_ago_first)
+    return [Turn(longest_ago_first[i % num], next_turns[longest_ago_first[i % num]] + i // num) for i in range(HORIZON)]
+
+
+class Forecaster:
+    """The lead's memory: turns it granted, and the order that follows from them."""
+
+    def __init__(self) -> None:
+        self._history: list[Turn] = []
+        self._published: Order | None = None
+        self._num_ahead = 0
+
+    def granted(self, turn: Turn, longest_ago_first: Sequence[str], next_turns: Mapping[str, int]) -> Order | None:
+        """The order to publish now that ``turn`` was granted; ``None`` while the last one still holds."""
+        as_forecast = self._published is not None and self._is_next(self._published, turn)
+        if self._history[-1:] != [turn]:  # a turn that goes on after an interruption is still the same turn
+            self._history = [*self._history, turn][-HISTORY:]
+        if as_forecast and self._num_ahead > HORIZON // 2:
+            return None
+        ahead = forecast(longest_ago_first, next_turns) if longest_ago_first else []
+        self._num_ahead = len(ahead)
+        self._published = Order((*self._history, *ahead))
+        return self._published
+
+    @property
+    def latest(self) -> Order | None:
+        """What was published last; told to whoever connects."""
+        return self._published
+
+    def _is_next(self, order: Order, turn: Turn) -> bool:
+        place = len(order.turns) - self._num_ahead
+        if self._num_ahead and order.turns[place] == turn:
+            self._num_ahead -= 1
+            return True
+        return turn in order.turns[place - 1 : place]
+
+
+def to_json(order: Order) -> dict[str, object]:
+    """The order as it travels."""
+    return {"turns": [[turn.job, turn.number] for turn in order.turns]}
+
+
+def from_json(message: object) -> Order | None:
+    """The order in a message of the lead; ``None`` for anything else."""
+    turns = message.get("turns") if isinstance(message, dict) else None
+    if not isinstance(turns, list) or len(turns) > HISTORY + HORIZON:
+        return None
+    if not all(_is_turn(turn) for turn in turns):
+        return None
+    return Order(tuple(Turn(job, number) for job, number in turns))
+
+
+def _is_turn(turn: object) -> bool:
+    return isinstance(turn, list) and len(turn) == 2 and isinstance(turn[0], str) and isinstance(turn[1], int)

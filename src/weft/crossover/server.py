@@ -1,0 +1,188 @@
+"""The lease server of a host: ``python -m weft.crossover.server --socket PATH``.
+
+One thread, one loop, standard library only.  It may be killed at any time: jobs run on unshared and come back.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import fcntl
+import logging
+import os
+import selectors
+import signal
+import socket
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from weft.crossover import kernel
+from weft.crossover.desk import Desk
+from weft.crossover.peer import Peer
+from weft.crossover.phases import Limits
+from weft.errors import LeaseError
+
+log = logging.getLogger("weft.crossover")
+
+MAX_PEERS = 4096
+
+
+class Server:
+    """The sockets; what is said on them goes to the desk."""
+
+    def __init__(self, path: Path, limits: Limits | None = None, *, linger_s: float = float("inf")) -> None:
+        self._path = path
+        self._lock = _lock(path)
+        self._selector = selectors.DefaultSelector()
+        self._desk = Desk(limits or Limits(), self._watch, time.monotonic)
+        self._peers: set[Peer] = set()
+        self._linger_s = linger_s
+        self._empty_since_s = time.monotonic()
+        self._is_closing = False
+        self._listener = _listen(path)
+        self._watch(self._listener, selectors.EVENT_READ, self._accept)
+        self._wake, self._waker = socket.socketpair()
+        self._watch(self._wake, selectors.EVENT_READ, lambda: None)
+
+    def serve(self) -> None:
+        """Until :meth:`stop`, or until nobody was there for a while."""
+        try:
+            while not self._is_closing and not self._is_deserted():
+                for key, _ in self._selector.select(self._timeout_s()):
+                    key.data()
+                self._desk.tick()
+        finally:
+            self._close()
+
+    def stop(self) -> None:
+        """End :meth:`serve`; may be called from a signal handler or another thread."""
+        self._is_closing = True
+        with contextlib.suppress(OSError):  # already closed
+            self._waker.send(b"x")
+
+    def _timeout_s(self) -> float | None:
+        now_s = time.monotonic()
+        wake_s = self._desk.wake_s()
+        if not self._peers and self._linger_s != float("inf"):
+            end_s = self._empty_since_s + self._linger_s
+            wake_s = end_s if wake_s is None else min(wake_s, end_s)
+        return None if wake_s is None else max(0.0, wake_s - now_s)
+
+    def _is_deserted(self) -> bool:
+        return not self._peers and time.monotonic() >= self._empty_since_s + self._linger_s
+
+    def _accept(self) -> None:
+        try:
+            connection, _ = self._listener.accept()
+        except OSError:
+            return  # it left before it was let in
+        pid, uid = kernel.peer(connection)
+        if uid != os.geteuid() or len(self._peers) >= MAX_PEERS:
+            log.warning("refused process %d of user %d: this server is user %d's", pid, uid, os.geteuid())
+            connection.close()
+            return
+        peer = Peer(connection, kernel.peer_pidfd(connection, pid), pid)
+        self._peers.add(peer)
+        self._watch(connection, selectors.EVENT_READ, lambda: self._hear(peer))
+        if peer.pidfd is not None:
+            self._watch(peer.pidfd, selectors.EVENT_READ, lambda: self._drop(peer))
+
+    def _hear(self, peer: Peer) -> None:
+        for packet in peer.packets():
+            if not self._desk.hear(peer, packet):
+                peer.is_gone = True
+        if peer.is_gone:
+            self._drop(peer)
+
+    def _drop(self, peer: Peer) -> None:
+        if peer not in self._peers:
+            return
+        self._peers.remove(peer)
+        self._watch(peer.connection, 0, self._accept)
+        if peer.pidfd is not None:
+            self._watch(peer.pidfd, 0, self._accept)
+        self._desk.leave(peer)
+        peer.close()
+        self._empty_since_s = time.monotonic()
+
+    def _watch(self, source: socket.socket | int, events: int, callback: Callable[[], None]) -> None:
+        known = source in self._selector.get_map()
+        if events and known:
+            self._selector.modify(source, events, callback)
+        elif events:
+            self._selector.register(source, events, callback)
+        elif known:
+            self._selector.unregister(source)
+
+    def _close(self) -> None:
+        # The socket goes first, while the lock is still ours: whoever gets the lock next makes a new one.
+        self._path.unlink(missing_ok=True)
+        self._listener.close()
+        for peer in self._peers:
+            self._desk.leave(peer)
+            peer.close()
+        self._desk.close()
+        self._selector.close()
+        self._wake.close()
+        self._waker.close()
+        os.close(self._lock)
+
+
+def _lock(path: Path) -> int:
+    """Make sure that no other server is at this path."""
+    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    descriptor = os.open(f"{path}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(descriptor)
+        raise LeaseError(f"a lease server runs at {path} already: use that one, or give another --socket") from None
+    return descriptor
+
+
+def _listen(path: Path) -> socket.socket:
+    if len(os.fsencode(path)) > 107:
+        raise LeaseError(f"the path {path} is too long for a unix socket (107 bytes): use a shorter WEFT_HOME")
+    path.unlink(missing_ok=True)  # of a server that was killed: the lock is ours
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    old_mask = os.umask(0o177)
+    try:
+        listener.bind(os.fspath(path))
+    finally:
+        os.umask(old_mask)
+    listener.listen(64)
+    listener.setblocking(False)
+    return listener
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Serve until SIGTERM or SIGINT."""
+    defaults = Limits()
+    parser = argparse.ArgumentParser(prog="python -m weft.crossover.server", description=__doc__)
+    parser.add_argument("--socket", type=Path, required=True, help="where clients find it (WEFT_LEASE)")
+    parser.add_argument("--soft-s", type=float, default=defaults.soft_s, help="ask a holder back after this long")
+    parser.add_argument("--hard-s", type=float, default=defaults.hard_s, help="overrule a holder after this long")
+    parser.add_argument("--linger-s", type=float, default=float("inf"), help="end when nobody came for this long")
+    parser.add_argument("--detach", action="store_true", help="go on in the background once it listens")
+    options = parser.parse_args(arguments)
+    logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s", level=logging.INFO)
+    try:
+        limits = Limits(soft_s=options.soft_s, hard_s=options.hard_s)
+        server = Server(options.socket.absolute(), limits, linger_s=options.linger_s)
+    except LeaseError as error:
+        log.error("%s", error)
+        return error.exit_code
+    if options.detach:
+        if os.fork():
+            os._exit(0)  # the child has the socket and the lock
+        os.setsid()
+        os.chdir("/")
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: server.stop())
+    server.serve()
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
