@@ -19,7 +19,7 @@ from benchmarks.crossover_jobs import JOBS, Job, describe
 from benchmarks.crossover_scenarios import JobSize
 from weft.core import gate
 from weft.core.turns import TURNS
-from weft.core.worker_environment import LEASE_ROLE
+from weft.core.worker_environment import LEASE, LEASE_ROLE
 from weft.crossover.client import gate_from_environment
 
 Message = dict[str, Any]
@@ -35,7 +35,8 @@ class Worker:
         """A fresh model, warmed up; the device is free afterwards."""
         self._leave()
         if order["role"]:
-            gate.install(gate_from_environment({**os.environ, LEASE_ROLE: order["role"]}))
+            lease = {LEASE: os.environ["WEFT_BENCH_LEASE"], LEASE_ROLE: order["role"]}
+            gate.install(gate_from_environment({**os.environ, **lease}))
         job = JOBS[order["kind"]](JobSize(**order["size"]), dist.get_rank())
         for _ in range(order["num_warmup_steps"]):
             job.step()

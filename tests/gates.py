@@ -23,7 +23,11 @@ class FileGate:
 
     @property
     def contended(self) -> bool:
-        return self._is_taken(self._queue) or (not self._holds and self._is_taken(self._device))
+        return self._is_taken(self._queue)
+
+    @property
+    def would_wait(self) -> bool:
+        return self.contended or (not self._holds and self._is_taken(self._device))
 
     def acquire(self) -> None:
         if not self._holds:
@@ -70,6 +74,10 @@ class NotedGate:
             self.events.append("release")
             self.holds = False
             self.on_release()
+
+    @property
+    def would_wait(self) -> bool:
+        return self.contended
 
     def note(self, event: str) -> None:
         self.events.append(event)

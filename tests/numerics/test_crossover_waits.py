@@ -163,10 +163,10 @@ def test_all_gathers_leave_in_one_window_when_another_job_wants_the_device(tmp_p
             run.optimizer.step()
             num_buckets = len(run.handle.schedule.buckets)
             assert num_buckets > 1
-            assert noted.events == ["release", *["gather"] * num_buckets]
+            assert noted.events == ["release", *["gather"] * num_buckets], noted.events
             run.optimizer.zero_grad()
             run.backward(4)
-            assert noted.events[num_buckets + 1 :] == ["acquire"]  # forward and backward ran through
+            assert noted.events[num_buckets + 1 :] == ["acquire"], noted.events  # forward and backward ran through
     run.handle.detach()
 
 

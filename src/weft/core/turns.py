@@ -113,6 +113,11 @@ class Turns:
         return gate.current().contended
 
     @property
+    def would_wait(self) -> bool:
+        """Whether another job has the device, or wants it."""
+        return gate.current().would_wait
+
+    @property
     def gave_way(self) -> bool:
         """Whether the device was left to another job until the next :meth:`compute`."""
         return self.sharing and not self._has
@@ -149,7 +154,7 @@ class Window:
             return
         turns._window_open = False
         turns.network_wait_s += turns._now() - self._began_s
-        if self._later and gate.current().contended:
+        if self._later and gate.current().would_wait:
             turns._has = False
         else:
             turns._take()

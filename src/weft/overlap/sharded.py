@@ -306,7 +306,7 @@ class ShardedSchedule(Rounds):
     # ---- forward
 
     def before_compute(self) -> None:
-        if TURNS.gave_way and TURNS.contended:
+        if TURNS.gave_way and TURNS.would_wait:
             self._settle(self._gathering())
 
     def _before_read(self, number: int) -> None:
@@ -323,6 +323,8 @@ class ShardedSchedule(Rounds):
         return [bucket for bucket in reversed(self.buckets) if bucket.phase is Phase.GATHERING]
 
     def _settle(self, buckets: Sequence[Bucket]) -> None:
+        if not buckets:
+            return
         with TURNS.yielded():
             for bucket in buckets:
                 with self.clock.waiting("all-gather", bucket):
