@@ -19,6 +19,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim.optimizer import register_optimizer_step_pre_hook
+from torch.utils.weak import WeakIdKeyDictionary
 
 from weft.core import gate
 from weft.core.turns import TURNS, Window
@@ -28,6 +29,7 @@ from weft.crossover.hooks_ddp import CommHook, hook_ddp
 from weft.errors import UsageError
 
 _hooked: WeakSet[nn.Module] = WeakSet()
+_parameters = WeakIdKeyDictionary()  # of those models
 _watched_steps = False
 
 
@@ -106,14 +108,20 @@ def _mark_borders(model: nn.Module) -> None:
         if any(True for _ in module.parameters(recurse=False)):
             module.register_forward_pre_hook(lambda layer, args: TURNS.border())
     for parameter in model.parameters():
+        _parameters[parameter] = True
         if parameter.requires_grad:
             add_hook: Any = parameter.register_post_accumulate_grad_hook
             add_hook(lambda parameter: TURNS.border())
 
 
 def _watch_optimizers() -> None:
-    """An update is compute too."""
+    """An update of such a model is compute too; an overlapped one has its own mind about that."""
     global _watched_steps
     if not _watched_steps:
         _watched_steps = True
-        register_optimizer_step_pre_hook(lambda optimizer, args, kwargs: TURNS.compute())
+        register_optimizer_step_pre_hook(lambda optimizer, args, kwargs: _before_step(optimizer))
+
+
+def _before_step(optimizer: torch.optim.Optimizer) -> None:
+    if any(parameter in _parameters for parameter in optimizer.param_groups[0]["params"][:1]):
+        TURNS.compute()
