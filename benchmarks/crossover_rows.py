@@ -160,8 +160,7 @@ def make_row(
 def _verdict(first: Cost, second: Cost) -> dict[str, Any]:
     """What the controller's pairing makes of the measured jobs."""
     jobs = [
-        Measured(name, cost.compute_s, cost.exposed_s, cost.network_s)
-        for name, cost in (("A", first), ("B", second))
+        Measured(name, cost.compute_s, cost.exposed_s, cost.network_s) for name, cost in (("A", first), ("B", second))
     ]
     return {
         "predicted_gain": round(prospects(*jobs, HANDOVER_S)[0].gain, 3),
