@@ -10,6 +10,7 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import asdict
 from datetime import datetime
 from pathlib import Path
 from statistics import median
@@ -71,11 +72,13 @@ class Measurement:
         self._members = {"A": scenario.first, "B": scenario.second}
         self._on_progress = on_progress
         self._expected: dict[str, list[list[float]]] = {}
+        self._same_size = scenario.first.size == scenario.second.size
         self._loss_equal: dict[str, bool] = {}
         self._timelines: dict[str, dict[str, Any]] = {}
 
     def row(self) -> Row:
-        compute = {job: self._compute(job) for job in self._members}
+        compute = {"A": self._compute("A")}
+        compute["B"] = compute["A"] if self._same_size else self._compute("B")
         ratio_s = self._scenario.ratio * compute["A"][0]
         self._bed.set_rate(2 * half_exchange_s(compute["A"][1], NUM_HOSTS, 1.0) / ratio_s)
         alone, lone_s = self._alone()
@@ -105,11 +108,8 @@ class Measurement:
 
     def _compute(self, job: str) -> tuple[float, int]:
         """Seconds of compute in a step, and bytes of gradients."""
-        member = self._members[job]
-        if job == "B" and member.size == self._members["A"].size:
-            job = "A"
         self._tell("compute alone")
-        bare = Member("single", member.size)
+        bare = Member("single", self._members[job].size)
         described = self._prepare({job: bare}, share=False)[job][0]
         timed = self._run({job: self._effort.num_alone_steps}, {job: 0.0})[job]
         return timed.step_s, int(described["gradient_bytes"])
@@ -153,7 +153,7 @@ class Measurement:
             order = {
                 "do": "prepare",
                 "kind": member.kind,
-                "size": self._scenario.as_json()["first" if member == self._scenario.first else "second"]["size"],
+                "size": asdict(member.size),
                 "role": member.role if share else "",
                 "num_warmup_steps": self._effort.num_warmup_steps,
             }

@@ -61,12 +61,15 @@ class Job:
         self.spans.append(("network", began_s, time.monotonic()))
         began_s = time.monotonic()
         self.optimizer.step()
-        self.optimizer.zero_grad()
+        self.zero_grad()
         self._note_compute(waited_s, began_s)
         self.losses.append(float(loss.detach()))
 
     def average(self) -> None:
         """Make the gradients those of all workers."""
+
+    def zero_grad(self) -> None:
+        self.optimizer.zero_grad()
 
     def close(self) -> None:
         """Nothing is under way on return."""
@@ -80,15 +83,21 @@ class Job:
 
 
 class PlainJob(Job):
-    """Compute, then communicate."""
+    """Compute, then communicate; gradients lie in one piece of memory, so that one all-reduce does."""
+
+    def prepare(self) -> None:
+        super().prepare()
+        parameters = list(self.net.parameters())
+        self._flat = torch.zeros(sum(p.numel() for p in parameters))
+        for p, part in zip(parameters, self._flat.split([p.numel() for p in parameters]), strict=True):
+            p.grad = part.view_as(p)
 
     def average(self) -> None:
-        gradients = [p.grad for p in self.net.parameters() if p.grad is not None]
-        flat = torch.cat([gradient.reshape(-1) for gradient in gradients])
-        dist.all_reduce(flat)
-        flat /= dist.get_world_size()
-        for gradient, part in zip(gradients, flat.split([g.numel() for g in gradients]), strict=True):
-            gradient.copy_(part.view_as(gradient))
+        dist.all_reduce(self._flat)
+        self._flat /= dist.get_world_size()
+
+    def zero_grad(self) -> None:
+        self._flat.zero_()
 
 
 class DdpJob(Job):

@@ -18,9 +18,9 @@ class JobSize:
     num_sequences: int
 
 
-WHOLE = JobSize(width=384, num_layers=4, num_sequences=10)
+WHOLE = JobSize(width=384, num_layers=4, num_sequences=8)
 # About half the compute and half the gradients.
-HALF = JobSize(width=256, num_layers=4, num_sequences=11)
+HALF = JobSize(width=256, num_layers=4, num_sequences=9)
 SMALL = JobSize(width=64, num_layers=1, num_sequences=2)
 
 
@@ -38,9 +38,9 @@ class Effort:
     """How often everything is repeated."""
 
     num_warmup_steps: int = 2
-    num_alone_steps: int = 6
+    num_alone_steps: int = 5
     num_alone_blocks: int = 2
-    num_pair_steps: int = 10
+    num_pair_steps: int = 9
 
 
 @dataclass(frozen=True, slots=True)

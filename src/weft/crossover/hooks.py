@@ -10,7 +10,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+import threading
+from collections.abc import Iterable, Mapping
 from typing import Any
 from weakref import WeakSet
 
@@ -24,20 +25,28 @@ from torch.utils.weak import WeakIdKeyDictionary
 from weft.core import gate
 from weft.core.turns import TURNS, Window
 from weft.crossover.client import gate_from_environment
+from weft.crossover.gpu import check_sharing
 from weft.crossover.hooks_collectives import watch_collectives
 from weft.crossover.hooks_ddp import CommHook, hook_ddp
 from weft.errors import UsageError
 
+NICENESS = 10
 _hooked: WeakSet[nn.Module] = WeakSet()
 _parameters = WeakIdKeyDictionary()  # of those models
 _watched_steps = False
 
 
-def install_gate() -> None:
-    """Share as the environment says; called when something first wants to compute."""
-    gate.install(gate_from_environment(os.environ))
+def install_gate(environment: Mapping[str, str] = os.environ) -> None:
+    """Share as the environment says; called by the thread that computes, when it first wants to."""
+    if dist.is_initialized():
+        check_sharing(dist.get_backend(), environment)
+    gate.install(gate_from_environment(environment))
     if gate.current() is not gate.OPEN:
         watch_collectives()
+        if not torch.cuda.is_available():
+            # The device is a core, and the network threads of the other job, which need it for moments, go first.
+            own = threading.get_native_id()
+            os.setpriority(os.PRIO_PROCESS, own, min(19, os.getpriority(os.PRIO_PROCESS, own) + NICENESS))
 
 
 def crossover(model: nn.Module, *, comm_hook: CommHook | None = None, comm_state: Any = None) -> nn.Module:
