@@ -3,6 +3,7 @@
     import weft
     handle = weft.overlap(model, optimizer)      # under torchrun; the training loop stays as it is
     with weft.session() as run: ...              # stop anywhere, go on with any number of workers
+    weft.crossover(model)                        # take turns on the device with another job (plain loops, DDP)
 
 The names below are loaded on first use: the command line imports ``weft`` a hundred times for every time
 somebody trains, and must not pay for torch.
@@ -10,21 +11,44 @@ somebody trains, and must not pay for torch.
 
 from typing import TYPE_CHECKING, Any
 
+from weft.core.turns import TURNS
 from weft.version import __version__
 
 if TYPE_CHECKING:
+    from weft.crossover.hooks import crossover as crossover
     from weft.overlap.attach import overlap as overlap
     from weft.worker import session as session
 
-__all__ = ["__version__", "overlap", "session"]
+__all__ = ["__version__", "crossover", "overlap", "session"]
+
+
+def _find_gate() -> None:
+    """Only a worker that was told of a lease server pays for looking."""
+    import os
+
+    from weft.core.worker_environment import LEASE
+
+    if LEASE in os.environ:
+        from weft.crossover.hooks import install_gate
+
+        install_gate()
+
+
+def _hook_up(model: Any) -> None:
+    from weft.crossover.hooks import crossover
+
+    crossover(model)
+
+
+TURNS.provide(_find_gate, _hook_up)
 
 
 def __getattr__(name: str) -> Any:
-    if name == "overlap":
+    if name in ("overlap", "crossover"):
         import importlib
 
         # The folder and the function share a name; the module is callable, see weft/overlap/__init__.py.
-        return importlib.import_module("weft.overlap")
+        return importlib.import_module(f"weft.{name}")
     if name == "session":
         from weft.worker import session
 

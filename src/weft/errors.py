@@ -10,7 +10,6 @@
     ├── EngineError               1   workers cannot be started or watched on this machine
     ├── ControllerError           1   the controller refused, or gave an answer that makes no sense
     │   └── NoControllerError     4   no controller answers
-=======
     ├── LeaseError                1   a device cannot be shared (no server, no MPS, a wrong address, ...)
     └── MissingToolError          3   the machine lacks something (root, iproute2, an optional package)
 

@@ -32,6 +32,21 @@ def overlap(
 
 
 @app.command()
+def crossover(
+    quick: Quick = False,
+    json_out: Json = False,
+    only: Annotated[
+        list[str] | None, typer.Option(help='only rows whose name begins so, e.g. "equal plain"; repeatable')
+    ] = None,
+    resume: Annotated[
+        Path | None, typer.Option(help="JSON file of a run that was stopped: measure the rows it lacks")
+    ] = None,
+) -> None:
+    """Two jobs on the same hosts: one after the other, uncoordinated, taking turns (needs torch and root)."""
+    importlib.import_module("weft.cli.bench_crossover").crossover(quick, json_out, only, resume)
+
+
+@app.command()
 def elastic(
     quick: Quick = False,
     json_out: Json = False,

@@ -20,8 +20,8 @@ def overlap(quick: bool = False, as_json: bool = False, models: list[str] | None
     Needs root and iproute2 for the network namespaces; nothing else should run on the machine meanwhile.
     Results go to benchmarks/results as JSON, Markdown and PNG; the full run takes under an hour.
     """
-    benchmark = _load("overlap")
-    scenarios_module = _load("overlap_scenarios")
+    benchmark = load_benchmark("overlap")
+    scenarios_module = load_benchmark("overlap_scenarios")
     scenarios = scenarios_module.quick_run() if quick else scenarios_module.full_run()
     if models:
         scenarios = _only(scenarios, models)
@@ -47,26 +47,28 @@ def _only(scenarios: list[Any], models: list[str]) -> list[Any]:
     return [scenario for scenario in scenarios if scenario.model in models]
 
 
-def _load(name: str) -> Any:
+def load_benchmark(name: str) -> Any:
     """A module of ``benchmarks/``, which stands beside ``src/`` in the repository and is not installed."""
     root = Path(__file__).resolve().parents[3]
     if not (root / "benchmarks" / f"{name}.py").is_file():
         raise MissingToolError(
             f"the benchmarks are not part of the installed package and {root} does not hold them: "
-            "clone the repository and run `scripts/bench overlap` there"
+            "clone the repository and run `scripts/bench` there"
         )
     if str(root) not in sys.path:
         sys.path.insert(0, str(root))
     return import_module(f"benchmarks.{name}")
 
 
+def command_line() -> str:
+    """What the user typed, without the machine's paths."""
+    return shlex.join(["weft", "bench", *sys.argv[sys.argv.index("bench") + 1 :]] if "bench" in sys.argv else sys.argv)
+
+
 def _run_with_progress(benchmark: Any, scenarios: list[Any]) -> Any:
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-    command = shlex.join(
-        ["weft", "bench", *sys.argv[sys.argv.index("bench") + 1 :]] if "bench" in sys.argv else sys.argv
-    )
     console = Console(stderr=True)
     columns = (BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TextColumn("{task.description}"))
     with Progress(*columns, console=console, disable=not console.is_terminal) as progress:
@@ -75,14 +77,14 @@ def _run_with_progress(benchmark: Any, scenarios: list[Any]) -> Any:
         def show(num_steps: int, what: str) -> None:
             progress.update(task, advance=num_steps, description=what)
 
-        return benchmark.run_scenarios(scenarios, command=command, on_progress=show)
+        return benchmark.run_scenarios(scenarios, command=command_line(), on_progress=show)
 
 
 def _draw(results: Any) -> None:
     """A picture is welcome but not the result: without matplotlib the run still counts."""
     caption = f"{results.command}, {results.started:%Y-%m-%d %H:%M}; median of interleaved rounds"
     try:
-        _load("overlap_plot").draw(results.rows, results.path("png"), caption)
+        load_benchmark("overlap_plot").draw(results.rows, results.path("png"), caption)
     except MissingToolError as error:
         print(f"weft: {error}", file=sys.stderr)
 

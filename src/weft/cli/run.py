@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from weft.core.worker_environment import CHECKPOINT_DIR, STALL_S
+from weft.core.worker_environment import CHECKPOINT_DIR, JOB_ID, LEASE, STALL_S
+from weft.crossover.launch import ensure_server
 from weft.engines.gang import Patience
 from weft.engines.launch import Devices, num_workers_of, script_of
 from weft.engines.output import Console
@@ -34,6 +36,7 @@ def run(
     cold: Annotated[bool, typer.Option("--cold", help="A fresh interpreter per worker instead of a fork.")] = False,
     log_dir: Annotated[Path | None, typer.Option(help="Output to rank<N>.out and .err here, not joined.")] = None,
     outlive: Annotated[bool, typer.Option("--outlive", help="Let workers go on if weft run dies.")] = False,
+    share: Annotated[bool, typer.Option("--share", help="Take turns on the devices with other such runs.")] = False,
 ) -> None:
     """Run SCRIPT on several workers: one core (or GPU) each, output joined with ranks in front.
 
@@ -53,6 +56,8 @@ def run(
         environment[CHECKPOINT_DIR] = str(_folder(checkpoint_dir))
     if stall_s > 0:
         environment[STALL_S] = str(stall_s)
+    if share:
+        environment |= _lease(environment)
     job = Run(
         script=script,
         num_workers=num_workers,
@@ -68,6 +73,16 @@ def run(
     if num_workers > devices.num_workers():
         console.say(f"{num_workers} workers share {devices.num_workers()} devices: expect no gain in speed")
     raise typer.Exit(supervise(job, console))
+
+
+def _lease(environment: Mapping[str, str]) -> dict[str, str]:
+    """What tells the workers to take turns.  The server is the one of this user's other runs; a worker's device is its
+    place on this machine."""
+    home = Path(environment.get("WEFT_HOME") or Path.home() / ".weft")
+    return {
+        LEASE: str(ensure_server(home)),
+        JOB_ID: environment.get(JOB_ID) or f"run {os.getpid()}",
+    }
 
 
 def _folder(path: Path) -> Path:

@@ -17,6 +17,10 @@ class Gate(Protocol):
     def contended(self) -> bool:
         """Whether another job wants the device now.  Costs no system call."""
 
+    @property
+    def would_wait(self) -> bool:
+        """Whether another job has the device or wants it, so that ``acquire`` might wait.  Costs no system call."""
+
     def acquire(self) -> None:
         """Compute from here on; waits for the turn.
 
@@ -33,6 +37,7 @@ class OpenGate:
     """Nobody to share with."""
 
     contended = False
+    would_wait = False
 
     def acquire(self) -> None:
         """Always our turn."""

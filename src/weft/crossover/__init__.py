@@ -3,4 +3,36 @@
 Read in this order: ``phases`` (what a turn and a gap are), ``arbiter`` (who is next; pure), ``order`` (the same order
 on all hosts; pure), ``page`` and ``messages`` (what client and server share), ``server``, ``client``, ``launch``,
 ``pairing`` (who should share at all; pure).
+``hooks``, ``hooks_ddp`` and ``hooks_collectives`` make a script's model take its turns; they alone need torch.
+
+The folder and the function share a name: ``weft.crossover(model)`` calls the module.
 """
+
+import sys
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from weft.crossover.hooks import all_reduce as all_reduce
+    from weft.crossover.hooks import waiting as waiting
+
+__all__ = ["all_reduce", "waiting"]
+
+
+class _CallableModule(ModuleType):
+    """Loads torch only when a training script calls: the controller imports this folder too."""
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        from weft.crossover.hooks import crossover
+
+        return crossover(*args, **kwargs)
+
+    def __getattr__(self, name: str) -> Any:
+        if name in __all__:
+            from weft.crossover import hooks
+
+            return getattr(hooks, name)
+        raise AttributeError(f"module 'weft.crossover' has no attribute {name!r}")
+
+
+sys.modules[__name__].__class__ = _CallableModule

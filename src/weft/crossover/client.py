@@ -63,6 +63,12 @@ class LeaseGate:
         return link is not None and link.words[NUM_WAITING] > 0
 
     @property
+    def would_wait(self) -> bool:
+        """Whether somebody else has the device, or waits for it."""
+        link = self._link
+        return link is not None and (not link.words[TOKEN] or link.words[NUM_WAITING] > 0)
+
+    @property
     def is_shared(self) -> bool:
         """Whether there is a server to take turns by."""
         return self._link is not None

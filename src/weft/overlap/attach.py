@@ -174,7 +174,7 @@ def _hook_up(
     opaque = [m for m in model.modules() if _reads_unseen(m)]
     handle.hooks += [
         model.register_forward_pre_hook(lambda module, args: handle.forward_begins(), prepend=True),
-        model.register_forward_hook(lambda module, args, output: handle.forward_ended()),
+        model.register_forward_hook(lambda module, args, output: handle.forward_ended(), always_call=True),
         optimizer.register_step_pre_hook(lambda opt, args, kwargs: handle.before_step(args, kwargs)),
         optimizer.register_step_post_hook(lambda opt, args, kwargs: handle.after_step()),
         optimizer.register_state_dict_post_hook(lambda opt, state: handle.complete_state_dict(state)),

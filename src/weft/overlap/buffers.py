@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from weft.core.turns import TURNS
 from weft.overlap.transport.base import Transport
 
 
@@ -36,8 +37,10 @@ class BufferSync:
         if not self._under_way:
             return
         buffers = dict(self._model.named_buffers())
-        for names, packed, work in self._under_way:
-            work.wait()
+        with TURNS.yielded(later=True):
+            for _, _, work in self._under_way:
+                work.wait()
+        for names, packed, _ in self._under_way:
             if self._transport.rank != 0:
                 parts = torch.split(packed, [buffers[name].numel() for name in names])
                 for name, values in zip(names, parts, strict=True):

@@ -14,6 +14,7 @@ from torch import nn
 from torch.utils.hooks import RemovableHandle
 
 from weft.core.chrome_trace import write_chrome_trace
+from weft.core.turns import TURNS
 from weft.errors import OverlapError
 from weft.overlap import checks
 from weft.overlap.buffers import BufferSync
@@ -150,8 +151,12 @@ class Overlap:
             self.schedule.forward_begins()
             self.schedule.clock.forward_began()
         self._buffers.finish()
+        self.schedule.before_compute()
+        TURNS.compute()
+        TURNS.num_inside += 1
 
     def forward_ended(self) -> None:
+        TURNS.num_inside = max(0, TURNS.num_inside - 1)
         if torch.is_grad_enabled():
             self.schedule.clock.forward_ended()
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from weft.core.turns import TURNS
 from weft.errors import OverlapError
 from weft.overlap.bucket import Phase
 from weft.overlap.rounds import Rounds
@@ -45,6 +46,10 @@ class ReplicatedSchedule(Rounds):
         pass  # a round leaves nothing under way
 
     def _round_closed(self) -> None:
+        with TURNS.yielded(later=True):
+            self._gather_gradients()
+
+    def _gather_gradients(self) -> None:
         rank = self.transport.rank
         for bucket in self.buckets:
             with self.clock.waiting("reduce-scatter", bucket):
@@ -75,6 +80,7 @@ class ReplicatedSchedule(Rounds):
             self._begin()  # no backward on this worker: the others may have had one
         if self._open:
             self._close_round()
+        TURNS.compute()
         self.clock.step_began()
         return None
 

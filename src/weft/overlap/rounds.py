@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+from weft.core.turns import TURNS
 from weft.errors import OverlapError
 from weft.overlap.bucket import Bucket, Phase
 from weft.overlap.flat import FlatMemory, flat_view
@@ -108,6 +109,7 @@ class Rounds(ABC):
 
     def gradient_ready(self, number: int) -> None:
         """A parameter's gradient is complete: called by autograd."""
+        TURNS.border()
         if not self.sync:
             return
         gradient = self._take_gradient(number)
@@ -142,10 +144,16 @@ class Rounds(ABC):
         self._prepare_buckets()
         if not self._armed:
             self._arm()
+        self._settle_sends()
         for bucket in self.buckets:
             bucket.arrived.clear()
-            self.transport.settle_sends(bucket.exchange)
             bucket.phase = Phase.COLLECTING
+
+    def _settle_sends(self) -> None:
+        if any(bucket.exchange.send_works for bucket in self.buckets):
+            with TURNS.yielded():
+                for bucket in self.buckets:
+                    self.transport.settle_sends(bucket.exchange)
 
     def _arm(self) -> None:
         for bucket in self.buckets:
@@ -200,8 +208,7 @@ class Rounds(ABC):
         elif self._armed:  # the others may be sending already: let them, and keep nothing of it
             self._begin()
             self.abandon()
-        for bucket in self.buckets:
-            self.transport.settle_sends(bucket.exchange)
+        self._settle_sends()
 
     def abandon(self) -> None:
         """A backward was left by an exception: end its round on all workers, keep nothing of it."""
@@ -247,6 +254,9 @@ class Rounds(ABC):
 
     def after_step(self) -> None:
         """After the optimizer's own step."""
+
+    def before_compute(self) -> None:
+        """A forward is about to ask for the device: wait now for what it would wait for then."""
 
     def flush(self) -> None:
         """Nothing is under way on return; every parameter holds its newest value."""

@@ -14,6 +14,11 @@ everything, and eager is the barrier schedule.  The others' shards of our parame
 moment our backward is done with all parameters of the bucket, so that no node of the graph still to run reads them.
 A parameter with several owners in the module tree is left to step().  The first round is never eager: it shows
 whether anybody clips or rescales gradients, while refusing still costs nothing.
+
+[Note: sharing the device]  Every wait is a window in which another job may compute (weft.core.turns).  While one wants
+to, step() runs in one such window: updates are short, and to queue for the device between two of them would leave the
+network idle for a turn of the other job.  So all gathers are launched at once, waited for before the next forward
+asks for the device, and forward and backward then run through.  While nobody wants the device nothing of this happens.
 """
 
 from __future__ import annotations
@@ -23,6 +28,7 @@ from typing import Any
 
 import torch
 
+from weft.core.turns import TURNS
 from weft.errors import OverlapError
 from weft.overlap.bucket import Bucket, Phase
 from weft.overlap.flat import FlatMemory
@@ -115,9 +121,8 @@ class ShardedSchedule(Rounds):
 
     def _prepare_buckets(self) -> None:
         carried = {n for n, p in enumerate(self.parameters) if isinstance(p.grad, ShardedGradient)}
+        self._settle(self._gathering())
         for bucket in self.buckets:
-            if bucket.phase is Phase.GATHERING:
-                self._settle(bucket)
             if bucket.phase is Phase.UPDATED:
                 raise OverlapError(
                     "backward() ran again although eager=True has already updated parameters with the gradients of "
@@ -271,12 +276,19 @@ class ShardedSchedule(Rounds):
                 self._reduce(bucket)
 
     def _reduce(self, bucket: Bucket) -> None:
-        with self.clock.waiting("reduce-scatter", bucket):
-            self.transport.finish_reduce(bucket.exchange)
+        if self.transport.reduce_arrived(bucket.exchange):
+            self._finish_reduce(bucket)
+        else:
+            with TURNS.yielded(later=True):
+                self._finish_reduce(bucket)
         bucket.add_carry()
         bucket.phase = Phase.REDUCED
         if bucket.plan.index == 0 and not self.transport.ordered:  # there it would make the host wait for the device
             self.num_votes = bucket.votes()
+
+    def _finish_reduce(self, bucket: Bucket) -> None:
+        with self.clock.waiting("reduce-scatter", bucket):
+            self.transport.finish_reduce(bucket.exchange)
 
     def _update(self, bucket: Bucket, options: Options, amp: dict[str, Any]) -> None:
         if bucket.phase is Phase.REDUCING:
@@ -293,18 +305,35 @@ class ShardedSchedule(Rounds):
 
     # ---- forward
 
+    def before_compute(self) -> None:
+        if TURNS.gave_way and TURNS.would_wait:
+            self._settle(self._gathering())
+
     def _before_read(self, number: int) -> None:
+        TURNS.border()
         self._refuse_half_updated(self.names[number])
         for bucket in self._buckets_of[number]:
             if bucket.phase is Phase.GATHERING:
-                self._settle(bucket)
+                self._settle(self._gathering() if TURNS.contended else [bucket])
         self._readers.release(number)
         self.clock.parameter_read(number)
 
-    def _settle(self, bucket: Bucket) -> None:
-        with self.clock.waiting("all-gather", bucket):
-            self.transport.finish_gather(bucket.exchange)
-        bucket.phase = Phase.IDLE
+    def _gathering(self) -> list[Bucket]:
+        """Under way, first layers first."""
+        return [bucket for bucket in reversed(self.buckets) if bucket.phase is Phase.GATHERING]
+
+    def _settle(self, buckets: Sequence[Bucket]) -> None:
+        if not buckets:
+            return
+        with TURNS.yielded():
+            for bucket in buckets:
+                with self.clock.waiting("all-gather", bucket):
+                    self.transport.finish_gather(bucket.exchange)
+                bucket.phase = Phase.IDLE
+            if TURNS.sharing and not self._gathering():
+                # Our own sends end about now too; to wait for them in backward would cost another turn.
+                for bucket in self.buckets:
+                    self.transport.settle_sends(bucket.exchange)
 
     def drain(self) -> None:
         if self._open:
@@ -324,9 +353,7 @@ class ShardedSchedule(Rounds):
 
     def flush(self) -> None:
         self._refuse_half_updated("a parameter")
-        for bucket in self.buckets:
-            if bucket.phase is Phase.GATHERING:
-                self._settle(bucket)
+        self._settle(self._gathering())
         for number in range(len(self.parameters)):
             self._readers.release(number)
 

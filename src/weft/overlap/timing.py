@@ -2,12 +2,12 @@
 
 Compute times are measured.  The time a collective took is measured only where somebody had to wait for it; one
 that finished unseen is drawn with the length the fitted link predicts, and its span says ``"estimated": true``.
+The clock stands still while the worker waits for its turn on a device that it shares.
 """
 
 from __future__ import annotations
 
 import statistics
-import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from torch.profiler import record_function
 
 from weft.core.chrome_trace import Span
+from weft.core.turns import TURNS
 from weft.overlap.bucket import Bucket
 
 _KEPT_STEPS = 64
@@ -65,7 +66,7 @@ class StepTimes:
 class StepClock:
     """Written to by the schedule; a handful of clock readings per bucket and parameter."""
 
-    def __init__(self, rank: int, now: Callable[[], float] = time.perf_counter) -> None:
+    def __init__(self, rank: int, now: Callable[[], float] = TURNS.own_time_s) -> None:
         self._rank = rank
         self.now = now
         self.steps: deque[StepTimes] = deque(maxlen=_KEPT_STEPS)

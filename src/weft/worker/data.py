@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 import torch
 from torch.utils.data import DataLoader, Dataset, IterableDataset, Sampler, default_collate, get_worker_info
 
+from weft.core.turns import TURNS
 from weft.errors import InputError, UsageError
 from weft.worker.rng import derived_seed, seed_everything
 from weft.worker.sampling import Share, batch_sizes, order_of_epoch, own_indices, share_of
@@ -17,6 +19,8 @@ from weft.worker.stream import BatchStream, shared_numbers
 
 # Ours to decide: they say which sample goes where.
 _NOT_PASSED_THROUGH = ("sampler", "batch_sampler", "generator")
+# Loader processes that were late by this much may be late again: somebody else could compute meanwhile.
+_LONG_WAIT_S = 0.005
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +58,7 @@ class SessionLoader:
         self.position = 0
         self._place = place
         options = dict(options)
+        self._has_processes = options.get("num_workers", 0) > 0
         options["worker_init_fn"] = _WorkerStart(options.get("worker_init_fn"))
         # Without one of its own the DataLoader draws from the script's generator, once more after every restart.
         options["generator"] = self._generator = torch.Generator()
@@ -101,7 +106,8 @@ class SessionLoader:
     def batches(self, epoch: int, position: int) -> Iterator[tuple[Share, Any]]:
         """What is left of an epoch: this worker's share and batch, step by step."""
         self._generator.manual_seed(derived_seed(self._place.seed, epoch, self._place.rank))
-        return self._source.batches(epoch, position)
+        batches = self._source.batches(epoch, position)
+        return _giving_way(batches) if self._has_processes else batches
 
     def state_dict(self) -> dict[str, Any]:
         return {
@@ -125,6 +131,22 @@ class SessionLoader:
             )
         self.epoch = int(state["epoch"])
         self.position = int(state["position"])
+
+
+def _giving_way(batches: Iterator[tuple[Share, Any]]) -> Iterator[tuple[Share, Any]]:
+    """A device that waits for data is free for others.  Only waits long enough for a handover count."""
+    waited_s = 0.0
+    while True:
+        began_s = time.perf_counter()
+        if waited_s < _LONG_WAIT_S:
+            batch = next(batches, None)
+        else:
+            with TURNS.yielded(later=True):
+                batch = next(batches, None)
+        waited_s = time.perf_counter() - began_s
+        if batch is None:
+            return
+        yield batch
 
 
 class _MapSource:

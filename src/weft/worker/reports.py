@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from weft.core.turns import TURNS
 from weft.overlap.handle import Overlap
 from weft.worker.channel import Channel
 
@@ -32,6 +33,8 @@ class StepReport:
     step_s: float
     exposed_s: float
     samples_per_s: float
+    turn_s: float = 0.0
+    """Part of ``step_s`` in which the worker waited for its turn on a device that it shares."""
     metrics: dict[str, float] = field(default_factory=dict)
 
     def message(self) -> dict[str, Any]:
@@ -46,6 +49,9 @@ class Meter:
         self._since_s = now()
         self._num_steps = 0
         self._num_samples = 0
+        self._turn_wait_s = TURNS.turn_wait_s
+        self._network_wait_s = TURNS.network_wait_s
+        self._waited_s = 0.0
         self._metrics: dict[str, Any] = {}
 
     def log(self, metrics: dict[str, Any]) -> None:
@@ -61,20 +67,26 @@ class Meter:
     def due(self) -> bool:
         return self._num_steps > 0 and self._now() - self._since_s >= _REPORT_EVERY_S
 
-    def take(self) -> tuple[float, float, dict[str, float]]:
-        """Seconds per step, samples (of all workers) per second, and the newest metrics; then begin anew."""
+    def take(self) -> tuple[float, float, float, dict[str, float]]:
+        """Seconds per step, how many of them waiting for the turn, samples (of all workers) per second, and the newest
+        metrics; then begin anew."""
         elapsed_s = max(self._now() - self._since_s, 1e-9)
         step_s = elapsed_s / self._num_steps if self._num_steps else 0.0
+        turn_s = (TURNS.turn_wait_s - self._turn_wait_s) / max(self._num_steps, 1)
+        self._waited_s = (TURNS.network_wait_s - self._network_wait_s) / max(self._num_steps, 1)
+        self._turn_wait_s, self._network_wait_s = TURNS.turn_wait_s, TURNS.network_wait_s
         samples_per_s = self._num_samples / elapsed_s
         self._since_s, self._num_steps, self._num_samples = self._now(), 0, 0
-        return step_s, samples_per_s, {name: float(value) for name, value in self._metrics.items()}
+        return step_s, turn_s, samples_per_s, {name: float(value) for name, value in self._metrics.items()}
 
+    def exposed_s(self, handle: Overlap | None) -> float:
+        """Seconds of a step in which the worker waited for the network, after :meth:`take`; 0 where nobody measures it.
 
-def exposed_s(handle: Overlap | None) -> float:
-    """Seconds of the last step in which the worker waited for the network; 0 where nobody measures it."""
-    if handle is None or not handle.schedule.clock.steps:
-        return 0.0
-    return handle.schedule.clock.steps[-1].exposed_s
+        An overlapped model knows its own waits; those of other models are seen only behind a gate.
+        """
+        if handle is not None and handle.schedule.clock.steps:
+            return handle.schedule.clock.steps[-1].exposed_s
+        return self._waited_s
 
 
 def send_report(channel: Channel | None, report: StepReport) -> None:

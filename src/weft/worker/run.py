@@ -14,8 +14,10 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from weft.core.turns import TURNS
 from weft.core.worker_environment import STOPPED_EXIT_CODE, STOPPED_UNSAVED_EXIT_CODE
 from weft.errors import InputError, SessionError, UsageError
+from weft.overlap.handle import handle_of
 from weft.version import __version__
 from weft.worker.agreement import NOTHING, Wishes, choose_agreement
 from weft.worker.channel import Channel
@@ -26,7 +28,7 @@ from weft.worker.joining import choose_device, choose_num_threads, join, peers_o
 from weft.worker.manifest import Manifest
 from weft.worker.peers import Peers
 from weft.worker.progress import ProgressBar
-from weft.worker.reports import Meter, StepReport, exposed_s, send_report
+from weft.worker.reports import Meter, StepReport, send_report
 from weft.worker.resuming import find_checkpoint, load_checkpoint
 from weft.worker.rng import capture_rng, derived_seed, restore_rng, seed_everything
 from weft.worker.sampling import Share
@@ -129,6 +131,7 @@ class Session:
         if self._channel is not None:
             self._channel.close()
         self._request.uninstall()
+        TURNS.rest()
         if self._folder is not None:
             self._folder.close()
         if self._owns_group and dist.is_initialized():
@@ -194,6 +197,9 @@ class Session:
         if self._registered is not None:
             raise UsageError("run.resume was called twice: call it once, with everything that is to be saved")
         self._registered = register(objects)
+        for model in self._registered.models.values():
+            if handle_of(model) is None:  # an overlapped model takes its turns by itself
+                TURNS.hook_up(model)
         self._data = data
         self._folder = CheckpointFolder(self._checkpoint_dir, self._keep)
         found, token = find_checkpoint(self._folder, peers, secrets.token_hex(4), self._say)
@@ -349,7 +355,7 @@ class Session:
         self._meter.step_done(share.num_global)
         if (self._channel is None and self._bar is None) or not self._meter.due:
             return
-        step_s, samples_per_s, metrics = self._meter.take()
+        step_s, turn_s, samples_per_s, metrics = self._meter.take()
         report = StepReport(
             job_id=self._environment.job_id,
             attempt=self._environment.attempt,
@@ -359,7 +365,8 @@ class Session:
             total_steps=self._total_steps,
             epoch=data.epoch,
             step_s=step_s,
-            exposed_s=exposed_s(handle),
+            exposed_s=self._meter.exposed_s(handle),
+            turn_s=turn_s,
             samples_per_s=samples_per_s,
             metrics=metrics,
         )

@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 
+from weft.core.turns import TURNS
 from weft.errors import CheckpointError
 from weft.worker.checkpoint import CheckpointFolder, write_file
 from weft.worker.manifest import FileEntry, Manifest
@@ -61,12 +62,15 @@ class CheckpointWriter:
             )
             self._thread.start()
         else:
-            self._write(snapshot)
+            with TURNS.yielded(later=True):
+                self._write(snapshot)
 
     def finish(self) -> None:
         """Wait for what is being written; raise what went wrong with it."""
         if self._thread is not None:
-            self._thread.join()
+            # That thread waits for the other workers' ones.
+            with TURNS.yielded(later=True):
+                self._thread.join()
         self.raise_error()
 
     def abandon(self, patience_s: float) -> None:

@@ -1,0 +1,189 @@
+"""From when each step ended to one row of the table.  Pure.
+
+c: compute of a step, measured on one worker without communication.  n: network time of a step at line rate.
+alone: a step of the job with its devices for itself; alone - c is what is exposed.
+
+[Note: pairs]  Both jobs run at the same time; only the time in which both are at it counts.  With equal jobs the pair's
+time is the time until both have made one step.  Unequal jobs make different numbers of steps; their *work* is then
+counted in steps alone: the pair's time is what one after the other takes, divided by how much more work per second the
+two do together.  For equal jobs that is the same number.
+
+[Note: bound]  T* = max(sum (c + handover), max alone, sum n): neither the device nor the link can do more.  Of unequal
+jobs the shorter may make k steps a round.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from statistics import median
+from typing import Any
+
+from benchmarks.crossover_scenarios import Scenario
+from weft.crossover.pairing import Measured, prospects, refusal
+
+Row = dict[str, Any]
+
+HANDOVER_S = 0.0005
+MAX_STEPS_PER_ROUND = 8
+
+# The frozen part of a row.
+FIELDS = (
+    *("job", "network_over_compute", "alone_ms", "serial_ms", "in_phase_ms", "random_phase_ms"),
+    *("crossover_ms", "bound_ms", "loss_equal"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """What a step of one job takes."""
+
+    compute_s: float
+    network_s: float
+    alone_s: float
+
+    @property
+    def exposed_s(self) -> float:
+        return max(0.0, self.alone_s - self.compute_s)
+
+
+@dataclass(frozen=True, slots=True)
+class Timed:
+    """Steps of one job in one cell, the slowest worker counting."""
+
+    began_s: float
+    ends_s: tuple[float, ...]
+
+    @property
+    def step_s(self) -> float:
+        """The median step."""
+        return median(end - start for start, end in zip((self.began_s, *self.ends_s), self.ends_s, strict=False))
+
+    def steps_until(self, at_s: float) -> float:
+        """How many steps were done then; within a step, the part of its time that had passed."""
+        done, last_s = 0.0, self.began_s
+        for end_s in self.ends_s:
+            if at_s < end_s:
+                return done + max(0.0, at_s - last_s) / (end_s - last_s)
+            done, last_s = done + 1, end_s
+        return done
+
+
+@dataclass(frozen=True, slots=True)
+class PairTimes:
+    """Two jobs at the same time: seconds per step of each, while both were at it."""
+
+    first_s: float
+    second_s: float
+
+    def work(self, first: Cost, second: Cost) -> float:
+        """Work per second, where each job alone does 1."""
+        return first.alone_s / self.first_s + second.alone_s / self.second_s
+
+    def round_s(self, first: Cost, second: Cost) -> float:
+        return (first.alone_s + second.alone_s) / self.work(first, second)
+
+
+def slowest(answers: Sequence[Mapping[str, Any]]) -> Timed:
+    """A step has ended when it has on all workers."""
+    ends_s = tuple(max(ends) for ends in zip(*(answer["ends_s"] for answer in answers), strict=True))
+    return Timed(max(answer["began_s"] for answer in answers), ends_s)
+
+
+def pair_times(first: Timed, second: Timed, num_skipped: int = 1) -> PairTimes:
+    """Speeds in the time both ran, from when both have made their first step on.
+
+    >>> pair_times(Timed(0.0, (1.0, 2.0, 3.0)), Timed(0.5, (1.5, 2.5, 3.5)))
+    PairTimes(first_s=1.0, second_s=1.0)
+    """
+    from_s = max(first.ends_s[num_skipped - 1], second.ends_s[num_skipped - 1])
+    until_s = min(first.ends_s[-1], second.ends_s[-1])
+    steps = [timed.steps_until(until_s) - timed.steps_until(from_s) for timed in (first, second)]
+    if min(steps) <= 0:  # one of them had ended before the other was under way: nothing was shared
+        return PairTimes(first.step_s, second.step_s)
+    return PairTimes((until_s - from_s) / steps[0], (until_s - from_s) / steps[1])
+
+
+def bound_s(first: Cost, second: Cost, handover_s: float = HANDOVER_S) -> float:
+    """The least a round of both can take; see the module's text.
+
+    >>> job = Cost(compute_s=1.0, network_s=1.2, alone_s=2.2)
+    >>> round(bound_s(job, job, 0.0), 3)
+    2.4
+    """
+    long, short = (first, second) if first.alone_s >= second.alone_s else (second, first)
+    best_work = 0.0
+    for k in range(1, MAX_STEPS_PER_ROUND + 1):
+        round_s = max(
+            long.compute_s + handover_s + k * (short.compute_s + handover_s),
+            long.alone_s,
+            k * short.alone_s,
+            long.network_s + k * short.network_s,
+        )
+        best_work = max(best_work, (long.alone_s + k * short.alone_s) / round_s)
+    return (first.alone_s + second.alone_s) / best_work
+
+
+def make_row(
+    scenario: Scenario,
+    first: Cost,
+    second: Cost,
+    cells: Mapping[str, PairTimes],
+    details: Mapping[str, Any],
+) -> Row:
+    """One row: the frozen fields first, then what helps to understand them."""
+    shared = cells["crossover"]
+    row: Row = {
+        "job": scenario.first.kind,
+        "network_over_compute": round(first.network_s / first.compute_s, 3),
+        "alone_ms": _ms(first.alone_s),
+        "serial_ms": _ms(first.alone_s + second.alone_s),
+        **{f"{name}_ms": _ms(times.round_s(first, second)) for name, times in cells.items()},
+        "bound_ms": _ms(bound_s(first, second)),
+        "pair": scenario.pair,
+        "second_alone_ms": _ms(second.alone_s),
+        "compute_ms": [_ms(first.compute_s), _ms(second.compute_s)],
+        "network_ms": [_ms(first.network_s), _ms(second.network_s)],
+        "exposed_ms": [_ms(first.exposed_s), _ms(second.exposed_s)],
+        "slowdown": {
+            name: [round(times.first_s / first.alone_s, 3), round(times.second_s / second.alone_s, 3)]
+            for name, times in cells.items()
+        },
+        **_verdict(first, second),
+        **details,
+    }
+    if scenario.pair == "filler":
+        row |= _filler(first, second, shared)
+    return row
+
+
+def _verdict(first: Cost, second: Cost) -> dict[str, Any]:
+    """What the controller's pairing makes of the measured jobs."""
+    jobs = [
+        Measured(name, cost.compute_s, cost.exposed_s, cost.network_s) for name, cost in (("A", first), ("B", second))
+    ]
+    return {
+        "predicted_gain": round(prospects(*jobs, HANDOVER_S)[0].gain, 3),
+        "refused": refusal(*jobs, HANDOVER_S),
+    }
+
+
+def _filler(primary: Cost, filler: Cost, shared: PairTimes) -> dict[str, Any]:
+    """What the primary leaves of its device when it is alone, and how much of that the filler got."""
+    left_over = 1.0 - primary.compute_s / primary.alone_s
+    got = filler.compute_s / shared.second_s
+    return {
+        "primary_slowed": round(shared.first_s / primary.alone_s - 1.0, 4),
+        "left_over": round(left_over, 4),
+        "filler_got": round(got / left_over, 4) if left_over > 0 else None,
+    }
+
+
+def ratio(row: Row, slower: str, faster: str = "crossover") -> float | None:
+    """How many times as fast ``faster`` is; None when either was not measured."""
+    above, below = row.get(f"{slower}_ms"), row.get(f"{faster}_ms")
+    return above / below if above and below else None
+
+
+def _ms(seconds: float) -> float:
+    return round(seconds * 1000, 2)

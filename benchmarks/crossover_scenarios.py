@@ -1,0 +1,110 @@
+"""What ``weft bench crossover`` measures.  Pure; no torch."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+KINDS = ("plain", "ddp", "overlap")
+RATIOS = (0.5, 1.0, 1.25)
+
+
+@dataclass(frozen=True, slots=True)
+class JobSize:
+    """The transformer of a job."""
+
+    width: int
+    num_layers: int
+    num_sequences: int
+
+
+WHOLE = JobSize(width=384, num_layers=4, num_sequences=8)
+# About half the compute and half the gradients.
+HALF = JobSize(width=256, num_layers=4, num_sequences=9)
+SMALL = JobSize(width=64, num_layers=1, num_sequences=2)
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """One job of a pair."""
+
+    kind: str
+    size: JobSize
+    role: str = "fair"
+
+
+@dataclass(frozen=True, slots=True)
+class Effort:
+    """How often everything is repeated."""
+
+    num_warmup_steps: int = 2
+    num_alone_steps: int = 5
+    num_alone_blocks: int = 2
+    num_pair_steps: int = 9
+
+
+@dataclass(frozen=True, slots=True)
+class Scenario:
+    """One row: two jobs at one network/compute ratio of the first."""
+
+    pair: str
+    """equal, unequal or filler"""
+    first: Member
+    second: Member
+    ratio: float
+    effort: Effort
+
+    @property
+    def key(self) -> str:
+        return f"{self.pair} {self.first.kind} {self.ratio:g}"
+
+    @property
+    def label(self) -> str:
+        return f"{self.pair} pair, {self.first.kind}, network/compute {self.ratio:g}"
+
+    @property
+    def is_equal(self) -> bool:
+        return (self.first.kind, self.first.size) == (self.second.kind, self.second.size)
+
+    def as_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def equal(kind: str, ratio: float, effort: Effort, size: JobSize = WHOLE) -> Scenario:
+    return Scenario("equal", Member(kind, size), Member(kind, size), ratio, effort)
+
+
+def unequal(kind: str, ratio: float, effort: Effort) -> Scenario:
+    return Scenario("unequal", Member(kind, WHOLE), Member(kind, HALF), ratio, effort)
+
+
+def filler(kind: str, ratio: float, effort: Effort) -> Scenario:
+    """The filler has one worker per host and no communication: the link stays the primary's."""
+    return Scenario("filler", Member(kind, WHOLE, "primary"), Member("single", HALF, "filler"), ratio, effort)
+
+
+def full_run() -> list[Scenario]:
+    """Under 25 minutes."""
+    effort = Effort()
+    return [
+        *(equal(kind, ratio, effort) for kind in KINDS for ratio in RATIOS),
+        *(unequal(kind, 1.0, effort) for kind in KINDS),
+        *(filler(kind, 1.0, effort) for kind in KINDS),
+    ]
+
+
+def quick_run() -> list[Scenario]:
+    """Under five minutes."""
+    effort = Effort(num_alone_steps=4, num_alone_blocks=1, num_pair_steps=6)
+    return [
+        equal("plain", 1.25, effort),
+        equal("ddp", 1.0, effort),
+        equal("overlap", 1.0, effort),
+        filler("plain", 1.0, effort),
+    ]
+
+
+def tiny_run() -> list[Scenario]:
+    """The whole way with almost no work in it, to see that it holds together."""
+    effort = Effort(num_warmup_steps=2, num_alone_steps=2, num_alone_blocks=1, num_pair_steps=3)
+    return [equal("plain", 1.0, effort, SMALL)]

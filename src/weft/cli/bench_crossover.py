@@ -1,0 +1,86 @@
+"""``weft bench crossover``: two jobs on the same devices, one after the other, uncoordinated, and taking turns."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+from weft.cli import render
+from weft.cli.bench_overlap import command_line, load_benchmark
+from weft.cli.render import Column, number
+from weft.errors import MissingToolError, UsageError, WeftError
+
+COLUMNS = (
+    Column("pair", "pair"),
+    Column("job", "job"),
+    Column("network_over_compute", "network/compute", number(2)),
+    *(
+        Column(f"{name}_ms", name.replace("_", " "), number(0))
+        for name in ("alone", "serial", "in_phase", "random_phase", "crossover", "bound")
+    ),
+    Column("vs_serial", "vs serial", number(2)),
+    Column("of_bound", "of bound", render.percent),
+    Column("slowdowns", "slowdown A, B"),
+    Column("loss_equal", "same losses", lambda same: "yes" if same else "NO"),
+    Column("verdict", "pairing"),
+)
+
+
+def crossover(quick: bool, as_json: bool, only: list[str] | None, resume: Path | None) -> None:
+    """Measure pairs on the testbed.  Results go to benchmarks/results after every row."""
+    benchmark = load_benchmark("crossover")
+    scenarios_module = load_benchmark("crossover_scenarios")
+    scenarios = scenarios_module.quick_run() if quick else scenarios_module.full_run()
+    if only:
+        scenarios = _only(scenarios, only)
+    continued = None if resume is None else load_benchmark("crossover_results").read_results(resume)
+    done = 0
+    with render.progress("weft bench crossover") as report:
+
+        def show(num_rows: int, what: str) -> None:
+            nonlocal done
+            done += num_rows
+            report(what, done, len(scenarios))
+
+        results = benchmark.run_scenarios(scenarios, command=command_line(), on_progress=show, continued=continued)
+    if results.rows:
+        _draw(results)
+    if as_json:
+        render.print_json({"rows": results.rows})
+    else:
+        render.print_table([_shown(row) for row in results.rows], COLUMNS, title="milliseconds until both made a step")
+        render.note(f"written to {results.path('json')} (and .md, .png)")
+    if results.failures:
+        raise WeftError(
+            f"{len(results.failures)} of {len(scenarios)} rows could not be measured, the others are in "
+            f"{results.path('json')}; the first that failed: {results.failures[0]}"
+        )
+
+
+def _only(scenarios: list[Any], keys: list[str]) -> list[Any]:
+    known = [scenario.key for scenario in scenarios]
+    for key in keys:
+        if not any(name.startswith(key) for name in known):
+            raise UsageError(f"this run has no row {key!r}: expected the beginning of one of: {', '.join(known)}")
+    return [scenario for scenario in scenarios if any(scenario.key.startswith(key) for key in keys)]
+
+
+def _shown(row: dict[str, Any]) -> dict[str, Any]:
+    one, other = row["slowdown"]["crossover"]
+    return {
+        **row,
+        "vs_serial": row["serial_ms"] / row["crossover_ms"],
+        "of_bound": row["bound_ms"] / row["crossover_ms"],
+        "slowdowns": f"{one:.2f}, {other:.2f}",
+        "verdict": "refuses" if row["refused"] else "pairs",
+    }
+
+
+def _draw(results: Any) -> None:
+    """A picture is welcome but not the result: without matplotlib the run still counts."""
+    caption = f"{results.command}, {results.started:%Y-%m-%d %H:%M}"
+    try:
+        load_benchmark("crossover_plot").draw(results.rows, results.path("png"), caption)
+    except MissingToolError as error:
+        print(f"weft: {error}", file=sys.stderr)

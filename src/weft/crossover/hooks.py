@@ -1,0 +1,136 @@
+"""``weft.crossover(model)``: a model of an ordinary script takes turns on its device.
+
+    plain loops     forward begins: compute.  Whatever the script waits for in torch.distributed: the device is free
+                    (hooks_collectives.py).  ``optimizer.step()``: compute.
+    DDP             waits in C++, out of sight: see hooks_ddp.py
+
+``weft.overlap`` and ``weft.session`` need no call: they know their own waits.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Iterable, Mapping
+from typing import Any
+from weakref import WeakSet
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+from torch.optim.optimizer import register_optimizer_step_pre_hook
+from torch.utils.weak import WeakIdKeyDictionary
+
+from weft.core import gate
+from weft.core.turns import TURNS, Window
+from weft.crossover.client import gate_from_environment
+from weft.crossover.gpu import check_sharing
+from weft.crossover.hooks_collectives import watch_collectives
+from weft.crossover.hooks_ddp import CommHook, hook_ddp
+from weft.errors import UsageError
+
+NICENESS = 10
+_hooked: WeakSet[nn.Module] = WeakSet()
+_parameters = WeakIdKeyDictionary()  # of those models
+_watched_steps = False
+
+
+def install_gate(environment: Mapping[str, str] = os.environ) -> None:
+    """Share as the environment says; called by the thread that computes, when it first wants to."""
+    if dist.is_initialized():
+        check_sharing(dist.get_backend(), environment)
+    gate.install(gate_from_environment(environment))
+    if gate.current() is not gate.OPEN:
+        watch_collectives()
+        if not torch.cuda.is_available():
+            # The device is a core, and the network threads of the other job, which need it for moments, go first.
+            own = threading.get_native_id()
+            os.setpriority(os.PRIO_PROCESS, own, min(19, os.getpriority(os.PRIO_PROCESS, own) + NICENESS))
+
+
+def crossover(model: nn.Module, *, comm_hook: CommHook | None = None, comm_state: Any = None) -> nn.Module:
+    """Let ``model`` take turns on its device with another job's; in place, returns the model.
+
+    Without a lease server in the environment (``weft run --share``, ``weft up``) nothing is changed.  Call it once the
+    model is wrapped in DistributedDataParallel, if it is.
+
+    Args:
+        comm_hook: a DDP communication hook of yours.  Give it here: DDP takes only one, and crossover needs it.
+        comm_state: what that hook gets as its first argument.
+
+    >>> model = weft.crossover(DistributedDataParallel(net))        # doctest: +SKIP
+    """
+    if not isinstance(model, nn.Module):
+        raise UsageError(f"weft.crossover was given a {type(model).__name__}, expected a torch.nn.Module")
+    is_ddp = isinstance(model, DistributedDataParallel)
+    if comm_hook is not None and not is_ddp:
+        raise UsageError("comm_hook= is for DistributedDataParallel: wrap the model first, or leave comm_hook out")
+    if not TURNS.look_for_gate():
+        if comm_hook is not None:
+            model.register_comm_hook(comm_state, comm_hook)
+        return model
+    if model in _hooked:  # a session does it for the models it is given
+        return model
+    watch_collectives()
+    _watch_optimizers()
+    if is_ddp:
+        hook_ddp(model, comm_hook, comm_state)
+    else:
+        model.register_forward_pre_hook(lambda module, args: TURNS.compute(), prepend=True)
+    model.register_forward_pre_hook(_enter_forward)
+    model.register_forward_hook(_leave_forward, always_call=True)
+    _mark_borders(model)
+    _hooked.add(model)
+    return model
+
+
+def waiting() -> Window:
+    """Around code that waits for other workers: the device is free meanwhile.
+
+    Needed only where several waits belong together, or where something waits that torch.distributed does not know of.
+    """
+    return TURNS.yielded(later=True)
+
+
+def all_reduce(
+    tensors: Iterable[torch.Tensor], op: Any = dist.ReduceOp.SUM, group: dist.ProcessGroup | None = None
+) -> None:
+    """All-reduce many tensors in one go, with the device free: for loops that average gradients by themselves."""
+    works = [dist.all_reduce(tensor, op, group=group, async_op=True) for tensor in tensors]
+    with waiting():
+        for work in works:
+            work.wait()
+
+
+def _enter_forward(module: nn.Module, args: Any) -> None:
+    TURNS.num_inside += 1
+
+
+def _leave_forward(module: nn.Module, args: Any, output: Any) -> None:
+    TURNS.num_inside = max(0, TURNS.num_inside - 1)
+
+
+def _mark_borders(model: nn.Module) -> None:
+    """Before each layer's forward and after each parameter's gradient the device may be asked back."""
+    for module in model.modules():
+        if any(True for _ in module.parameters(recurse=False)):
+            module.register_forward_pre_hook(lambda layer, args: TURNS.border())
+    for parameter in model.parameters():
+        _parameters[parameter] = True
+        if parameter.requires_grad:
+            add_hook: Any = parameter.register_post_accumulate_grad_hook
+            add_hook(lambda parameter: TURNS.border())
+
+
+def _watch_optimizers() -> None:
+    """An update of such a model is compute too; an overlapped one has its own mind about that."""
+    global _watched_steps
+    if not _watched_steps:
+        _watched_steps = True
+        register_optimizer_step_pre_hook(lambda optimizer, args, kwargs: _before_step(optimizer))
+
+
+def _before_step(optimizer: torch.optim.Optimizer) -> None:
+    if any(parameter in _parameters for parameter in optimizer.param_groups[0]["params"][:1]):
+        TURNS.compute()
