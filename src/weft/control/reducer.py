@@ -8,11 +8,13 @@ events give the same state, so a journal of events is all that must survive.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from itertools import chain
 from typing import Any, Final
 
 from weft.control.draft import Draft
 from weft.control.state import Job, JobState, State
 from weft.core.actions import Action, KillWorkers, StopWorkers
+from weft.core.cluster import Cluster
 from weft.core.events import (
     CancelRequested,
     DevicesAssigned,
@@ -73,56 +75,47 @@ def _cancel_requested(draft: Draft, event: CancelRequested) -> None:
 def _devices_assigned(draft: Draft, event: DevicesAssigned) -> None:
     """Each job moves when it can; a decision that does not fit the cluster (any more) is void as a whole."""
     active = draft.active
-    wanted = {
-        job_id: devices
-        for job_id, devices in event.devices.items()
-        if devices and job_id in active and not active[job_id].is_cancelled
-    }
+    wanted: dict[str, tuple[int, ...]] = {}
+    for job_id, devices in event.devices.items():
+        job = active.get(job_id)
+        if not devices or job is None or job.is_cancelled:
+            continue
+        if not job.spec.min_workers <= len(devices) <= job.spec.max_workers:
+            return
+        wanted[job_id] = devices
     partners = {job_id: other for job_id, other in event.partners.items() if job_id in wanted and other in wanted}
-    if not _fits(draft, wanted, partners):
+    if not _fits(draft.cluster, wanted, partners):
         return
     fillers, reasons = event.fillers, event.reasons
     for job_id, job in list(active.items()):
         devices, partner = wanted.get(job_id, ()), partners.get(job_id)
         fills = partner is not None and job_id in fillers
         reason = reasons.get(job_id, job.reason) if reasons else job.reason
-        if (
-            devices == job.wanted
-            and partner == job.wanted_partner
-            and fills == job.wanted_fills
-            and reason == job.reason
-        ) or job.is_cancelled:
+        same = devices == job.wanted and partner == job.wanted_partner and fills == job.wanted_fills
+        if (same and reason == job.reason) or job.is_cancelled:
             continue
-        job = draft.change(job, wanted=devices, wanted_partner=partner, wanted_fills=fills, reason=reason)
-        if job.state is not JobState.RUNNING:
-            continue  # it starts when its devices are free, or when its old workers are gone
-        if devices != job.devices:
-            _stop(draft, job)
-        elif job.partner is not None and job.partner == partner and fills != job.fills:
-            draft.change(job, fills=fills)  # another role on the same devices: nobody need be restarted
+        changes = {"wanted": devices, "wanted_partner": partner, "wanted_fills": fills, "reason": reason}
+        if job.state is JobState.RUNNING and devices != job.devices:
+            _stop(draft, job, **changes)
+            continue
+        if job.partner is not None and job.partner == partner and job.state is JobState.RUNNING:
+            changes["fills"] = fills  # another role on the same devices: nobody need be restarted
+        draft.change(job, **changes)
     draft.start_ready()
 
 
-def _fits(draft: Draft, wanted: Mapping[str, tuple[int, ...]], partners: Mapping[str, str]) -> bool:
-    """Whether every device exists, works, and is promised once (to a pair: once to both), sizes being allowed."""
-    promised: set[int] = set()
-    num_promised = 0
-    for job_id, devices in wanted.items():
-        spec = draft.active[job_id].spec
-        if not spec.min_workers <= len(devices) <= spec.max_workers:
-            return False
-        other = partners.get(job_id)
-        if other is not None:
-            if other == job_id or partners.get(other) != job_id or wanted[other] != devices:
+def _fits(cluster: Cluster, wanted: Mapping[str, tuple[int, ...]], partners: Mapping[str, str]) -> bool:
+    """Whether every device exists, works, and is promised once; to a pair: once to both."""
+    once: Mapping[str, tuple[int, ...]] = wanted
+    if partners:
+        for job_id, other in partners.items():
+            if other == job_id or partners.get(other) != job_id or wanted[other] != wanted[job_id]:
                 return False
-            if other < job_id:
-                continue  # counted with its partner
-        promised.update(devices)
-        num_promised += len(devices)
-    if len(promised) != num_promised:
-        return False
-    cluster = draft.cluster
-    if promised and not (min(promised) >= 0 and max(promised) < sum(cluster.devices_by_node)):
+        once = {job_id: devices for job_id, devices in wanted.items() if partners.get(job_id, job_id) >= job_id}
+    promised = list(chain.from_iterable(once.values()))
+    if not promised:
+        return True
+    if len(set(promised)) != len(promised) or min(promised) < 0 or max(promised) >= sum(cluster.devices_by_node):
         return False
     failed = cluster.failed_nodes
     return not failed or all(cluster.node_of(device) not in failed for device in promised)
@@ -230,8 +223,8 @@ def _present(draft: Draft, job_id: str, attempt: int) -> Job | None:
     return job if job is not None and job.attempt == attempt and job.devices else None
 
 
-def _stop(draft: Draft, job: Job) -> None:
-    draft.move(job, JobState.STOPPING)
+def _stop(draft: Draft, job: Job, **changes: Any) -> None:
+    draft.move(job, JobState.STOPPING, **changes)
     draft.actions.append(StopWorkers(job.id, job.attempt))
 
 
