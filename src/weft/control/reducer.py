@@ -87,7 +87,7 @@ def _devices_assigned(draft: Draft, event: DevicesAssigned) -> None:
     if not _fits(draft.cluster, wanted, partners):
         return
     fillers, reasons = event.fillers, event.reasons
-    for job_id, job in list(active.items()):
+    for job_id, job in active.items():  # the old jobs: the draft writes to its own
         devices, partner = wanted.get(job_id, ()), partners.get(job_id)
         fills = partner is not None and job_id in fillers
         reason = reasons.get(job_id, job.reason) if reasons else job.reason
