@@ -65,9 +65,9 @@ def _cancel_requested(draft: Draft, event: CancelRequested) -> None:
         draft.finish(job, JobState.CANCELLED, event.reason)
     elif not job.is_cancelled:
         job = draft.unwant(job)
-        job = draft.change(job, is_cancelled=True, reason=event.reason)
+        job = draft.change(job, {"is_cancelled": True, "reason": event.reason})
         if job.state is JobState.RUNNING:
-            _stop(draft, job)
+            _stop(draft, job, {})
     elif not job.is_killed:
         _kill(draft, job, event.reason)
 
@@ -94,13 +94,18 @@ def _devices_assigned(draft: Draft, event: DevicesAssigned) -> None:
         same = devices == job.wanted and partner == job.wanted_partner and fills == job.wanted_fills
         if (same and reason == job.reason) or job.is_cancelled:
             continue
-        changes = {"wanted": devices, "wanted_partner": partner, "wanted_fills": fills, "reason": reason}
+        changes: dict[str, Any] = {
+            "wanted": devices,
+            "wanted_partner": partner,
+            "wanted_fills": fills,
+            "reason": reason,
+        }
         if job.state is JobState.RUNNING and devices != job.devices:
-            _stop(draft, job, **changes)
+            _stop(draft, job, changes)
             continue
         if job.partner is not None and job.partner == partner and job.state is JobState.RUNNING:
             changes["fills"] = fills  # another role on the same devices: nobody need be restarted
-        draft.change(job, **changes)
+        draft.change(job, changes)
     draft.start_ready()
 
 
@@ -124,7 +129,7 @@ def _fits(cluster: Cluster, wanted: Mapping[str, tuple[int, ...]], partners: Map
 def _workers_started(draft: Draft, event: WorkersStarted) -> None:
     job = _present(draft, event.job_id, event.attempt)
     if job is not None and job.workers_since_s is None:
-        draft.change(job, workers_since_s=draft.now_s)
+        draft.change(job, {"workers_since_s": draft.now_s})
 
 
 def _progress_reported(draft: Draft, event: ProgressReported) -> None:
@@ -133,12 +138,14 @@ def _progress_reported(draft: Draft, event: ProgressReported) -> None:
         return
     draft.change(
         job,
-        step=event.step,
-        total_steps=job.total_steps if event.total_steps is None else event.total_steps,
-        step_s=event.step_s,
-        exposed_s=event.exposed_s,
-        loss=job.loss if event.loss is None else event.loss,
-        num_losses=0 if event.step > job.lost_at_step else job.num_losses,
+        {
+            "step": event.step,
+            "total_steps": job.total_steps if event.total_steps is None else event.total_steps,
+            "step_s": event.step_s,
+            "exposed_s": event.exposed_s,
+            "loss": job.loss if event.loss is None else event.loss,
+            "num_losses": 0 if event.step > job.lost_at_step else job.num_losses,
+        },
     )
 
 
@@ -153,7 +160,7 @@ def _workers_exited(draft: Draft, event: WorkersExited) -> None:
         draft.finish(job, JobState.CANCELLED, job.reason, event.exit_code)
     elif job.is_killed or (fate is Fate.STOPPED and job.state is JobState.STOPPING):
         # What a job of a failed node says in dying is the node's fault.
-        draft.release(job, JobState.PENDING, exit_code=event.exit_code)
+        draft.release(job, JobState.PENDING, {"exit_code": event.exit_code})
     elif fate is Fate.FAILED:
         _failed(draft, job, event)
     else:
@@ -165,7 +172,7 @@ def _failed(draft: Draft, job: Job, event: WorkersExited) -> None:
     num_failures = job.num_failures + 1
     may_restart = job.launch.max_restarts if job.launch else 0
     reason = event.reason or f"exit code {event.exit_code}"
-    job = draft.change(job, num_failures=num_failures)
+    job = draft.change(job, {"num_failures": num_failures})
     if num_failures > may_restart:
         restarts = f", restarted {may_restart} times" if may_restart else ""
         draft.finish(job, JobState.FAILED, f"{reason}{restarts}", event.exit_code)
@@ -177,7 +184,7 @@ def _lost(draft: Draft, job: Job, event: WorkersExited) -> None:
     """Its workers are gone and neither the controller nor the script meant it."""
     num_losses = job.num_losses + 1
     what = event.reason or ("stopped from outside" if event.fate is Fate.STOPPED else "workers vanished")
-    job = draft.change(job, num_losses=num_losses, lost_at_step=max(job.lost_at_step, job.step))
+    job = draft.change(job, {"num_losses": num_losses, "lost_at_step": max(job.lost_at_step, job.step)})
     if num_losses >= MAX_LOSSES:
         reason = f"{what}, {num_losses} times in a row without getting beyond step {job.lost_at_step}"
         draft.finish(job, JobState.FAILED, reason, event.exit_code)
@@ -190,7 +197,7 @@ def _back_in_queue(draft: Draft, job: Job, reason: str, exit_code: int) -> None:
     if job.state is JobState.RUNNING:
         job = draft.unwant(job)
         draft.decide(f"{job.id} {reason}")
-    draft.release(job, JobState.PENDING, reason=reason, exit_code=exit_code)
+    draft.release(job, JobState.PENDING, {"reason": reason, "exit_code": exit_code})
 
 
 def _node_failed(draft: Draft, event: NodeFailed) -> None:
@@ -223,15 +230,15 @@ def _present(draft: Draft, job_id: str, attempt: int) -> Job | None:
     return job if job is not None and job.attempt == attempt and job.devices else None
 
 
-def _stop(draft: Draft, job: Job, **changes: Any) -> None:
-    draft.move(job, JobState.STOPPING, **changes)
+def _stop(draft: Draft, job: Job, changes: dict[str, Any]) -> None:
+    draft.move(job, JobState.STOPPING, changes)
     draft.actions.append(StopWorkers(job.id, job.attempt))
 
 
 def _kill(draft: Draft, job: Job, reason: str) -> None:
     if job.state is JobState.RUNNING:
-        job = draft.move(job, JobState.STOPPING)
-    draft.change(job, is_killed=True, reason=reason)
+        job = draft.move(job, JobState.STOPPING, {})
+    draft.change(job, {"is_killed": True, "reason": reason})
     draft.actions.append(KillWorkers(job.id, job.attempt))
 
 
