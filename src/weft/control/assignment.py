@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from weft.control.state import Job, State
+from weft.control.state import State
 from weft.core.events import DevicesAssigned
 from weft.core.snapshot import Allocation
 from weft.elastic.placement import Unit, place
@@ -24,36 +24,30 @@ def assignment(
     active = state.jobs.active
     workers, fillers = allocation.workers, allocation.fillers
     partners = _partners(state, allocation) if allocation.pairs else {}
-    if not any(_differs(name, job, workers, partners, fillers) for name, job in active.items()):
-        return None
     units: list[Unit] = []
     current: dict[str, tuple[int, ...]] = {}
+    is_news = False
     for name, job in active.items():
         if job.is_cancelled:
             continue
-        if job.wanted:
-            current[name] = job.wanted
-        size = workers.get(name, 0)
+        size, wanted, partner = workers.get(name, 0), job.wanted, partners.get(name)
+        if (
+            len(wanted) != size
+            or partner != job.wanted_partner
+            or (partner is not None and job.wanted_fills != (name in fillers))
+        ):
+            is_news = True
+        if wanted:
+            current[name] = wanted
         if not size:
             continue
-        partner = partners.get(name)
         if partner is None:
             units.append(Unit((name,), size))
         elif job.number < active[partner].number:
             units.append(Unit((name, partner), size))
+    if not is_news:
+        return None
     return DevicesAssigned(at_s, place(state.cluster, units, current), partners, fillers, reasons)
-
-
-def _differs(
-    name: str, job: Job, workers: Mapping[str, int], partners: Mapping[str, str], fillers: frozenset[str]
-) -> bool:
-    if job.is_cancelled:
-        return False
-    return (
-        len(job.wanted) != workers.get(name, 0)
-        or job.wanted_partner != partners.get(name)
-        or job.wanted_fills != (name in fillers and name in partners)
-    )
 
 
 def _partners(state: State, allocation: Allocation) -> dict[str, str]:
