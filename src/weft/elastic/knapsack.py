@@ -170,7 +170,7 @@ def _price(utility: FloatArray, sizes: IntArray, capacity: int) -> tuple[float, 
     smallest = utility.take(first_cell + np.isfinite(utility).argmax(axis=1))
     hoped = float(np.add.reduce(utility.max(axis=1) - smallest))
     high = max(_FIRST_PRICE * hoped / max(1, capacity), 1e-300)
-    low, factor = high, 2.0
+    low, factor = high, 1.5
     low_bound, low_slope, choice = high_bound, high_slope, _ = at(high)
     while low_slope >= 0:  # ends: for nothing, more is asked for than there is
         high, high_bound, high_slope = low, low_bound, low_slope

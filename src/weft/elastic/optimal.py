@@ -215,7 +215,7 @@ class Balanced(UtilityPolicy):
 
     def standing(self, stakes: Stakes) -> FloatArray:
         times_s = stakes.times_s
-        smallest_s, best_s = times_s[:, 1], times_s.min(axis=1)
+        smallest_s, best_s = times_s[:, 1], np.minimum.reduce(times_s, axis=1)
         num_longer = np.empty(len(times_s))
         num_longer[np.argsort(-smallest_s, kind="stable")] = np.arange(1, len(times_s) + 1)
         reference_s = np.sqrt(smallest_s * best_s)

@@ -155,10 +155,10 @@ def _take(free: dict[int, set[int]], num: int) -> Devices:
             elif room > fullest_room:
                 fullest, fullest_room = node, room
         node = fullest if tightest < 0 else tightest
-        devices = sorted(free[node])[:num]
-        free[node].difference_update(devices)
-        taken.extend(devices)
-        num -= len(devices)
+        picked = sorted(free[node])[:num]
+        free[node].difference_update(picked)
+        taken.extend(picked)
+        num -= len(picked)
     return tuple(sorted(taken))
 
 
