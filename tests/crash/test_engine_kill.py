@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import select
@@ -57,6 +58,16 @@ def children_said(bench: LocalBench, job_id: str) -> list[int]:
 
 def only_the_zygote_is_left(bench: LocalBench) -> bool:
     return set(marked(bench.home)) <= {zygote_of(bench)}
+
+
+@contextlib.contextmanager
+def open_until_gone(pid: int) -> Iterator[int]:
+    """A handle that is readable when the process has ended."""
+    handle = os.pidfd_open(pid)
+    try:
+        yield handle
+    finally:
+        os.close(handle)
 
 
 def test_a_killed_keeper_takes_its_workers_along_and_the_attempt_is_lost(bench: LocalBench) -> None:
@@ -115,6 +126,32 @@ def test_everything_killed_at_once_leaves_nothing_behind(bench: LocalBench) -> N
         os.kill(pid, signal.SIGKILL)
     assert wait_for(bench, "family").fate is Fate.LOST
     assert not set(children) & set(marked(bench.home))
+
+
+def test_a_zygote_that_comes_late_with_an_old_order_starts_nothing_twice(tmp_path: Path) -> None:
+    """Its controller is dead, and the next one has given the same order to a zygote of its own."""
+    paused = CONTROLLER.replace(
+        "for job in", "import os, signal\nos.kill(bench.engine._zygote.process.pid, signal.SIGSTOP)\nfor job in"
+    )
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
+    command = [sys.executable, "-c", paused, str(tmp_path), "job"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, env=environment) as controller:
+        assert controller.stdout is not None
+        assert controller.stdout.readline() == b"started\n"
+        controller.kill()
+    [late] = marked(tmp_path)
+    bench = LocalBench(tmp_path, warm=False)
+    try:
+        said(bench, "job", "training")
+        with open_until_gone(late) as gone:
+            os.kill(late, signal.SIGCONT)
+            assert select.select([gone], [], [], 30.0)[0]
+        keeper = keeper_of(bench, "job")
+        ours = {zygote_of(bench)}
+        until(lambda: {session for pid, session in marked(tmp_path).items() if pid not in ours} == {keeper}, bench)
+        assert bench.num_starts("job", 1) == 1
+    finally:
+        bench.close()
 
 
 @pytest.mark.parametrize("everybody", [False, True])
