@@ -94,6 +94,22 @@ def test_a_killed_pool_is_noticed_and_the_attempt_lost(bench: LocalBench) -> Non
     until(lambda: only_the_zygote_is_left(bench), bench)
 
 
+def test_what_a_killed_keeper_leaves_is_ended_while_the_controller_looks_elsewhere(bench: LocalBench) -> None:
+    start(bench, "family", "family", devices=(0,))
+    children = children_said(bench, "family")
+    keeper = keeper_of(bench, "family")
+    pools = Path(f"/proc/{keeper}/task/{keeper}/children").read_text().split()
+    with contextlib.ExitStack() as handles:
+        gone = [handles.enter_context(open_until_gone(pid)) for pid in children]
+        for pid in (keeper, *map(int, pools)):
+            os.kill(pid, signal.SIGSTOP)
+        for pid in (keeper, *map(int, pools)):
+            os.kill(pid, signal.SIGKILL)
+        for handle in gone:
+            assert select.select([handle], [], [], 30.0)[0]
+    assert wait_for(bench, "family").fate is Fate.LOST
+
+
 def test_workers_do_not_need_the_zygote_and_the_next_job_gets_a_new_one(bench: LocalBench) -> None:
     start(bench, "first", "save", devices=(0,))
     said(bench, "first", "training")
@@ -177,11 +193,18 @@ def test_a_killed_controller_finds_its_workers_again_three_times_in_a_row(tmp_pa
         if everybody:
             for job in ("a", "b"):
                 os.kill(keeper_of(bench, job), signal.SIGKILL)
+        fates: dict[str, Fate] = {}
         for job in ("a", "b"):
             assert bench.num_starts(job, 1) == 1
             bench.engine.stop(job, 1)
-            ended = wait_for(bench, job)
-            assert ended.fate is (Fate.LOST if everybody else Fate.STOPPED)
+
+        def both_ended() -> bool:
+            ends = [event for event in bench.engine.poll() if isinstance(event, WorkersExited)]
+            fates.update({event.job_id: event.fate for event in ends})
+            return len(fates) == 2
+
+        until(both_ended, bench)
+        assert set(fates.values()) == {Fate.LOST if everybody else Fate.STOPPED}
         until(lambda: only_the_zygote_is_left(bench), bench)
     finally:
         bench.close()
