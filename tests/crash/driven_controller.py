@@ -77,11 +77,11 @@ class DrivenController:
     def job(self, job_id: str) -> dict[str, Any]:
         return next(job for job in self.ask("jobs") if job["id"] == job_id)
 
-    def until(self, job_id: str, states: set[str]) -> dict[str, Any]:
-        """Ask until the job is in one of these states."""
+    def until(self, job_id: str, states: set[str], step: int = 0) -> dict[str, Any]:
+        """Ask until the job is in one of these states and has come to this step, or is over."""
         deadline_s = time.monotonic() + LIMIT_S
-        while (job := self.job(job_id))["state"] not in states:
-            assert time.monotonic() < deadline_s, f"{job} never came to {states}"
+        while (job := self.job(job_id))["state"] not in states or (job["step"] < step and not job["finished_s"]):
+            assert time.monotonic() < deadline_s, f"{job} never came to {states} and step {step}"
             # ``wait`` returns early when anything ends: a pause that ends when there may be news.
             self.ask("wait", job_ids=[job_id], timeout_s=0.05)
         return job
