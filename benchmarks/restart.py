@@ -222,9 +222,7 @@ def main() -> None:
         options.out.parent.mkdir(parents=True, exist_ok=True)
         options.out.with_suffix(".md").write_text(f"{heading}{described}\n{shown}\n")
         options.out.with_suffix(".json").write_text(json.dumps({**facts, "times_s": times}, indent=1) + "\n")
-        caption = (
-            f"Stop to first step again, two workers, small model; mean of {options.rounds} rounds, {facts['date']}"
-        )
+        caption = f"Two workers, small model; mean of {options.rounds} round(s), {facts['date']}"
         try:
             draw(times, PARTS, WORDS, options.out.with_suffix(".png"), caption)
         except MissingToolError as missing:

@@ -60,6 +60,11 @@ def test_every_kind_of_state_survives_on_2_then_1_then_2_then_4_workers(
     assert samples_by_epoch(pieces) == {0: everything, 1: everything, 2: everything}
 
 
+def test_worker_0_can_save_the_optimizer_itself_after_the_others_are_done(tmp_path: Path) -> None:
+    (whole,) = in_pieces(Job(str(tmp_path), epochs=1, first_is_late=True), [2], seed=0)
+    assert whole.end["optimizer"] != whole.begin["optimizer"]
+
+
 def test_dropout_goes_on_where_it_was_on_every_worker(tmp_path: Path) -> None:
     options: dict[str, Any] = {"dropout": 0.5, "epochs": 2}
     (whole,) = in_pieces(Job(folder(tmp_path, "whole"), **options), [2], seed=0)

@@ -116,11 +116,22 @@ class Session:
         try:
             if self._writer is not None and error is None:
                 self._writer.finish()
+            if error is None:
+                self._part()
         finally:
             self._close()
         if error is None and self.stopped:
             saved = self._saved_step == self.step
             raise SystemExit(STOPPED_EXIT_CODE if saved else STOPPED_UNSAVED_EXIT_CODE)
+
+    def _part(self) -> None:
+        """Nobody takes the group down while another may still ask for its part of the optimizer's state."""
+        self._watchdog.pause()
+        if self._owns_group and self._peers is not None:
+            try:
+                self._peers.all_gather(None)
+            except SessionError:
+                return  # that worker has an end of its own to tell of; ours was good
 
     def _close(self) -> None:
         self._watchdog.close()

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import os
 import socket
+import subprocess
+import sys
 
 import pytest
 
 from weft.errors import SessionError, UsageError
 from weft.worker.environment import read_environment
 from weft.worker.meeting import meet
-
-# Left open: torch still waits for an answer, and would tell at length that there will be none.
-_LISTENING: list[socket.socket] = []
 
 
 @pytest.fixture
@@ -49,11 +48,27 @@ def test_a_taken_port_is_said_to_be_taken(monkeypatch: pytest.MonkeyPatch) -> No
             meet(read_environment(os.environ))
 
 
+ENTER = """
+import os
+from weft.errors import SessionError
+from weft.worker.environment import read_environment
+from weft.worker.meeting import meet
+try:
+    meet(read_environment(os.environ))
+except SessionError as error:
+    print(error, flush=True)
+os._exit(0)
+"""
+
+
 def test_another_program_at_the_port_does_not_make_a_worker_wait_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
-    _LISTENING.append(socket.create_server(("127.0.0.1", 0)))
-    say_where(monkeypatch, 1, 2, _LISTENING[0].getsockname()[1])
-    with pytest.raises(SessionError, match="does not answer as worker 0 would"):
-        meet(read_environment(os.environ))
+    """In a process of its own: torch goes on waiting in a thread, which ends only with the process."""
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        say_where(monkeypatch, 1, 2, other.getsockname()[1])
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+        command = [sys.executable, "-c", ENTER]
+        said = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=True)
+    assert "does not answer as worker 0 would" in said.stdout
 
 
 @pytest.mark.parametrize("port", ["x", "70000", "-1"])
