@@ -94,8 +94,7 @@ class Arbiter:
                     if member.job == event.job:
                         member.role, member.weight = event.role, event.weight
             case Ordered():
-                self._is_orphan = event.order is None and (self._is_orphan or self._order is not None)
-                self._order = event.order
+                self._follow(event.order)
             case Ticked():
                 pass
         return self._act()
@@ -134,6 +133,13 @@ class Arbiter:
         self.members.pop(key, None)
         if self.holder == key:
             self._free()
+
+    def _follow(self, order: Order | None) -> None:
+        self._is_orphan = order is None and (self._is_orphan or self._order is not None)
+        self._order = order
+        if order is not None:
+            for member in self.members.values():
+                member.align(order.last_granted(member.job))
 
     def _end_hold(self, holder: Member, next_turn: int, *, is_asked_back: bool) -> None:
         if not is_asked_back:
@@ -209,7 +215,7 @@ class Arbiter:
         candidates = [member for member in waiting if member.rank(self._now_s, self.limits) == top]
         if self._now_s - (candidates[0].asked_s or 0.0) >= self.limits.hard_s:
             return candidates[0]
-        next_turns = {member.job: member.turn for member in self.members.values()}
+        next_turns = {member.job: member.group_turn for member in self.members.values()}
         if self._order is not None:
             return self._in_order(candidates, self._order.expected(next_turns), self._order)
         if self._is_orphan:
@@ -226,7 +232,7 @@ class Arbiter:
         if any(self._now_s < self._courtesy_end_s(member) for member in late):
             return None
         if order is not None:
-            second = order.expected({member.job: member.turn for member in candidates})
+            second = order.expected({member.job: member.group_turn for member in candidates})
             candidates = [member for member in candidates if member.job == second] or candidates
         return self._fairest(candidates)
 

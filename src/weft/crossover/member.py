@@ -17,6 +17,8 @@ class Member:
     weight: float = 1.0
     turn: int = 0
     """The number of its present turn, or of its next one."""
+    drift: int = 0
+    """What to add to its count of turns for that of the lead of the group."""
     asked_s: float | None = None
     """Since when it waits; ``None`` when it does not."""
     released_s: float | None = None
@@ -33,6 +35,16 @@ class Member:
     """A filler that waited too long: the rest of this turn it is the equal of a primary."""
     served_as: int = 0
     """Place among all grants of its last one: the least was served longest ago."""
+
+    @property
+    def group_turn(self) -> int:
+        """Its turn as all hosts count it."""
+        return self.turn + self.drift
+
+    def align(self, lead_turn: int | None) -> None:
+        """Compare counts with the lead; see [Note: turns have names] in ``order``."""
+        if lead_turn is not None and abs(lead_turn - self.group_turn) > 1:
+            self.drift = lead_turn - self.turn
 
     @property
     def is_waiting(self) -> bool:

@@ -178,6 +178,8 @@ def main(arguments: list[str] | None = None) -> int:
             os._exit(0)  # the child has the socket and the lock
         os.setsid()
         os.chdir("/")
+    with contextlib.suppress(OSError):  # only root may; a handover should not wait behind those it serves
+        os.setpriority(os.PRIO_PROCESS, 0, -10)
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: server.stop())
     server.serve()

@@ -66,6 +66,15 @@ def test_followers_do_what_the_lead_does_for_equal_jobs(
         assert turns_of(follower) == turns_of(lead)
 
 
+@pytest.mark.parametrize("drift", [2, 50])
+@pytest.mark.parametrize("gap_s", [0.05, 0.15])
+def test_a_host_whose_workers_count_differently_falls_in_line(drift: int, gap_s: float) -> None:
+    jobs = tuple(Job(name, 0.1, gap_s, num_turns=12, border_s=0.005) for name in "abc")
+    lead, follower = run_hosts(jobs, (0.0, 0.001), drift)
+    settled = [[turn for turn in turns_of(host) if turn[1] >= 3] for host in (lead, follower)]
+    assert settled[0] == settled[1]
+
+
 @settings(max_examples=30, deadline=None)
 @given(
     first_s=st.tuples(st.floats(0.01, 0.3), st.floats(0.0, 0.3)),
@@ -152,12 +161,23 @@ def test_the_lead_publishes_less_often_than_it_grants() -> None:
 
 @given(turns=st.lists(st.tuples(st.text(max_size=5), st.integers(0, 1 << 40)), max_size=HISTORY + HORIZON))
 def test_an_order_survives_the_wire(turns: list[tuple[str, int]]) -> None:
-    order = Order(tuple(Turn(job, number) for job, number in turns))
+    order = Order(tuple(Turn(job, number) for job, number in turns), num_past=len(turns) // 2)
     assert from_json(to_json(order)) == order
 
 
 @pytest.mark.parametrize(
-    "noise", [None, [], {}, {"turns": 1}, {"turns": [["a"]]}, {"turns": [["a", "b"]]}, {"turns": [["a", 1]] * 100}]
+    "noise",
+    [
+        None,
+        [],
+        {},
+        {"turns": [["a", 1]]},
+        {"turns": 1, "past": 0},
+        {"turns": [["a"]], "past": 0},
+        {"turns": [["a", "b"]], "past": 0},
+        {"turns": [["a", 1]], "past": 2},
+        {"turns": [["a", 1]] * 100, "past": 0},
+    ],
 )
 def test_noise_is_no_order(noise: object) -> None:
     assert from_json(noise) is None

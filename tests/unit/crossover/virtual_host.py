@@ -84,7 +84,7 @@ class Worker:
     def ask(self) -> None:
         self.is_waiting = True
         self.asked_s = self.host.clock.now_s
-        self.host.tell(Asked(self.host.clock.now_s, self.key, self.turn))
+        self.host.tell(Asked(self.host.clock.now_s, self.key, self.turn + self.host.drift))
 
     def start(self, token: int) -> None:
         now_s = self.host.clock.now_s
@@ -113,7 +113,7 @@ class Worker:
         if self.left_s > 1e-9:
             if host.good_token(self.key) and host.arbiter.is_asked_back:
                 self.is_computing = False
-                host.tell(Released(now_s, self.key, self.token, self.turn, is_asked_back=True))
+                host.tell(Released(now_s, self.key, self.token, self.turn + host.drift, is_asked_back=True))
                 self.ask()
             elif not host.good_token(self.key):  # overruled while it computed
                 self.is_computing = False
@@ -124,7 +124,7 @@ class Worker:
         self.is_computing = False
         self.turn += 1
         if host.arbiter.waiting():
-            host.tell(Released(now_s, self.key, self.token, self.turn))
+            host.tell(Released(now_s, self.key, self.token, self.turn + host.drift))
         if self.turn >= self.job.num_turns:
             self.is_done = True
             host.tell(Left(now_s, self.key))
@@ -155,6 +155,8 @@ class Host:
     is_lead: bool = False
     lag_s: float = 0.0
     """Its workers hear of everything so much later."""
+    drift: int = 0
+    """Its workers have counted so many turns more than those of other hosts."""
 
     def __post_init__(self) -> None:
         self.arbiter = Arbiter(self.limits, is_lead=self.is_lead)
@@ -188,7 +190,7 @@ class Host:
                     worker.start(token)
                 case Recall(member=key, token=token):
                     if not self.workers[key].is_computing:
-                        self.tell(Released(self.clock.now_s, key, token, self.workers[key].turn))
+                        self.tell(Released(self.clock.now_s, key, token, self.workers[key].turn + self.drift))
                 case Overrule(member=key):
                     piece = self.workers[key].piece
                     assert piece is not None
@@ -219,11 +221,11 @@ def run_host(*jobs: Job, limits: Limits | None = None, until_s: float = 1e6) -> 
     return host
 
 
-def run_hosts(jobs: tuple[Job, ...], lags_s: tuple[float, ...], limits: Limits | None = None) -> list[Host]:
+def run_hosts(jobs: tuple[Job, ...], lags_s: tuple[float, ...], drift: int = 0) -> list[Host]:
     """Several hosts with a worker of every job on each; the first leads."""
     clock = Clock()
     network = Network(clock)
-    hosts = [Host(clock, limits or Limits(), is_lead=i == 0, lag_s=lag_s) for i, lag_s in enumerate(lags_s)]
+    hosts = [Host(clock, is_lead=i == 0, lag_s=lag_s, drift=i * drift) for i, lag_s in enumerate(lags_s)]
     hosts[0].followers = hosts[1:]
     for job in jobs:
         for host in hosts:
