@@ -94,11 +94,15 @@ class Arbiter:
                     if member.job == event.job:
                         member.role, member.weight = event.role, event.weight
             case Ordered():
-                self._is_orphan = event.order is None and (self._is_orphan or self._order is not None)
-                self._order = event.order
+                self._follow(event.order)
             case Ticked():
                 pass
         return self._act()
+
+    @property
+    def is_follower(self) -> bool:
+        """Whether it goes by the order of a lead."""
+        return self._order is not None
 
     def waiting(self) -> list[Member]:
         """Who wants the device, in order of asking."""
@@ -129,6 +133,13 @@ class Arbiter:
         self.members.pop(key, None)
         if self.holder == key:
             self._free()
+
+    def _follow(self, order: Order | None) -> None:
+        self._is_orphan = order is None and (self._is_orphan or self._order is not None)
+        self._order = order
+        if order is not None:
+            for member in self.members.values():
+                member.align(order.last_granted(member.job))
 
     def _end_hold(self, holder: Member, next_turn: int, *, is_asked_back: bool) -> None:
         if not is_asked_back:
@@ -204,7 +215,7 @@ class Arbiter:
         candidates = [member for member in waiting if member.rank(self._now_s, self.limits) == top]
         if self._now_s - (candidates[0].asked_s or 0.0) >= self.limits.hard_s:
             return candidates[0]
-        next_turns = {member.job: member.turn for member in self.members.values()}
+        next_turns = {member.job: member.group_turn for member in self.members.values()}
         if self._order is not None:
             return self._in_order(candidates, self._order.expected(next_turns), self._order)
         if self._is_orphan:
@@ -221,7 +232,7 @@ class Arbiter:
         if any(self._now_s < self._courtesy_end_s(member) for member in late):
             return None
         if order is not None:
-            second = order.expected({member.job: member.turn for member in candidates})
+            second = order.expected({member.job: member.group_turn for member in candidates})
             candidates = [member for member in candidates if member.job == second] or candidates
         return self._fairest(candidates)
 
@@ -253,6 +264,7 @@ class Arbiter:
         self.holder = member.key
         self.is_asked_back = False
         self._granted_s = self._now_s
+        member.is_promoted |= member.starves(self._now_s, self.limits)
         member.asked_s = None
         member.served_as = self.token
         if self.is_lead and len(self.members) > 1:

@@ -31,6 +31,7 @@ from weft.errors import LeaseError, UsageError
 log = logging.getLogger("weft.crossover")
 
 RECONNECT_EVERY_S = 0.1
+SERVER_SLACK_S = 0.5
 
 
 class LeaseGate:
@@ -140,7 +141,8 @@ class LeaseGate:
         words[STATE] = COMPUTING
 
     def _sleep_until_ours(self, link: Link) -> None:
-        patience_s = link.hard_s * (1 + link.words[NUM_WAITING])
+        # The server overrules each one ahead of us after the hard limit; if it does not, it is not there.
+        patience_s = link.hard_s * (1 + link.words[NUM_WAITING]) + SERVER_SLACK_S
         give_up_s = time.monotonic() + patience_s
         while not self._claim(link):
             left_s = give_up_s - time.monotonic()

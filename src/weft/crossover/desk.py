@@ -81,8 +81,10 @@ class Desk:
         return min((time_s for time_s in times if time_s is not None), default=None)
 
     def close(self) -> None:
-        for link in (*self._leads.values(), *self._followers.values()):
-            link.close()
+        for lead in self._leads.values():
+            lead.close()
+        for follower in self._followers.values():
+            follower.close()
 
     def status(self) -> dict[str, Any]:
         """Who shares what, for people and tests."""
@@ -161,9 +163,10 @@ class Desk:
     def _disband(self) -> None:
         """Nobody needs the order of a group whose workers are gone."""
         wanted = {peer.join.lead for peer in self._members if peer.join is not None}
-        for links in (self._leads, self._followers):
-            for address in [address for address in links if address not in wanted]:
-                links.pop(address).close()
+        for address in self._leads.keys() - wanted:
+            self._leads.pop(address).close()
+        for address in self._followers.keys() - wanted:
+            self._followers.pop(address).close()
 
 
 def _status(device: SharedDevice) -> dict[str, Any]:
@@ -173,6 +176,8 @@ def _status(device: SharedDevice) -> dict[str, Any]:
         "token": arbiter.token,
         "grants": device.num_grants,
         "overruled": arbiter.num_overruled,
+        "leads": arbiter.is_lead,
+        "follows": arbiter.is_follower,
         "jobs": [
             {
                 "job": member.job,

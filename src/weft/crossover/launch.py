@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from weft.crossover.messages import MAX_PACKET_BYTES, packed, unpacked
+from weft.crossover.messages import MAX_PACKET_BYTES, check_path, packed, unpacked
 from weft.crossover.phases import Role
 from weft.errors import LeaseError
 
@@ -28,6 +28,7 @@ def ensure_server(home: Path, *, linger_s: float = LINGER_S) -> Path:
     """
     home = home.absolute()
     path = home / SOCKET_NAME
+    check_path(path)
     if _answers(path):
         return path
     home.mkdir(parents=True, exist_ok=True, mode=0o700)

@@ -10,15 +10,27 @@ from __future__ import annotations
 import enum
 import json
 import math
+import os
 import struct
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Final
 
 from weft.crossover.phases import Role
+from weft.errors import LeaseError
 
 MAX_PACKET_BYTES: Final = 1 << 16
+MAX_SOCKET_PATH_BYTES: Final = 107
 BELL: Final = b"!"
 _SAYING = struct.Struct("<BQQ")
+
+
+def check_path(path: Path) -> None:
+    """Refuse a path that the kernel would not take for a unix socket."""
+    if len(os.fsencode(path)) > MAX_SOCKET_PATH_BYTES:
+        raise LeaseError(
+            f"the path {path} is too long for a unix socket ({MAX_SOCKET_PATH_BYTES} bytes): use a shorter WEFT_HOME"
+        )
 
 
 class Verb(enum.IntEnum):

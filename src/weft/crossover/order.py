@@ -5,6 +5,10 @@ Every worker counts its own turns, also those it took without asking anybody.  A
 script, so turn 17 of a job is the same computation everywhere, and "B's turn 4 comes before A's turn 18" means
 the same thing on every host.
 
+Workers that wait different numbers of times (one of them alone for its data, say) drift apart in their count.  No two
+workers of a synchronous job are ever more than a turn apart, so a larger difference to the lead's count is drift, and
+a follower takes it off.
+
 [Note: published ahead]
 The arbiter that rank 0 uses is the lead.  It decides as if it were alone and publishes what it decided lately and
 what it expects to decide next: the job that was served longest ago comes next.  The others follow.  A message is only
@@ -40,6 +44,12 @@ class Order:
     """What the lead has decided lately and expects to decide next."""
 
     turns: tuple[Turn, ...]
+    num_past: int = 0
+    """So many of the turns have been granted; the others are a forecast."""
+
+    def last_granted(self, job: str) -> int | None:
+        """The job's latest turn at the lead; ``None`` if it had none lately."""
+        return max((turn.number for turn in self.turns[: self.num_past] if turn.job == job), default=None)
 
     def expected(self, next_turns: Mapping[str, int]) -> str | None:
         """The job whose turn comes first, given the number of each job's next turn here.
@@ -91,7 +101,7 @@ class Forecaster:
             return None
         ahead = forecast(longest_ago_first, next_turns) if longest_ago_first else []
         self._num_ahead = len(ahead)
-        self._published = Order((*self._history, *ahead))
+        self._published = Order((*self._history, *ahead), len(self._history))
         return self._published
 
     @property
@@ -109,17 +119,18 @@ class Forecaster:
 
 def to_json(order: Order) -> dict[str, object]:
     """The order as it travels."""
-    return {"turns": [[turn.job, turn.number] for turn in order.turns]}
+    return {"turns": [[turn.job, turn.number] for turn in order.turns], "past": order.num_past}
 
 
 def from_json(message: object) -> Order | None:
     """The order in a message of the lead; ``None`` for anything else."""
     turns = message.get("turns") if isinstance(message, dict) else None
-    if not isinstance(turns, list) or len(turns) > HISTORY + HORIZON:
+    num_past = message.get("past") if isinstance(message, dict) else None
+    if not isinstance(turns, list) or len(turns) > HISTORY + HORIZON or not all(_is_turn(turn) for turn in turns):
         return None
-    if not all(_is_turn(turn) for turn in turns):
+    if not isinstance(num_past, int) or not 0 <= num_past <= len(turns):
         return None
-    return Order(tuple(Turn(job, number) for job, number in turns))
+    return Order(tuple(Turn(job, number) for job, number in turns), num_past)
 
 
 def _is_turn(turn: object) -> bool:

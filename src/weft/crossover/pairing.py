@@ -1,8 +1,8 @@
 """Which jobs should share their devices, and whether those that do should go on.
 
-From measured steps to a decision, without I/O: :mod:`weft.perf.crossover` predicts what each pair would do (the simulator
-uses the same functions), what does not fit or does not pay is dropped, and of what is left a matching of greatest
-weight is taken.  Every job gets a sentence that says why.
+From measured steps to a decision, without I/O: :mod:`weft.perf.crossover` predicts what each pair would do (the
+simulator uses the same functions), what does not fit or does not pay is dropped, and of what is left a matching of
+greatest weight is taken.  Every job gets a sentence that says why.
 """
 
 from __future__ import annotations
@@ -20,6 +20,9 @@ from weft.perf.crossover import MIN_GAIN, PairSpeed, filler_speed, turns_speed
 
 MIN_REALISED_GAIN = 0.02
 """A pair that brings less than this is split; less than ``MIN_GAIN``, or pairs would come and go."""
+
+_CAP_SLACK = 1.02
+"""Handovers alone must not break a cap of 2."""
 
 
 class Way(enum.Enum):
@@ -88,7 +91,7 @@ class Prospect:
     @property
     def keeps_caps(self) -> bool:
         one, other = self.slowdowns
-        return one <= self.first.max_slowdown * (1 + 1e-9) and other <= self.second.max_slowdown * (1 + 1e-9)
+        return one <= self.first.max_slowdown * _CAP_SLACK and other <= self.second.max_slowdown * _CAP_SLACK
 
     @property
     def jobs(self) -> tuple[str, str]:

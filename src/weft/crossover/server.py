@@ -19,6 +19,7 @@ from pathlib import Path
 
 from weft.crossover import kernel
 from weft.crossover.desk import Desk
+from weft.crossover.messages import check_path
 from weft.crossover.peer import Peer
 from weft.crossover.phases import Limits
 from weft.errors import LeaseError
@@ -131,6 +132,7 @@ class Server:
 
 def _lock(path: Path) -> int:
     """Make sure that no other server is at this path."""
+    check_path(path)
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     descriptor = os.open(f"{path}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
@@ -142,8 +144,6 @@ def _lock(path: Path) -> int:
 
 
 def _listen(path: Path) -> socket.socket:
-    if len(os.fsencode(path)) > 107:
-        raise LeaseError(f"the path {path} is too long for a unix socket (107 bytes): use a shorter WEFT_HOME")
     path.unlink(missing_ok=True)  # of a server that was killed: the lock is ours
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     old_mask = os.umask(0o177)
@@ -178,6 +178,8 @@ def main(arguments: list[str] | None = None) -> int:
             os._exit(0)  # the child has the socket and the lock
         os.setsid()
         os.chdir("/")
+    with contextlib.suppress(OSError):  # only root may; a handover should not wait behind those it serves
+        os.setpriority(os.PRIO_PROCESS, 0, -10)
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: server.stop())
     server.serve()

@@ -1,0 +1,127 @@
+"""Jobs on several hosts: one order, no hang, whatever happens to the lead."""
+
+from __future__ import annotations
+
+import secrets
+import socket
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from lease_processes import lease_server, wait_until
+from weft.crossover.client import LeaseGate
+from weft.crossover.messages import Join
+from weft.crossover.phases import Role
+
+NUM_STEPS = 16
+COMPUTE_S = 0.003
+
+
+def free_address() -> str:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        return f"127.0.0.1:{listener.getsockname()[1]}"
+
+
+class Training:
+    """Two jobs on two hosts; a collective inside every forward and one after every backward."""
+
+    def __init__(self, paths: list[Path], join: Callable[[str, int], Join]) -> None:
+        self.order: list[list[str]] = [[] for _ in paths]
+        self.errors: list[BaseException] = []
+        self.middle = threading.Barrier(2 * len(paths) + 1)
+        self.go_on = threading.Event()
+        collectives = {job: threading.Barrier(len(paths)) for job in "ab"}
+        self.threads = [
+            threading.Thread(target=self._train, args=(path, host, join(job, host), collectives[job]))
+            for job in "ab"
+            for host, path in enumerate(paths)
+        ]
+
+    def _train(self, path: Path, host: int, join: Join, collective: threading.Barrier) -> None:
+        gate = LeaseGate(str(path), join)
+        try:
+            for step in range(NUM_STEPS):
+                for _ in ("batch norm in forward", "gradients after backward"):
+                    gate.acquire()
+                    self.order[host].append(join.job)
+                    time.sleep(COMPUTE_S)
+                    gate.release()
+                    collective.wait(timeout=60)
+                if step == NUM_STEPS // 2:
+                    self.middle.wait(timeout=60)
+                    self.go_on.wait(timeout=60)
+        except BaseException as error:
+            self.errors.append(error)
+            collective.abort()
+            self.middle.abort()
+        finally:
+            gate.close()
+
+    def to_the_middle(self) -> None:
+        for thread in self.threads:
+            thread.start()
+        self.middle.wait(timeout=60)
+
+    def to_the_end(self) -> None:
+        self.go_on.set()
+        for thread in self.threads:
+            thread.join()
+        assert self.errors == []
+        for turns in self.order:
+            assert sorted(turns) == ["a"] * 2 * NUM_STEPS + ["b"] * 2 * NUM_STEPS
+
+
+def test_jobs_on_two_hosts_follow_one_lead(tmp_path: Path) -> None:
+    address, key = free_address(), secrets.token_hex(8)
+    with lease_server(tmp_path / "0") as lead, lease_server(tmp_path / "1") as follower:
+        training = Training(
+            [lead.path, follower.path], lambda job, host: Join(job, "0", is_first=host == 0, lead=address, key=key)
+        )
+        training.to_the_middle()
+        wait_until(lambda: follower.device()["follows"])
+        assert lead.device()["leads"]
+        assert not follower.device()["leads"]
+        training.to_the_end()
+
+
+def test_hosts_that_grant_in_inverted_order_do_not_hang(tmp_path: Path) -> None:
+    def inverted(job: str, host: int) -> Join:
+        return Join(job, "0", Role.PRIMARY if (job == "a") == (host == 0) else Role.FILLER)
+
+    with lease_server(tmp_path / "0") as one, lease_server(tmp_path / "1") as other:
+        training = Training([one.path, other.path], inverted)
+        training.to_the_middle()
+        training.to_the_end()
+
+
+def test_jobs_go_on_when_the_lead_is_lost(tmp_path: Path) -> None:
+    address = free_address()
+    with lease_server(tmp_path / "0") as lead, lease_server(tmp_path / "1") as follower:
+        training = Training(
+            [lead.path, follower.path], lambda job, host: Join(job, "0", is_first=host == 0, lead=address)
+        )
+        training.to_the_middle()
+        wait_until(lambda: follower.device()["follows"])
+        lead.kill()
+        wait_until(lambda: not follower.device()["follows"])
+        training.to_the_end()
+
+
+def test_the_order_is_told_to_nobody_without_the_key(tmp_path: Path) -> None:
+    address, key = free_address(), secrets.token_hex(8)
+    with lease_server(tmp_path / "0") as lead:
+        gates = [LeaseGate(str(lead.path), Join(job, "0", is_first=True, lead=address, key=key)) for job in "ab"]
+        gates[0].acquire()
+        thread = threading.Thread(target=gates[1].acquire)
+        thread.start()
+        wait_until(lambda: lead.waiting() == ["b"])
+        gates[0].release()
+        thread.join()
+        host, port = address.split(":")
+        for said, is_let_in in ((b"wrong", False), (b"", False), (key.encode(), True)):
+            with socket.create_connection((host, int(port)), timeout=30) as connection:
+                connection.send(said + b"\n")
+                assert connection.recv(10).startswith(b'{"turns"') is is_let_in
+        for gate in gates:
+            gate.close()
