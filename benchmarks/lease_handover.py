@@ -1,7 +1,8 @@
 """What a handover of the lease costs: ``python -m benchmarks.lease_handover``.
 
 Two processes and a lease server.  The one that waits says when it got the device, the other when it gave it back; a
-handover is the time between the two.  Also the cost of the gate when nobody else is there.
+handover is the time between the two.  Also the cost of the gate when nobody else is there, and how long a waiting job
+waits on after the holder was killed, and after the server was.
 """
 
 from __future__ import annotations
@@ -10,15 +11,18 @@ import argparse
 import json
 import multiprocessing
 import os
+import signal
 import statistics
 import tempfile
 import time
 from multiprocessing.connection import Connection
+from multiprocessing.context import SpawnProcess
 from pathlib import Path
 
 from weft.crossover.client import LeaseGate
-from weft.crossover.launch import ensure_server
+from weft.crossover.launch import ensure_server, status
 from weft.crossover.messages import Join
+from weft.crossover.server import main as serve
 
 TURN_S = 0.004
 GAP_S = 0.002
@@ -69,20 +73,64 @@ def uncontended_s(path: Path, num: int = 20000) -> float:
     return took_s / num
 
 
+def _hold(path: str, job: str, reports: Connection) -> None:
+    gate = LeaseGate(path, Join(job, "0"))
+    reports.send("joined")
+    gate.acquire()
+    reports.send(time.monotonic())
+    signal.pause()
+
+
+def wait_after_death_s(home: Path, *, of_server: bool) -> float:
+    """How long a waiting job waits on after a SIGKILL of the holder, or of the server."""
+    context = multiprocessing.get_context("spawn")
+    path = home / "killed.sock"
+    path.unlink(missing_ok=True)  # of the last one
+    server = context.Process(target=serve, args=(["--socket", str(path)],))
+    server.start()
+    processes: list[SpawnProcess] = []
+    ends: list[Connection] = []
+    while not path.exists():
+        time.sleep(0.01)
+    for job in ("holder", "waiter"):
+        mine, theirs = context.Pipe(duplex=False)
+        processes.append(context.Process(target=_hold, args=(str(path), job, theirs)))
+        processes[-1].start()
+        ends.append(mine)
+        mine.recv()
+        if job == "holder":
+            mine.recv()
+    while not any(job["waiting"] for job in status(path)["devices"]["0"]["jobs"]):
+        time.sleep(0.01)
+    victim = server if of_server else processes[0]
+    killed_s = time.monotonic()
+    victim.kill()
+    took_s = float(ends[1].recv()) - killed_s
+    for process in (server, *processes):
+        process.kill()
+        process.join()
+    return took_s
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--turns", type=int, default=200)
     parser.add_argument("--core", type=int, help="both jobs on this core, as when a core is the shared device")
+    parser.add_argument("--deaths", type=int, default=5, help="how often holder and server are killed")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as home:
-        path = ensure_server(Path(home), linger_s=1.0)
+        path = ensure_server(Path(home), linger_s=60.0)
         alone_s = uncontended_s(path)
         times_s = sorted(handovers_s(path, options.turns, options.core))
+        killed_s = [wait_after_death_s(Path(home), of_server=False) for _ in range(options.deaths)]
+        unserved_s = [wait_after_death_s(Path(home), of_server=True) for _ in range(options.deaths)]
     row = {
         "num_handovers": len(times_s),
         "median_ms": round(statistics.median(times_s) * 1e3, 3),
         "p90_ms": round(times_s[len(times_s) * 9 // 10] * 1e3, 3),
         "uncontended_us": round(alone_s * 1e6, 2),
+        "holder_killed_worst_ms": round(max(killed_s, default=0.0) * 1e3, 2),
+        "server_killed_worst_ms": round(max(unserved_s, default=0.0) * 1e3, 2),
     }
     print(json.dumps(row))
 

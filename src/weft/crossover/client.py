@@ -44,6 +44,7 @@ class LeaseGate:
         self._path = path
         self._join = join
         self._link: Link | None = None
+        self._ended: Link | None = None
         self._turn = 0
         self._is_computing = False
         self._gap_since_s: float | None = None
@@ -123,6 +124,9 @@ class LeaseGate:
             self._thread.join()
         if link is not None:
             link.hang_up()
+            link.forget()
+        if self._ended is not None:
+            self._ended.forget()
         for end in (self._wake, self._waker):
             with contextlib.suppress(OSError):  # closed twice
                 os.close(end)
@@ -176,6 +180,9 @@ class LeaseGate:
         link.words[TURN] = self._turn
         self._gaps = GapWatch(link.handover_s)
         self._link = link
+        if self._ended is not None:  # long enough ago that nobody waits on it any more
+            self._ended.forget()
+            self._ended = None
         self._is_warned = False
 
     def _stay_connected(self) -> None:
@@ -190,6 +197,7 @@ class LeaseGate:
             if not self._is_closed:
                 self._link = None
                 link.hang_up()
+                self._ended = link
                 log.warning("the lease server at %s is gone: going on unshared", self._path)
 
     def _pause(self) -> None:

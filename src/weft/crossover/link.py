@@ -60,13 +60,12 @@ class Link:
         ends.poll()
 
     def hang_up(self) -> None:
-        """Leave.  The page stays mapped: the thread that computes may be looking at it."""
+        """Leave.  Not closed yet: the thread that computes may be about to wait on it, and shall hear of the end."""
         with contextlib.suppress(OSError):
             self._connection.shutdown(socket.SHUT_RDWR)
-        self._connection.close()
 
     def forget(self) -> None:
-        """Close this process's copy without a word: a fork's parent goes on using the connection."""
+        """Close this process's end without a word; after a fork the parent goes on using the connection."""
         self._connection.close()
 
 
