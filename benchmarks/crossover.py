@@ -74,6 +74,7 @@ class Measurement:
         self._expected: dict[str, list[list[float]]] = {}
         self._same_size = scenario.first.size == scenario.second.size
         self._loss_equal: dict[str, bool] = {}
+        self._gate_s = 0.0
         self._timelines: dict[str, dict[str, Any]] = {}
 
     def row(self) -> Row:
@@ -98,6 +99,8 @@ class Measurement:
             "loss_equal_by_cell": dict(self._loss_equal),
             "lone_shared_ms": round(lone_s * 1e3, 2),
             "lone_overhead": round(lone_s / first.alone_s - 1.0, 4),
+            # The gate's own time in a step: what drifting clocks and neighbours of the machine cannot hide.
+            "lone_gate_share": round(self._gate_s / lone_s, 6),
             "ratio_wanted": self._scenario.ratio,
             "offset_ms": round(offset_s * 1e3, 1),
             "rate_mbit_per_s": round(self._bed.rate_bits_per_s / 1e6, 1),
@@ -168,6 +171,8 @@ class Measurement:
         }
         answers = self._fleet.ask(orders)
         for job, found in answers.items():
+            if cell == "lone":
+                self._gate_s = max(answer["turn_s"] for answer in found)
             if cell:
                 self._compare(cell, job, [answer["losses"] for answer in found])
                 self._timelines.setdefault(cell, {})[job] = _from(start_s, found[0]["spans"])

@@ -89,7 +89,7 @@ class PlainJob(Job):
         super().prepare()
         parameters = list(self.net.parameters())
         self._flat = torch.zeros(sum(p.numel() for p in parameters))
-        for p, part in zip(parameters, self._flat.split([p.numel() for p in parameters]), strict=True):
+        for p, part in zip(parameters, torch.split(self._flat, [p.numel() for p in parameters]), strict=True):
             p.grad = part.view_as(p)
 
     def average(self) -> None:

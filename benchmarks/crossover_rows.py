@@ -159,12 +159,11 @@ def make_row(
 
 def _verdict(first: Cost, second: Cost) -> dict[str, Any]:
     """What the controller's pairing makes of the measured jobs."""
-    jobs = [
-        Measured(name, cost.compute_s, cost.exposed_s, cost.network_s) for name, cost in (("A", first), ("B", second))
-    ]
+    one = Measured("A", first.compute_s, first.exposed_s, first.network_s)
+    other = Measured("B", second.compute_s, second.exposed_s, second.network_s)
     return {
-        "predicted_gain": round(prospects(*jobs, HANDOVER_S)[0].gain, 3),
-        "refused": refusal(*jobs, HANDOVER_S),
+        "predicted_gain": round(prospects(one, other, HANDOVER_S)[0].gain, 3),
+        "refused": refusal(one, other, HANDOVER_S),
     }
 
 

@@ -38,9 +38,9 @@ class Effort:
     """How often everything is repeated."""
 
     num_warmup_steps: int = 2
-    num_alone_steps: int = 5
+    num_alone_steps: int = 4
     num_alone_blocks: int = 2
-    num_pair_steps: int = 9
+    num_pair_steps: int = 8
 
 
 @dataclass(frozen=True, slots=True)

@@ -53,13 +53,14 @@ class Worker:
             raise RuntimeError("run came before prepare")
         job.spans.clear()
         time.sleep(max(0.0, order["start_s"] - time.monotonic()))
-        began_s, ends_s = time.monotonic(), []
+        began_s, ends_s, turn_wait_s = time.monotonic(), [], TURNS.turn_wait_s
         for _ in range(order["num_steps"]):
             job.step()
             ends_s.append(time.monotonic())
         # Whoever is still at it must not wait for a device nobody uses.
         TURNS.rest()
         answer: Message = {"began_s": began_s, "ends_s": ends_s, "losses": job.losses}
+        answer["turn_s"] = (TURNS.turn_wait_s - turn_wait_s) / order["num_steps"]
         if order["with_spans"]:
             answer["spans"] = job.spans
         return answer

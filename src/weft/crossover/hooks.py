@@ -63,18 +63,17 @@ def crossover(model: nn.Module, *, comm_hook: CommHook | None = None, comm_state
     """
     if not isinstance(model, nn.Module):
         raise UsageError(f"weft.crossover was given a {type(model).__name__}, expected a torch.nn.Module")
-    is_ddp = isinstance(model, DistributedDataParallel)
-    if comm_hook is not None and not is_ddp:
+    if comm_hook is not None and not isinstance(model, DistributedDataParallel):
         raise UsageError("comm_hook= is for DistributedDataParallel: wrap the model first, or leave comm_hook out")
     if not TURNS.look_for_gate():
-        if comm_hook is not None:
+        if comm_hook is not None and isinstance(model, DistributedDataParallel):
             model.register_comm_hook(comm_state, comm_hook)
         return model
     if model in _hooked:  # a session does it for the models it is given
         return model
     watch_collectives()
     _watch_optimizers()
-    if is_ddp:
+    if isinstance(model, DistributedDataParallel):
         hook_ddp(model, comm_hook, comm_state)
     else:
         model.register_forward_pre_hook(lambda module, args: TURNS.compute(), prepend=True)

@@ -10,12 +10,13 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch._C._distributed_c10d import GradBucket
 from torch.nn.parallel import DistributedDataParallel
 
 from weft.core.turns import TURNS
 from weft.errors import UsageError
 
-CommHook = Callable[[Any, dist.GradBucket], torch.futures.Future[torch.Tensor]]
+CommHook = Callable[[Any, GradBucket], torch.futures.Future[torch.Tensor]]
 
 # DDP puts its buckets in the order of the first backward when the second forward begins, and agrees on it.
 _FORWARDS_UNTIL_SETTLED = 3
@@ -29,14 +30,15 @@ def hook_ddp(model: DistributedDataParallel, comm_hook: CommHook | None, comm_st
             "give your hook to weft.crossover(model, comm_hook=..., comm_state=...)"
         )
     model.register_comm_hook(_Buckets(model, comm_hook, comm_state), _launch_bucket)
-    original = model._pre_forward
+    ddp: Any = model
+    original = ddp._pre_forward
     num_forwards = 0
 
     def before_forward(*inputs: Any, **kwargs: Any) -> Any:
         nonlocal num_forwards
         num_forwards += torch.is_grad_enabled()
-        waits = num_forwards <= _FORWARDS_UNTIL_SETTLED or model.will_sync_module_buffers()
-        if waits or model._join_config.enable:
+        waits = num_forwards <= _FORWARDS_UNTIL_SETTLED or ddp.will_sync_module_buffers()
+        if waits or ddp._join_config.enable:
             with TURNS.yielded(later=True):
                 result = original(*inputs, **kwargs)
         else:
@@ -44,7 +46,7 @@ def hook_ddp(model: DistributedDataParallel, comm_hook: CommHook | None, comm_st
         TURNS.compute()
         return result
 
-    model._pre_forward = before_forward  # type: ignore[method-assign]
+    ddp._pre_forward = before_forward
 
 
 class _Buckets:
@@ -65,7 +67,7 @@ class _Buckets:
 
 
 # DDP reads these annotations itself and wants types there, not their names: no postponed annotations in this file.
-def _launch_bucket(buckets: _Buckets, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
+def _launch_bucket(buckets: _Buckets, bucket: GradBucket) -> torch.futures.Future[torch.Tensor]:
     """What DDP does without a hook: the same product, the same sum."""
     if buckets.users_hook is not None:
         future = buckets.users_hook(buckets.users_state, bucket)

@@ -1,0 +1,120 @@
+"""From when steps ended to a row: what the table says must follow from what was timed."""
+
+from __future__ import annotations
+
+import json
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+from benchmarks import crossover as benchmark
+from benchmarks.crossover_results import Results, read_results
+from benchmarks.crossover_rows import FIELDS, Cost, PairTimes, Row, Timed, bound_s, make_row, pair_times, slowest
+from benchmarks.crossover_scenarios import Effort, Scenario, equal, filler, full_run, quick_run
+from typer.testing import CliRunner
+
+from weft.cli.bench import app
+from weft.errors import InputError, UsageError
+
+PLAIN = Cost(compute_s=1.0, network_s=1.0, alone_s=2.0)
+
+
+def row_of(scenario: Scenario, shared: PairTimes, second: Cost = PLAIN) -> Row:
+    cells = {"in_phase": PairTimes(4.0, 4.0), "random_phase": PairTimes(3.0, 3.0), "crossover": shared}
+    details: dict[str, Any] = {"loss_equal": True, "lone_overhead": 0.0, "timelines": {}}
+    return {**make_row(scenario, PLAIN, second, cells, details), "key": scenario.key}
+
+
+def test_the_slowest_worker_counts() -> None:
+    answers = [{"began_s": 0.0, "ends_s": [1.0, 2.5]}, {"began_s": 0.1, "ends_s": [1.2, 2.0]}]
+    assert slowest(answers) == Timed(0.1, (1.2, 2.5))
+
+
+def test_only_the_time_in_which_both_jobs_run_counts() -> None:
+    # B begins late and goes on, faster, when A has ended: neither is to be seen in the pair's times.
+    first = Timed(0.0, (1.0, 3.0, 5.0, 7.0))
+    second = Timed(1.0, (3.0, 5.0, 7.0, 8.0, 9.0))
+    assert pair_times(first, second) == PairTimes(2.0, 2.0)
+
+
+def test_an_equal_pair_takes_as_long_as_it_takes_until_both_have_made_a_step() -> None:
+    row = row_of(equal("plain", 1.0, Effort()), PairTimes(2.2, 2.2))
+    assert row["crossover_ms"] == pytest.approx(2200)
+    assert row["serial_ms"] == 4000
+    assert row["in_phase_ms"] == pytest.approx(4000)
+    assert set(FIELDS) <= set(row)
+
+
+@pytest.mark.parametrize(
+    ("job", "expected_s"),
+    [
+        (Cost(1.0, 0.5, 1.5), 2.0),  # the device
+        (Cost(1.0, 1.2, 2.2), 2.4),  # the link
+        (Cost(1.0, 1.0, 2.5), 2.5),  # a job alone
+    ],
+)
+def test_neither_device_nor_link_nor_a_job_alone_can_be_beaten(job: Cost, expected_s: float) -> None:
+    assert bound_s(job, job, handover_s=0.0) == pytest.approx(expected_s)
+
+
+def test_the_filler_is_held_against_what_the_primary_leaves() -> None:
+    half = Cost(compute_s=0.5, network_s=0.0, alone_s=0.5)
+    # The primary leaves half of the device; the filler computes 0.5 of every 1.25 seconds.
+    row = row_of(filler("plain", 1.0, Effort()), PairTimes(2.04, 1.25), half)
+    assert row["primary_slowed"] == pytest.approx(0.02)
+    assert row["left_over"] == pytest.approx(0.5)
+    assert row["filler_got"] == pytest.approx(0.8)
+
+
+def test_a_pair_that_cannot_gain_is_refused_in_the_row() -> None:
+    busy = Cost(compute_s=1.0, network_s=1.0, alone_s=1.02)
+    cells = {name: PairTimes(2.0, 2.0) for name in ("in_phase", "random_phase", "crossover")}
+    row = make_row(equal("overlap", 1.0, Effort()), busy, busy, cells, {})
+    assert "less than the 1.05 that sharing must bring" in row["refused"]
+    assert row_of(equal("plain", 1.0, Effort()), PairTimes(2.2, 2.2))["refused"] is None
+
+
+def test_every_row_of_a_run_has_a_name_of_its_own() -> None:
+    for run in (full_run(), quick_run()):
+        assert len({scenario.key for scenario in run}) == len(run)
+
+
+def test_a_run_that_was_stopped_goes_on_with_the_rows_it_lacks(tmp_path: Path) -> None:
+    results = Results(tmp_path, datetime(2026, 1, 2), "weft bench crossover")
+    scenario = equal("plain", 1.0, Effort())
+    results.add(scenario, row_of(scenario, PairTimes(2.2, 2.2)))
+    again = read_results(results.path("json"))
+    assert again.keys == {scenario.key}
+    assert again.rows == json.loads(json.dumps(results.rows))
+    with pytest.raises(InputError, match="cannot be gone on with"):
+        read_results(tmp_path / "missing.json")
+
+
+@pytest.fixture
+def measured(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Results:
+    results = Results(tmp_path, datetime(2026, 1, 2), "weft bench crossover")
+    scenario = equal("plain", 1.0, Effort())
+    timelines = {cell: {"A": [["compute", 0, 900]], "B": [["turn", 0, 900]]} for cell in ("in_phase", "crossover")}
+    results.add(scenario, {**row_of(scenario, PairTimes(2.2, 2.2)), "timelines": timelines})
+    monkeypatch.setattr(benchmark, "run_scenarios", lambda scenarios, **options: results)
+    return results
+
+
+def test_json_is_all_there_is_on_stdout(measured: Results) -> None:
+    done = CliRunner().invoke(app, ["crossover", "--quick", "--json"])
+    assert done.exit_code == 0, done.output
+    assert set(FIELDS) <= set(json.loads(done.stdout)["rows"][0])
+
+
+def test_the_table_shows_the_gain_and_a_picture_is_drawn(measured: Results) -> None:
+    done = CliRunner().invoke(app, ["crossover", "--quick"])
+    assert done.exit_code == 0, done.output
+    assert "1.82" in done.stdout
+    assert measured.path("png").exists()
+
+
+def test_a_row_that_does_not_exist_is_named(measured: Results) -> None:
+    done = CliRunner().invoke(app, ["crossover", "--only", "equal nonsense"])
+    assert isinstance(done.exception, UsageError)
+    assert "equal plain 0.5" in str(done.exception)
