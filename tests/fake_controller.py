@@ -132,7 +132,9 @@ def served(controller: FakeController, root: Path) -> Iterator[Home]:
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     listener.bind(str(home.api_socket))
     home.write_record(Record(1, 0.0, str(home.api_socket), 1, "0"))
-    config = uvicorn.Config(make_app(controller, TOKEN), log_config=None, access_log=False, lifespan="off")
+    config = uvicorn.Config(
+        make_app(controller, TOKEN), log_config=None, access_log=False, lifespan="off", timeout_graceful_shutdown=1
+    )
     server = uvicorn.Server(config)
     thread = threading.Thread(target=asyncio.run, args=(server.serve(sockets=[listener]),))
     listener.listen(16)
@@ -143,3 +145,4 @@ def served(controller: FakeController, root: Path) -> Iterator[Home]:
         server.should_exit = True
         thread.join()
         listener.close()
+        home.api_socket.unlink(missing_ok=True)

@@ -36,6 +36,10 @@ from weft.errors import ControllerError, NoControllerError, StoreError, UsageErr
 TIMEOUT_S = 30.0
 # How long the controller holds a question that has no answer yet; then it is asked again.
 _ONE_WAIT_S = 20.0
+_WAIT_FOR_AT_ONCE = 500
+# Who waits for a job puts up with a controller that is away for so long.
+_ABSENCE_S = 120.0
+_LOOK_AGAIN_S = 0.5
 _CHUNK_BYTES = 65536
 
 
@@ -88,20 +92,38 @@ class Client:
 
     def metrics(self) -> str:
         """Figures for Prometheus."""
-        return self._send("GET", "/metrics").read().decode()
+        return self._read("GET", "/metrics").decode()
 
     def shutdown(self, *, stop_jobs: bool = False) -> None:
         """Let the controller go down; workers go on unless ``stop_jobs``."""
         self._ask("POST", "/v1/shutdown", {"stop_jobs": stop_jobs})
 
     def wait(self, job_ids: Sequence[str], timeout_s: float | None = None) -> list[JobRow]:
-        """Block until all of them are over or the time is up; returns them as they are then."""
+        """Block until all of them are over or the time is up; returns them as they are then.
+
+        A controller that goes away meanwhile is waited for, too: the jobs go on without it.
+        """
         deadline_s = float("inf") if timeout_s is None else time.monotonic() + timeout_s
+        rows: list[JobRow] = []
+        for start in range(0, len(job_ids), _WAIT_FOR_AT_ONCE):
+            rows += self._wait_for(job_ids[start : start + _WAIT_FOR_AT_ONCE], deadline_s)
+        return rows
+
+    def _wait_for(self, job_ids: Sequence[str], deadline_s: float) -> list[JobRow]:
+        last_seen_s: float | None = None
         while True:
             one_s = min(_ONE_WAIT_S, max(deadline_s - time.monotonic(), 0.0))
             query = urlencode([*(("id", job_id) for job_id in job_ids), ("timeout_s", f"{one_s:.3f}")])
-            rows = cast(list[JobRow], self._ask("GET", f"/v1/wait?{query}", timeout_s=self._timeout_s + one_s)["jobs"])
-            if all(row["state"] in FINAL_STATES for row in rows) or time.monotonic() >= deadline_s:
+            try:
+                rows = cast(list[JobRow], self._ask("GET", f"/v1/wait?{query}", extra_s=one_s)["jobs"])
+            except NoControllerError:
+                now_s = time.monotonic()
+                if last_seen_s is None or now_s >= min(last_seen_s + _ABSENCE_S, deadline_s):
+                    raise
+                time.sleep(_LOOK_AGAIN_S)
+                continue
+            last_seen_s = time.monotonic()
+            if all(row["state"] in FINAL_STATES for row in rows) or last_seen_s >= deadline_s:
                 return rows
 
     def logs(
@@ -143,28 +165,31 @@ class Client:
         """The first attempt after this one, once it has begun; ``None`` when the job is over without one."""
         while True:
             row = self.job(job_id)
-            if row["attempt"] > after and row["started_s"] is not None:
-                return max(after + 1, 1) if after else row["attempt"]
+            if row["attempt"] > after:
+                return after + 1 if after else row["attempt"]
             if row["state"] in FINAL_STATES:
                 return None
             self.wait([job_id], timeout_s=0.5)
 
-    def _ask(self, method: str, path: str, body: Any = None, *, timeout_s: float | None = TIMEOUT_S) -> Any:
-        answer = self._send(method, path, body, timeout_s=timeout_s)
+    def _ask(self, method: str, path: str, body: Any = None, *, extra_s: float = 0.0) -> Any:
+        data = self._read(method, path, body, extra_s=extra_s)
         try:
-            return json.loads(answer.read())
+            return json.loads(data)
         except ValueError:
             raise ControllerError(
                 f"the controller's answer to {method} {path} is not JSON: is it of another version?"
             ) from None
+
+    def _read(self, method: str, path: str, body: Any = None, *, extra_s: float = 0.0) -> bytes:
+        answer = self._send(method, path, body, timeout_s=self._timeout_s + extra_s)
+        try:
+            return answer.read()
         except (OSError, http.client.HTTPException) as error:
             raise self._gone(error) from error
         finally:
             answer.close()
 
-    def _send(
-        self, method: str, path: str, body: Any = None, *, timeout_s: float | None = TIMEOUT_S
-    ) -> http.client.HTTPResponse:
+    def _send(self, method: str, path: str, body: Any = None, *, timeout_s: float | None) -> http.client.HTTPResponse:
         connection = _UnixConnection(self.home.api_socket, timeout_s)
         headers = {"Authorization": f"Bearer {self._token()}", "Connection": "close"}
         data = None

@@ -13,11 +13,24 @@ from pathlib import Path
 import pytest
 
 import weft
+from weft.cli import VERBS
 from weft.version import __version__
 
 ROOT = Path(__file__).parents[2]
 SOURCES = sorted((ROOT / "src" / "weft").rglob("*.py"))
 HEAVY = {"torch", "numpy", "scipy", "networkx", "sklearn", "bayes_opt", "matplotlib", "pydantic", "rich"}
+TEXT_AS_CODE = {
+    "eval",
+    "exec",
+    "os.system",
+    "os.popen",
+    "subprocess.getoutput",
+    "subprocess.getstatusoutput",
+    "asyncio.create_subprocess_shell",
+    "yaml.load",
+    "yaml.full_load",
+    "yaml.unsafe_load",
+}
 UNPICKLERS = {"pickle", "cPickle", "dill", "cloudpickle", "marshal", "shelve"}
 
 
@@ -53,7 +66,7 @@ def test_the_overview_of_the_command_line_loads_nothing_heavy(arguments: list[st
     assert packages_after(f"from weft.cli import main\nmain({arguments})").isdisjoint({*HEAVY, "typer"})
 
 
-@pytest.mark.parametrize("verb", ["bench", "sim", "trace"])
+@pytest.mark.parametrize("verb", sorted(VERBS))
 def test_the_help_of_a_command_never_loads_torch_or_scipy(verb: str) -> None:
     code = f"""
 from weft.cli import main
@@ -61,7 +74,22 @@ try:
     main([{verb!r}, "--help"])
 except SystemExit:
     pass"""
-    assert packages_after(code).isdisjoint({"torch", "numpy", "scipy", "networkx", "sklearn", "bayes_opt"})
+    assert packages_after(code).isdisjoint({*HEAVY, "fastapi", "uvicorn"} - {"rich"})
+
+
+def test_a_client_in_a_notebook_costs_neither_torch_nor_a_web_framework() -> None:
+    loaded = packages_after("from weft.client import Client") - set(sys.stdlib_module_names)
+    assert loaded - packages_after("") == {"weft"}
+
+
+def test_asking_the_controller_costs_neither_rich_nor_numpy() -> None:
+    code = """
+from weft.cli import main
+try:
+    main(["status"])
+except SystemExit:
+    pass"""
+    assert packages_after(code).isdisjoint({*HEAVY, "fastapi", "uvicorn", "yaml"})
 
 
 def test_weft_overlap_adds_nothing_to_what_torch_itself_loads() -> None:
@@ -97,7 +125,7 @@ def test_no_source_runs_text_as_code_or_reads_pickles(source: Path) -> None:
     assert not _imported(tree) & UNPICKLERS
     for call in _calls(tree):
         name = ast.unparse(call.func)
-        assert name not in {"eval", "exec", "os.system", "os.popen"}, f"line {call.lineno}: {name}"
+        assert name not in TEXT_AS_CODE, f"line {call.lineno}: {name}"
         for keyword in call.keywords:
             assert keyword.arg != "shell", f"line {call.lineno}: shell="
         if name == "torch.load":

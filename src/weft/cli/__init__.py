@@ -14,7 +14,8 @@ from collections.abc import Sequence
 from weft.errors import UsageError, WeftError
 from weft.version import __version__
 
-# What a shell makes of SIGPIPE.
+# What a shell makes of Ctrl-C and of SIGPIPE.
+INTERRUPTED = 130
 PIPE_CLOSED = 141
 
 # verb -> (module whose `app` is its Typer application, line for the overview)
@@ -53,6 +54,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     except WeftError as error:
         print(f"weft: {_printable(str(error))}", file=sys.stderr)
         sys.exit(error.exit_code)
+    except KeyboardInterrupt:
+        sys.exit(INTERRUPTED)
     except BrokenPipeError:
         # The reader has seen enough (`weft status | head`); nothing is left to say, not even at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

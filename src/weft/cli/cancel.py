@@ -4,19 +4,14 @@ from __future__ import annotations
 
 from typing import Annotated
 
-import typer
-
 from weft.cli import render
-from weft.cli.verb import Json, connect, make_app
+from weft.cli.verb import Argument, Json, Option, Verb, connect
 from weft.core.status_rows import FINAL_STATES
 
-app = make_app()
 
-
-@app.command()
 def cancel(
-    job_ids: Annotated[list[str], typer.Argument(metavar="ID...", help="the jobs to stop")],
-    wait: Annotated[bool, typer.Option("--wait", help="return when their last worker is gone")] = False,
+    job_ids: Annotated[list[str], Argument("ID", help="the jobs to stop")],
+    wait: Annotated[bool, Option(help="return when their last worker is gone")] = False,
     as_json: Json = False,
 ) -> None:
     """Stop these jobs for good. Workers get time to save; asked a second time, they are killed at once.
@@ -37,3 +32,6 @@ def cancel(
     for row in rows:
         is_over = row["state"] in FINAL_STATES
         print(f"{row['id']} {row['state']}{'' if is_over else ', its workers are leaving'}")
+
+
+app = Verb(cancel)

@@ -7,15 +7,12 @@ never waits long: without a controller there are simply no ids to offer.
 from __future__ import annotations
 
 import importlib
+from collections.abc import Sequence
 from typing import Annotated, Any
 
-import typer
-
 from weft.cli import VERBS
-from weft.cli.verb import make_app
+from weft.cli.verb import Argument, Verb
 from weft.errors import UsageError, WeftError
-
-typer_app = make_app()
 
 TAKE_IDS = ("cancel", "explain", "logs", "status", "trace", "wait")
 ONLY_ACTIVE = ("cancel", "wait")
@@ -47,17 +44,7 @@ complete -c weft -a '(__weft_words)'
 }
 
 
-def app(args: list[str], prog_name: str) -> None:
-    """What follows ``words --`` is the user's unfinished line, not options of ours."""
-    if args[:2] == ["words", "--"]:
-        for word in candidates(args[2:]):
-            print(word)
-        return
-    typer_app(args=args, prog_name=prog_name)
-
-
-@typer_app.command()
-def completion(shell: Annotated[str, typer.Argument(metavar="SHELL", help="bash, zsh or fish")]) -> None:
+def completion(shell: Annotated[str, Argument("SHELL", help="bash, zsh or fish")]) -> None:
     """Print a script that lets your shell complete commands, options and job ids.
 
     bash: `eval "$(weft completion bash)"` in ~/.bashrc. zsh: the same in ~/.zshrc, after compinit.
@@ -80,20 +67,29 @@ def candidates(words: list[str]) -> list[str]:
     return [word for word in found if word.startswith(last) and word not in before[1:]]
 
 
-def _command(verb: str) -> Any:
-    module = importlib.import_module(VERBS[verb][0])
-    return typer.main.get_command(getattr(module, "typer_app", module.app))
-
-
 def _options(verb: str) -> list[str]:
-    options = (name for parameter in _command(verb).params for name in parameter.opts if name.startswith("--"))
+    app = _app(verb)
+    if isinstance(app, Verb):
+        return sorted(app.flags())
+    options = (name for parameter in _typer_command(app).params for name in parameter.opts if name.startswith("--"))
     return sorted({*options, "--help"})
 
 
 def _subcommands(verb: str) -> list[str]:
+    app = _app(verb)
     if verb == "completion":
         return sorted(SCRIPTS)
-    return sorted(getattr(_command(verb), "commands", {}))
+    return [] if isinstance(app, Verb) else sorted(getattr(_typer_command(app), "commands", {}))
+
+
+def _app(verb: str) -> Any:
+    return importlib.import_module(VERBS[verb][0]).app
+
+
+def _typer_command(app: Any) -> Any:
+    import typer
+
+    return typer.main.get_command(app)
 
 
 def _ids(verb: str) -> list[str]:
@@ -106,3 +102,17 @@ def _ids(verb: str) -> list[str]:
         return []
     # The newest first: who completes an id mostly wants one of the last.
     return [row["id"] for row in reversed(rows) if verb not in ONLY_ACTIVE or row["state"] not in FINAL_STATES]
+
+
+class _Completion(Verb):
+    """What follows ``words --`` is the user's unfinished line, not options of ours."""
+
+    def __call__(self, args: Sequence[str], prog_name: str, **given: Any) -> None:
+        if list(args[:2]) == ["words", "--"]:
+            for word in candidates(list(args[2:])):
+                print(word)
+            return
+        super().__call__(args, prog_name, **given)
+
+
+app = _Completion(completion)

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import typer
-
 from weft.cli import render
 from weft.cli.checkup import Finding, Level, checkup
-from weft.cli.verb import Json, make_app
+from weft.cli.verb import Json, Verb
 from weft.daemon.home import Home, default_home
 
-app = make_app()
 MARKS = {Level.GOOD: ("ok", "green"), Level.WARNING: ("look", "yellow"), Level.BAD: ("BAD", "red")}
 
 
-@app.command()
 def doctor(as_json: Json = False) -> None:
     """Check Python, torch, devices, WEFT_HOME, the controller, disk, limits, clock and, with GPUs, MPS.
 
@@ -26,7 +22,7 @@ def doctor(as_json: Json = False) -> None:
         for finding in findings:
             _print(finding)
     if any(finding.level is Level.BAD for finding in findings):
-        raise typer.Exit(3)
+        raise SystemExit(3)
 
 
 def _print(finding: Finding) -> None:
@@ -34,3 +30,6 @@ def _print(finding: Finding) -> None:
     print(f"{render.styled(f'{word:<4}', style)}  {finding.name:<11} {render.plain(finding.text)}")
     if finding.advice:
         print(f"{'':<18}{render.plain(finding.advice)}")
+
+
+app = Verb(doctor)

@@ -7,22 +7,17 @@ import os
 import select
 from typing import Annotated
 
-import typer
-
 from weft.cli import render
-from weft.cli.verb import Json, connect, make_app
+from weft.cli.verb import Json, Option, Verb, connect
 from weft.errors import ControllerError, NoControllerError
-
-app = make_app()
 
 # What the controller needs to write down where it stands; with --jobs the workers' grace comes on top.
 LEAVE_TIMEOUT_S = 30.0
 
 
-@app.command()
 def down(
-    jobs: Annotated[bool, typer.Option("--jobs", help="stop the running jobs too; they stay in the queue")] = False,
-    timeout_s: Annotated[float | None, typer.Option(min=0, help="default: 30, with --jobs 180")] = None,
+    jobs: Annotated[bool, Option(help="stop the running jobs too; they stay in the queue")] = False,
+    timeout_s: Annotated[float | None, Option(min=0, help="default: 30, with --jobs 180")] = None,
     as_json: Json = False,
 ) -> None:
     """Stop the controller and return when it is gone. Jobs go on without it and are found again by `weft up`.
@@ -76,3 +71,6 @@ class _Handle:
     def close(self) -> None:
         if self._descriptor is not None:
             os.close(self._descriptor)
+
+
+app = Verb(down)

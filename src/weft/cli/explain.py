@@ -5,17 +5,12 @@ from __future__ import annotations
 import time
 from typing import Annotated
 
-import typer
-
 from weft.cli import render
-from weft.cli.verb import Json, connect, make_app
-
-app = make_app()
+from weft.cli.verb import Argument, Json, Verb, connect
 
 
-@app.command()
 def explain(
-    job_id: Annotated[str, typer.Argument(metavar="ID", help="a job")],
+    job_id: Annotated[str, Argument("ID", help="a job")],
     as_json: Json = False,
 ) -> None:
     """What happened to a job and why, oldest first; the last line is about now."""
@@ -31,3 +26,6 @@ def moment(time_s: float) -> str:
     """Local time of day, with the date where it is another day."""
     then, now = time.localtime(time_s), time.localtime()
     return time.strftime("%H:%M:%S" if then[:3] == now[:3] else "%Y-%m-%d %H:%M:%S", then)
+
+
+app = Verb(explain)

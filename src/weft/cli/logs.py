@@ -8,22 +8,18 @@ import threading
 from collections.abc import Iterator
 from typing import Annotated, Literal, Protocol
 
-import typer
-
-from weft.cli.verb import INTERRUPTED, Json, connect, make_app
+from weft.cli.verb import Argument, Json, Option, Verb, connect
 from weft.errors import UsageError, WeftError
 
-app = make_app()
 Stream = Literal["out", "err"]
 
 
-@app.command()
 def logs(
-    job_id: Annotated[str, typer.Argument(metavar="ID", help="a job")],
-    rank: Annotated[int, typer.Option("--rank", "-r", min=0, help="which worker")] = 0,
-    attempt: Annotated[int | None, typer.Option("--attempt", "-a", min=1, help="which start [default: newest]")] = None,
-    stream: Annotated[str, typer.Option(help="out, err or both")] = "both",
-    follow: Annotated[bool, typer.Option("--follow", "-f", help="go on until the job is over")] = False,
+    job_id: Annotated[str, Argument("ID", help="a job")],
+    rank: Annotated[int, Option(min=0, help="which worker", short="-r")] = 0,
+    attempt: Annotated[int | None, Option(min=1, help="which start [default: newest]", short="-a")] = None,
+    stream: Annotated[str, Option(help="out, err or both")] = "both",
+    follow: Annotated[bool, Option(help="go on until the job is over", short="-f")] = False,
     as_json: Json = False,
 ) -> None:
     """What a worker of the job wrote: its standard output to stdout, its standard error to stderr.
@@ -42,15 +38,12 @@ def logs(
     ]
     # Both at once only where neither ends by itself; otherwise one after the other, so that lines stay together.
     threads = [threading.Thread(target=copy.run, daemon=True) for copy in copies[1:]] if follow else []
-    try:
-        for thread in threads:
-            thread.start()
-        for copy in copies[:1] if follow else copies:
-            copy.run()
-        for thread in threads:
-            thread.join()
-    except KeyboardInterrupt:
-        raise typer.Exit(INTERRUPTED) from None
+    for thread in threads:
+        thread.start()
+    for copy in copies[:1] if follow else copies:
+        copy.run()
+    for thread in threads:
+        thread.join()
     for copy in copies:
         if copy.failure is not None:
             raise copy.failure
@@ -118,3 +111,6 @@ class _Copy:
             self._writer.end()
         except WeftError as error:
             self.failure = error
+
+
+app = Verb(logs)

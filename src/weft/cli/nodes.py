@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 from weft.cli import render
-from weft.cli.verb import Json, connect, make_app
-
-app = make_app()
+from weft.cli.verb import Json, Verb, connect
 
 
-@app.command()
 def nodes(as_json: Json = False) -> None:
     """Nodes and devices: a device that two jobs share names both, a free one none."""
     rows = connect().nodes()
@@ -22,3 +19,6 @@ def nodes(as_json: Json = False) -> None:
     ]
     styles = ["" if row[-1] == "free" else "green" for row in cells]
     render.print_columns(cells, ("NODE", "STATE", "DEVICE", "JOB"), styles)
+
+
+app = Verb(nodes)

@@ -7,24 +7,20 @@ import sys
 import time
 from typing import Annotated
 
-import typer
-
 from weft.cli import job_table, render
-from weft.cli.verb import INTERRUPTED, Json, connect, make_app
+from weft.cli.verb import Argument, Json, Option, Verb, connect
 from weft.core.nearest_name import unknown_name
 from weft.core.status_rows import FINAL_STATES, JobRow
 from weft.errors import UsageError
 
-app = make_app()
 CLEAR_SCREEN = "\x1b[H\x1b[2J"
 
 
-@app.command()
 def status(
-    job_ids: Annotated[list[str] | None, typer.Argument(metavar="[ID]...", help="only these jobs")] = None,
-    active: Annotated[bool, typer.Option("--active", help="only jobs that are not over")] = False,
-    watch: Annotated[bool, typer.Option("--watch", "-w", help="again and again, until Ctrl-C")] = False,
-    interval_s: Annotated[float, typer.Option(min=0.1, help="with --watch: seconds between looks")] = 2.0,
+    job_ids: Annotated[list[str] | None, Argument("ID", help="only these jobs")] = None,
+    active: Annotated[bool, Option(help="only jobs that are not over")] = False,
+    watch: Annotated[bool, Option(help="again and again, until Ctrl-C", short="-w")] = False,
+    interval_s: Annotated[float, Option(min=0.1, help="with --watch: seconds between looks")] = 2.0,
     as_json: Json = False,
 ) -> None:
     """The jobs in order of submission: state, workers (and how many it may have), steps, restarts, and why.
@@ -32,15 +28,12 @@ def status(
     TIME is from submission to the end, or until now.
     """
     client = connect()
-    try:
-        while True:
-            rows = chosen(client.jobs(), job_ids or [], active=active)
-            _show(rows, as_json=as_json, watch=watch)
-            if not watch:
-                return
-            time.sleep(interval_s)
-    except KeyboardInterrupt:
-        raise typer.Exit(INTERRUPTED) from None
+    while True:
+        rows = chosen(client.jobs(), job_ids or [], active=active)
+        _show(rows, as_json=as_json, watch=watch)
+        if not watch:
+            return
+        time.sleep(interval_s)
 
 
 def chosen(rows: list[JobRow], job_ids: list[str], *, active: bool) -> list[JobRow]:
@@ -64,3 +57,6 @@ def _show(rows: list[JobRow], *, as_json: bool, watch: bool) -> None:
             sys.stdout.write(CLEAR_SCREEN)
         job_table.print_jobs(rows, time.time())
         sys.stdout.flush()
+
+
+app = Verb(status)

@@ -4,47 +4,33 @@ from __future__ import annotations
 
 import os
 import pwd
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
-import typer
-
 from weft.cli import render
-from weft.cli.verb import Json, connect, make_app
+from weft.cli.verb import Argument, Json, Option, Verb, connect
 from weft.core.job import Launch
 from weft.core.submission import Submission, worker_range
 from weft.errors import UsageError
 
-typer_app = make_app()
 SEPARATOR = "--"
 
 
-def app(args: list[str], prog_name: str) -> None:
-    """Everything after ``--`` is the job's command, whatever it looks like; before it are our options."""
-    ours, found, command = args, False, []
-    if SEPARATOR in args:
-        cut = args.index(SEPARATOR)
-        ours, found, command = args[:cut], True, args[cut + 1 :]
-    typer_app(args=ours, prog_name=prog_name, obj=tuple(command) if found else None)
-
-
-@typer_app.command()
 def submit(
-    context: typer.Context,
-    file: Annotated[
-        str | None, typer.Argument(metavar="[FILE | -- COMMAND...]", help="a job file, or after -- a command")
-    ] = None,
-    workers: Annotated[str | None, typer.Option(help="how many, like 2, or from 1 to 4 as 1:4 [default: 1]")] = None,
-    name: Annotated[str | None, typer.Option(help="what you call it [default: the script's name]")] = None,
-    weight: Annotated[float | None, typer.Option(help="how much it counts against others [default: 1]")] = None,
-    priority: Annotated[int | None, typer.Option(help="higher ones are served first [default: 0]")] = None,
-    total_steps: Annotated[int | None, typer.Option(help="steps to make, if the script does not say")] = None,
-    max_restarts: Annotated[int | None, typer.Option(help="start again after a failure, at most so often")] = None,
-    env: Annotated[list[str] | None, typer.Option(metavar="NAME=VALUE", help="for the job; repeatable")] = None,
-    cwd: Annotated[Path | None, typer.Option(help="folder to run in [default: this one, or the file's]")] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="only say what would be submitted, and given")] = False,
-    schema: Annotated[bool, typer.Option("--schema", help="print the JSON schema of job files")] = False,
+    command: tuple[str, ...] | None,
+    file: Annotated[str | None, Argument("FILE", help="a job file; or nothing, and a command after --")] = None,
+    workers: Annotated[str | None, Option(help="how many, like 2, or from 1 to 4 as 1:4 [default: 1]")] = None,
+    name: Annotated[str | None, Option(help="what you call it [default: the script's name]")] = None,
+    weight: Annotated[float | None, Option(help="how much it counts against others [default: 1]")] = None,
+    priority: Annotated[int | None, Option(help="higher ones are served first [default: 0]")] = None,
+    total_steps: Annotated[int | None, Option(help="steps to make, if the script does not say")] = None,
+    max_restarts: Annotated[int | None, Option(help="start again after a failure, at most so often")] = None,
+    env: Annotated[list[str] | None, Option(metavar="NAME=VALUE", help="for the job; repeatable")] = None,
+    cwd: Annotated[Path | None, Option(help="folder to run in [default: this one, or the file's]")] = None,
+    dry_run: Annotated[bool, Option(help="only say what would be submitted, and given")] = False,
+    schema: Annotated[bool, Option(help="print the JSON schema of job files")] = False,
     as_json: Json = False,
 ) -> None:
     """Hand in a job and print its id: `weft submit job.yaml`, or `weft submit -- python train.py --lr 0.1`.
@@ -57,7 +43,7 @@ def submit(
         render.print_json(job_schema())
         return
     job = _changed(
-        _described(file, context.obj),
+        _described(file, command),
         workers=workers,
         name=name,
         weight=weight,
@@ -88,7 +74,7 @@ def _described(file: str | None, command: tuple[str, ...] | None) -> Submission:
             raise UsageError("there is nothing after `--`: expected a command like `-- python train.py`")
         from weft.core.job_file import title_of
 
-        return Submission(Launch(command, os.getcwd()), title=title_of(command), user=user)
+        return Submission(Launch(command, _here()), title=title_of(command), user=user)
     if file is None:
         raise UsageError("nothing to submit: expected `weft submit job.yaml` or `weft submit -- python train.py`")
     if not file.endswith((".yaml", ".yml")) and not os.path.exists(file):
@@ -132,6 +118,13 @@ def _assignment(text: str) -> tuple[str, str]:
     return name, value
 
 
+def _here() -> str:
+    try:
+        return os.getcwd()
+    except FileNotFoundError:
+        raise UsageError("the folder you are in was deleted: go to another one, or give --cwd") from None
+
+
 def _user() -> str:
     try:
         return pwd.getpwuid(os.getuid()).pw_name
@@ -157,3 +150,17 @@ def _words(value: Any) -> str:
     if isinstance(value, dict):
         return " ".join(f"{name}={text!r}" for name, text in value.items())
     return render.plain(str(value))
+
+
+class _Submit(Verb):
+    """Everything after ``--`` is the job's command, whatever it looks like; before it are our options."""
+
+    def __call__(self, args: Sequence[str], prog_name: str, **given: Any) -> None:
+        ours, command = args, None
+        if SEPARATOR in args:
+            cut = args.index(SEPARATOR)
+            ours, command = args[:cut], tuple(args[cut + 1 :])
+        super().__call__(ours, prog_name, command=command, **given)
+
+
+app = _Submit(submit)

@@ -7,27 +7,23 @@ import time
 from collections import Counter
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
 from weft.cli import job_table, render
-from weft.cli.verb import Json, connect, make_app
+from weft.cli.verb import Json, Option, Verb, connect
 from weft.core.status_rows import FINAL_STATES, HealthRow, JobDetail, NodeRow
 from weft.errors import UsageError
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-app = make_app()
 HEADINGS = ("ID", "NAME", "STATE", "WORKERS", "PROGRESS", "STEP", "S/STEP", "WAITS", "LOSS", "REASON")
 BAR_WIDTH = 16
 # Finished jobs stay in sight for a while, so that one sees what became of them.
 KEPT_FINISHED = 5
 
 
-@app.command()
 def top(
-    interval_s: Annotated[float, typer.Option(min=0.1, help="seconds between looks")] = 1.0,
-    once: Annotated[bool, typer.Option("--once", help="one picture, then leave")] = False,
+    interval_s: Annotated[float, Option(min=0.1, help="seconds between looks")] = 1.0,
+    once: Annotated[bool, Option(help="one picture, then leave")] = False,
     as_json: Json = False,
 ) -> None:
     """Devices and jobs, live, until Ctrl-C. WAITS is the share of a step spent waiting for the network."""
@@ -107,3 +103,6 @@ def bar(job: JobDetail) -> str:
         return ""
     filled = int(BAR_WIDTH * min(job["step"] / job["total_steps"], 1.0))
     return "█" * filled + "░" * (BAR_WIDTH - filled)
+
+
+app = Verb(top)

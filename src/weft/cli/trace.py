@@ -14,19 +14,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
 from weft.cli import render
 from weft.cli.explain import moment
 from weft.cli.job_timeline import Stay, stays
 from weft.cli.job_timeline import spans as job_spans
-from weft.cli.verb import connect, make_app
+from weft.cli.verb import Argument, Json, Option, Verb, connect
 from weft.core.chrome_trace import Span, spans_of, write_chrome_trace
 from weft.daemon.ids import is_id
 from weft.errors import InputError
 from weft.perf.timeline import WorkerSummary, bars, summarize, typical_step
-
-app = make_app()
 
 BAR_WIDTH = 72
 EXPECTED = "expected a trace written by `with handle.trace(path):` around some training steps"
@@ -34,13 +30,10 @@ COLUMNS = ("worker", "steps", "step ms", "forward", "backward", "update", "comm.
 LEGEND = "F forward  B backward  U update  . waiting  |  R reduce-scatter  G all-gather  A all-reduce"
 
 
-@app.command()
 def trace(
-    files: Annotated[
-        list[Path], typer.Argument(metavar="FILE... | ID", help="Chrome traces, one per worker; or a job's id.")
-    ],
-    as_json: Annotated[bool, typer.Option("--json", help="Print the numbers as JSON.")] = False,
-    out: Annotated[Path | None, typer.Option("--out", help="Join all files into this one, for Perfetto.")] = None,
+    files: Annotated[list[Path], Argument("FILE", help="Chrome traces, one per worker; or a job's id.")],
+    as_json: Json = False,
+    out: Annotated[Path | None, Option(help="Join all files into this one, for Perfetto.")] = None,
 ) -> None:
     """Where the time of a training step went, worker by worker.
 
@@ -58,15 +51,15 @@ def trace(
     if out is not None:
         _write(out, files, spans)
     if as_json:
-        typer.echo(json.dumps({"workers": [_row(summary) for summary in summaries]}, indent=2))
+        print(json.dumps({"workers": [_row(summary) for summary in summaries]}, indent=2))
         return
-    typer.echo(table([_cells(summary) for summary in summaries]))
+    print(table([_cells(summary) for summary in summaries]))
     for summary in summaries:
-        typer.echo()
-        typer.echo(_picture(spans, summary.worker))
-    typer.echo(LEGEND)
+        print()
+        print(_picture(spans, summary.worker))
+    print(LEGEND)
     if out is not None:
-        typer.echo(f"\njoined into {out}: open it in Perfetto or chrome://tracing")
+        print(f"\njoined into {out}: open it in Perfetto or chrome://tracing")
 
 
 def _trace_job(job_id: str, *, as_json: bool, out: Path | None) -> None:
@@ -80,7 +73,7 @@ def _trace_job(job_id: str, *, as_json: bool, out: Path | None) -> None:
         return
     render.print_columns([_stay_cells(stay) for stay in lived], ("FROM", "FOR", "WORKERS", "DEVICES", "REASON"))
     if out is not None:
-        typer.echo(f"\nwritten to {out}: open it in Perfetto or chrome://tracing")
+        print(f"\nwritten to {out}: open it in Perfetto or chrome://tracing")
 
 
 def _stay_cells(stay: Stay) -> tuple[str, ...]:
@@ -202,3 +195,6 @@ def _picture(spans: Sequence[Span], worker: str) -> str:
 
 def _ms(seconds: float) -> float:
     return round(seconds * 1e3, 3)
+
+
+app = Verb(trace)

@@ -8,41 +8,41 @@ import sys
 import time
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
 from weft.cli import render
-from weft.cli.verb import Json, connect, make_app
+from weft.cli.verb import Json, Option, Verb, connect
+from weft.core.nearest_name import unknown_name
 from weft.daemon.home import Home, HomeTakenError, Record
-from weft.errors import ControllerError, WeftError
+from weft.errors import ControllerError, UsageError, WeftError
 
 if TYPE_CHECKING:
     from weft.client import Client
 
-app = make_app()
 
+ENGINES = ("local",)
 START_TIMEOUT_S = 60.0
 # The controller tells that it is ready by answering; until then somebody has to look.
 _LOOK_EVERY_S = 0.05
 _LOG_TAIL_BYTES = 4096
 
 
-@app.command()
 def up(
-    engine: Annotated[str, typer.Option(help="what runs the workers: local")] = "local",
-    devices: Annotated[int | None, typer.Option(min=1, help="how many [default: every GPU, or every core]")] = None,
-    policy: Annotated[str, typer.Option(help="who gets how many workers; see docs/policies.md")] = "balanced",
-    port: Annotated[int | None, typer.Option(min=0, max=65535, help="of 127.0.0.1; 0 takes any that is free")] = None,
-    grace_s: Annotated[float | None, typer.Option(min=0, help="time for workers to save when stopped")] = None,
-    hold_s: Annotated[float | None, typer.Option(min=0, help="leave a job alone for so long after a change")] = None,
-    cold: Annotated[bool, typer.Option("--cold", help="start workers without the warm pool")] = False,
-    paranoid: Annotated[bool, typer.Option("--paranoid", help="check every invariant after every event")] = False,
-    foreground: Annotated[bool, typer.Option("--foreground", help="do not detach; log to this terminal")] = False,
+    engine: Annotated[str, Option(help="what runs the workers: local")] = "local",
+    devices: Annotated[int | None, Option(min=1, help="how many [default: every GPU, or every core]")] = None,
+    policy: Annotated[str, Option(help="who gets how many workers; see docs/policies.md")] = "balanced",
+    port: Annotated[int | None, Option(min=0, max=65535, help="of 127.0.0.1; 0 takes any that is free")] = None,
+    grace_s: Annotated[float | None, Option(min=0, help="time for workers to save when stopped")] = None,
+    hold_s: Annotated[float | None, Option(min=0, help="leave a job alone for so long after a change")] = None,
+    cold: Annotated[bool, Option(help="start workers without the warm pool")] = False,
+    paranoid: Annotated[bool, Option(help="check every invariant after every event")] = False,
+    foreground: Annotated[bool, Option(help="do not detach; log to this terminal")] = False,
     as_json: Json = False,
 ) -> None:
     """Start the controller and return when it answers. It finds its queue and running jobs again.
 
     Everything is kept in WEFT_HOME (default ~/.weft); several homes may live side by side.
     """
+    if engine not in ENGINES:
+        raise UsageError(unknown_name("engine", engine, ENGINES))
     client = connect()
     home = client.home
     home.prepare()
@@ -135,3 +135,6 @@ def _last_words(home: Home, begin: int) -> str:
         lines = file.read().decode(errors="replace").strip().splitlines()
     own = [line.removeprefix("weft: ") for line in lines if line.startswith("weft: ")]
     return own[-1] if own else "\n".join(lines[-5:])
+
+
+app = Verb(up)

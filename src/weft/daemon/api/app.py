@@ -7,6 +7,7 @@ from typing import Any
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
+from pydantic import BaseModel
 from starlette.exceptions import HTTPException
 
 from weft.core.nearest_name import unknown_name
@@ -18,7 +19,11 @@ from weft.errors import StoreError, UsageError, WeftError
 from weft.version import __version__
 
 _log = logging.getLogger("weft.api")
-_BODIES = {"/v1/jobs": JobRequest, "/v1/outlook": JobRequest, "/v1/shutdown": ShutdownRequest}
+_BODIES: dict[str, type[BaseModel]] = {
+    "/v1/jobs": JobRequest,
+    "/v1/outlook": JobRequest,
+    "/v1/shutdown": ShutdownRequest,
+}
 
 
 def make_app(controller: ControllerApi, token: str, *, port: int | None = None) -> Application:
@@ -59,8 +64,8 @@ async def _misread(request: Request, error: Exception) -> Json:
     place = ".".join(str(part) for part in first["loc"][1:])
     if first["type"] == "json_invalid":
         message = f"the body is not JSON: {first.get('ctx', {}).get('error', 'it cannot be parsed')}"
-    elif first["type"] == "extra_forbidden" and request.url.path in _BODIES:
-        message = unknown_name("field", place, _BODIES[request.url.path].model_fields)
+    elif first["type"] == "extra_forbidden" and request.scope["path"] in _BODIES:
+        message = unknown_name("field", place, _BODIES[request.scope["path"]].model_fields)
     else:
         message = f"{place or 'the body'}: {first['msg']}"
     return Json({"error": message}, status_code=422)
@@ -68,6 +73,6 @@ async def _misread(request: Request, error: Exception) -> Json:
 
 async def _unforeseen(request: Request, error: Exception) -> Json:
     """A bug of ours; details go to the log (no headers, so no token), not to the caller."""
-    _log.error("%s %s failed", request.method, request.url.path, exc_info=error)
+    _log.error("%r %r failed", request.method, request.scope["path"], exc_info=error)
     message = "the controller made a mistake, see controller.log in its home; nothing else was harmed"
     return Json({"error": message}, status_code=500)

@@ -67,6 +67,8 @@ class Guard:
 
         try:
             self._check(scope["headers"])
+            if not scope["query_string"].isascii():
+                raise _Refusal(400, "the address holds bytes that are not ASCII: write them as %XX")
             await self._inner(scope, _capped(receive), sending)
         except _Refusal as refusal:
             if started:

@@ -6,6 +6,7 @@ Types are strict: the text ``"4"`` is no number, an unknown key is an error.  Wh
 
 from __future__ import annotations
 
+from types import GenericAlias
 from typing import Annotated, Any, get_args, get_origin, get_type_hints, is_typeddict
 
 from pydantic import BaseModel, ConfigDict, Field, create_model
@@ -75,16 +76,22 @@ def described(row: Any) -> type[BaseModel]:
 
 def _described_type(kind: Any) -> Any:
     if get_origin(kind) is list and is_typeddict(inner := get_args(kind)[0]):
-        return list[described(inner)]  # type: ignore[misc]
+        return GenericAlias(list, (described(inner),))
     return kind
+
+
+def _list_of(name: str, row: Any) -> type[BaseModel]:
+    """An answer with one list in it, under ``name``."""
+    fields: dict[str, Any] = {name: (GenericAlias(list, (described(row),)), ...)}
+    return create_model(name.capitalize(), **fields)
 
 
 Problem = create_model("Problem", error=(str, ...))
 Submitted = create_model("Submitted", id=(str, ...))
 Job = described(JobDetail)
-Jobs = create_model("Jobs", jobs=(list[described(JobRow)], ...))  # type: ignore[misc]
-Sentences = create_model("Sentences", sentences=(list[described(SentenceRow)], ...))  # type: ignore[misc]
-Nodes = create_model("Nodes", nodes=(list[described(NodeRow)], ...))  # type: ignore[misc]
-Decisions = create_model("Decisions", decisions=(list[described(DecisionRow)], ...))  # type: ignore[misc]
+Jobs = _list_of("jobs", JobRow)
+Sentences = _list_of("sentences", SentenceRow)
+Nodes = _list_of("nodes", NodeRow)
+Decisions = _list_of("decisions", DecisionRow)
 Outlook = described(OutlookRow)
 Health = described(HealthRow)
