@@ -31,7 +31,7 @@ from weft.core.status_rows import (
 )
 from weft.core.submission import Submission
 from weft.daemon.home import Home, default_home
-from weft.errors import ControllerError, NoControllerError, StoreError, UsageError
+from weft.errors import ControllerError, NoControllerError, UsageError
 
 TIMEOUT_S = 30.0
 # How long the controller holds a question that has no answer yet; then it is asked again.
@@ -41,6 +41,10 @@ _WAIT_FOR_AT_ONCE = 500
 _ABSENCE_S = 120.0
 _LOOK_AGAIN_S = 0.5
 _CHUNK_BYTES = 65536
+
+
+class NotNowError(ControllerError):
+    """The controller goes down, or cannot write to its disk.  Nothing was acknowledged; it may be asked again."""
 
 
 class Client:
@@ -112,11 +116,12 @@ class Client:
     def _wait_for(self, job_ids: Sequence[str], deadline_s: float) -> list[JobRow]:
         last_seen_s: float | None = None
         while True:
-            one_s = min(_ONE_WAIT_S, max(deadline_s - time.monotonic(), 0.0))
+            # The first look only makes sure that there is a controller, and that it knows the jobs.
+            one_s = 0.0 if last_seen_s is None else min(_ONE_WAIT_S, max(deadline_s - time.monotonic(), 0.0))
             query = urlencode([*(("id", job_id) for job_id in job_ids), ("timeout_s", f"{one_s:.3f}")])
             try:
                 rows = cast(list[JobRow], self._ask("GET", f"/v1/wait?{query}", extra_s=one_s)["jobs"])
-            except NoControllerError:
+            except (NoControllerError, NotNowError):
                 now_s = time.monotonic()
                 if last_seen_s is None or now_s >= min(last_seen_s + _ABSENCE_S, deadline_s):
                     raise
@@ -257,4 +262,4 @@ def _refused(answer: http.client.HTTPResponse) -> Exception:
         answer.close()
     if answer.status in (400, 404, 422):
         return UsageError(message)
-    return StoreError(message) if answer.status == 503 else ControllerError(message)
+    return NotNowError(message) if answer.status == 503 else ControllerError(message)

@@ -18,7 +18,7 @@ from weft.version import __version__
 INTERRUPTED = 130
 PIPE_CLOSED = 141
 
-# verb -> (module whose `app` is its Typer application, line for the overview)
+# verb -> (module whose `app` is called with the arguments, line for the overview)
 VERBS: dict[str, tuple[str, str]] = {
     "bench": ("weft.cli.bench", "measure weft against its peers on this machine"),
     "cancel": ("weft.cli.cancel", "stop jobs for good"),
@@ -51,7 +51,11 @@ def main(argv: Sequence[str] | None = None) -> None:
     """Run one verb and leave with its exit code."""
     args = list(sys.argv[1:] if argv is None else argv)
     try:
-        _dispatch(args)
+        try:
+            _dispatch(args)
+        finally:
+            # Here, not while the interpreter ends: there a closed pipe can no longer be dealt with.
+            sys.stdout.flush()
     except WeftError as error:
         print(f"weft: {_printable(str(error))}", file=sys.stderr)
         sys.exit(error.exit_code)

@@ -30,7 +30,7 @@ from weft.daemon.api.schemas import (
     ShutdownRequest,
     Submitted,
 )
-from weft.daemon.contract import ControllerApi, LogFile, UnknownJobError
+from weft.daemon.contract import ControllerApi, LogFile, StoppingError, UnknownJobError
 from weft.daemon.ids import is_id
 from weft.version import __version__
 
@@ -178,7 +178,11 @@ async def _awaited(controller: ControllerApi, job_ids: Sequence[str], timeout_s:
     clock = asyncio.get_running_loop().time
     deadline_s, pause_s = clock() + timeout_s, _FIRST_LOOK_S
     while not all(job.state.is_final for job in found.values()) and (left_s := deadline_s - clock()) > 0:
-        await asyncio.sleep(min(pause_s, left_s))
+        try:
+            await asyncio.sleep(min(pause_s, left_s))
+        except asyncio.CancelledError:
+            # The server ends and lets nobody wait any longer: no mistake of ours, and the caller may come again.
+            raise StoppingError("the controller goes down: ask again when it is back") from None
         pause_s = min(2 * pause_s, _LAST_LOOK_S)
         found = {job_id: controller.job(job_id) for job_id in found}
     return list(found.values())
