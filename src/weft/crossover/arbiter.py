@@ -41,6 +41,8 @@ from weft.crossover.member import Member
 from weft.crossover.order import Forecaster, Order, Turn, rotation
 from weft.crossover.phases import Limits, Role
 
+COURTESY_TURNS = 0.1
+
 
 class Arbiter:
     """The lease of one device.
@@ -229,19 +231,22 @@ class Arbiter:
             if member.job == expected:
                 return member
         late = [member for member in self.members.values() if member.job == expected and not member.is_waiting]
-        if any(self._now_s < self._courtesy_end_s(member) for member in late):
+        if any(self._now_s < self._courtesy_end_s(member, candidates[0]) for member in late):
             return None
         if order is not None:
             second = order.expected({member.job: member.group_turn for member in candidates})
             candidates = [member for member in candidates if member.job == second] or candidates
         return self._fairest(candidates)
 
-    def _courtesy_end_s(self, late: Member) -> float:
-        """Until when to wait for it.  Not at all, if it usually takes much longer to come back."""
-        due_s = self._free_since_s
+    def _courtesy_end_s(self, late: Member, first: Member) -> float:
+        """Until when ``first`` waits for it.  Not at all, if it usually takes much longer to come back."""
+        since_s = max(self._free_since_s, first.asked_s or 0.0)
+        # To be out of step with the other hosts costs about a turn: a tenth of one is worth waiting for.
+        courtesy_s = max(self.limits.courtesy_s, COURTESY_TURNS * (late.usual_turn_s or 0.0))
+        due_s = since_s
         if late.released_s is not None and late.usual_gap_s is not None:
             due_s = max(due_s, late.released_s + late.usual_gap_s)
-        return due_s + self.limits.courtesy_s if due_s <= self._free_since_s + self.limits.courtesy_s else 0.0
+        return since_s + courtesy_s if due_s <= since_s + courtesy_s else 0.0
 
     def _in_step(self, candidates: Sequence[Member]) -> Member | None:
         first = min(self.members.values(), key=lambda member: (member.num_served, member.job, member.key))

@@ -33,7 +33,7 @@ class Limits:
     hard_s: float = 10.0
     """Holder that gave nothing back is overruled after this long; far below any time-out of a process group."""
     courtesy_s: float = 0.005
-    """A job that is next by the order of the group, but not there, is waited for no longer than this."""
+    """A job that is next by the order of the group, but not there, is waited for so long, or a tenth of its turn."""
     lockstep_courtesy_s: float = 0.25
     filler_patience_s: float = 30.0
     """A filler that waited this long counts as an equal once, or its peers on other hosts would time out."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -113,6 +115,23 @@ def test_a_late_job_is_skipped_after_a_courtesy() -> None:
     clock.run()
     assert turns_of(host) == [("a", 0), ("a", 1), ("b", 0)]
     assert host.pieces[0].begin_s <= 2 * host.limits.courtesy_s
+
+
+@pytest.mark.parametrize("skew_s", [0.002, 0.02])
+def test_jobs_that_come_back_together_to_a_free_device_go_in_the_same_order_everywhere(skew_s: float) -> None:
+    # In phase, both exchanging while the device is free; on the second host b is always heard of a little sooner.
+    clock = Clock()
+    network = Network(clock)
+    lead, follower = Host(clock, is_lead=True), Host(clock)
+    lead.followers = [follower]
+    for name in "ab":
+        for host in (lead, follower):
+            is_sooner = (name == "b") == (host is follower)
+            job = Job(name, turn_s=0.4, gap_s=1.0, num_turns=8, starts_s=0.0 if is_sooner else skew_s)
+            host.add(replace(job, gap_s=job.gap_s if is_sooner else job.gap_s + skew_s), network)
+    clock.run()
+    settled = [[turn for turn in turns_of(host) if turn[1] >= 2] for host in (lead, follower)]
+    assert settled[0] == settled[1]
 
 
 def test_without_their_lead_hosts_still_agree() -> None:

@@ -145,7 +145,7 @@ class Network:
             return
         if all(not peer.is_done for peer in peers):
             for peer in peers:
-                self.clock.at(self.clock.now_s + worker.job.gap_s + peer.host.lag_s, peer.begin)
+                self.clock.at(self.clock.now_s + peer.job.gap_s + peer.host.lag_s, peer.begin)
 
 
 @dataclass
