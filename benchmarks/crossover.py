@@ -28,6 +28,7 @@ NUM_HOSTS = 2
 START_RATE_BITS_PER_S = 1e9
 START_DELAY_S = 0.2
 OFFSET_SEED = 7
+SHARED_CELLS = ("lone", "crossover")
 
 # (rows done, what is going on)
 OnProgress = Callable[[int, str], None]
@@ -43,6 +44,8 @@ def run_scenarios(
 ) -> Results:
     """Measure what ``continued`` does not have yet; a row that fails is noted and the rest goes on."""
     results = continued or Results(folder, datetime.now(), command)
+    if continued is not None:
+        results.command += f"; {command}"
     left = [scenario for scenario in scenarios if scenario.key not in results.keys]
     on_progress(len(scenarios) - len(left), "starting")
     with Testbed(NUM_HOSTS, START_RATE_BITS_PER_S) as bed:
@@ -171,6 +174,8 @@ class Measurement:
         }
         answers = self._fleet.ask(orders)
         for job, found in answers.items():
+            if cell in SHARED_CELLS and not all(answer["is_shared"] for answer in found):
+                raise HostFailed(f"job {job} has lost its lease server: what it did then is not crossover")
             if cell == "lone":
                 self._gate_s = max(answer["turn_s"] for answer in found)
             if cell:

@@ -20,10 +20,10 @@ import time
 from collections import deque
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import IO, Any
 
 from benchmarks.testbed import GRACE_S, HostFailed, Testbed
-from benchmarks.testbed_plan import MASTER_PORT, worker_command, worker_environment
+from benchmarks.testbed_plan import MASTER_PORT, Command, worker_command, worker_environment
 from weft.core import worker_environment as names
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -68,10 +68,14 @@ class Fleet:
             for host in range(self._bed.plan.num_hosts):
                 self._workers[job, host].tell(order)
         deadline_s = time.monotonic() + ANSWER_WITHIN_S
-        return {
+        answers = {
             job: [self._workers[job, host].answer(deadline_s) for host in range(self._bed.plan.num_hosts)]
             for job in orders
         }
+        for host, server in enumerate(self._servers):
+            if server.poll() is not None:
+                raise HostFailed(f"the lease server of host {host} has ended: {self._server_words(host)}")
+        return answers
 
     def close(self) -> None:
         for worker in self._workers.values():
@@ -82,19 +86,28 @@ class Fleet:
 
     def _start_server(self, host: int) -> subprocess.Popen[bytes]:
         command = (sys.executable, "-m", "weft.crossover.server", "--socket", str(self._socket(host)))
-        server = subprocess.Popen(
-            worker_command(self._bed.plan, host, self._bed.core_of(host), command),
-            env={**os.environ, "PYTHONPATH": str(ROOT / "src")},
-            stdin=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            start_new_session=True,
-        )
+        with open(self._socket(host).with_suffix(".log"), "wb") as log:
+            server = self._popen_server(host, command, log)
         deadline_s = time.monotonic() + GRACE_S
         while not self._socket(host).exists():
             if server.poll() is not None or time.monotonic() > deadline_s:
-                raise HostFailed(f"the lease server of host {host} did not start")
+                raise HostFailed(f"the lease server of host {host} did not start: {self._server_words(host)}")
             time.sleep(0.02)  # it says nothing when it listens
         return server
+
+    def _popen_server(self, host: int, command: Command, log: IO[bytes]) -> subprocess.Popen[bytes]:
+        return subprocess.Popen(
+            worker_command(self._bed.plan, host, self._bed.core_of(host), command),
+            env={**os.environ, "PYTHONPATH": str(ROOT / "src")},
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
+        )
+
+    def _server_words(self, host: int) -> str:
+        lines = self._socket(host).with_suffix(".log").read_text(errors="replace").splitlines()
+        return "\n    ".join(lines[-NUM_LINES_KEPT:]) or "(it said nothing)"
 
     def _start_worker(self, job: str, host: int, key: str) -> _Process:
         plan = self._bed.plan

@@ -57,9 +57,11 @@ class Worker:
         for _ in range(order["num_steps"]):
             job.step()
             ends_s.append(time.monotonic())
+        is_shared = getattr(gate.current(), "is_shared", False)
         # Whoever is still at it must not wait for a device nobody uses.
         TURNS.rest()
         answer: Message = {"began_s": began_s, "ends_s": ends_s, "losses": job.losses}
+        answer["is_shared"] = is_shared
         answer["turn_s"] = (TURNS.turn_wait_s - turn_wait_s) / order["num_steps"]
         if order["with_spans"]:
             answer["spans"] = job.spans
