@@ -156,7 +156,7 @@ _REAL = {
     "transformer": Workload(
         "transformer",
         lambda: LanguageModel(vocabulary=256, width=512, num_layers=8, num_heads=8, length=96),
-        _token_batch(vocabulary=256, num_sequences=6, length=96),
+        _token_batch(vocabulary=256, num_sequences=4, length=96),
         F.cross_entropy,
         _adamw,
         _module_list("blocks"),

@@ -9,7 +9,6 @@ from typing import Any
 RATIOS = (0.3, 0.7, 1.0, 1.3, 2.0)
 MODELS = ("transformer", "resnet", "mlp")
 CONTENDERS = ("alone", "ddp", "ddp_best", "fsdp2", "fsdp2_async", "dear", "weft", "weft_eager")
-WITHOUT_ASYNC = tuple(name for name in CONTENDERS if name != "fsdp2_async")
 BUCKET_CONTENDERS = ("ddp_1mb", "weft_1mb", "weft_25mb")
 # One size for all buckets, without tuning: what the tuned plan is held against.
 SWEEP_CONTENDERS = tuple(f"weft_{size}mb" for size in (1, 2, 4, 8, 16, 25))
@@ -113,7 +112,7 @@ def full_run() -> list[Scenario]:
     # A model whose first and last layer are large, where no schedule reaches the bound: by how much, once.
     real.append(Scenario("vocabulary", 2, 1.3, contenders_at(0.3), effort))
     sweep = Scenario("transformer", 2, 1.0, ("alone", "ddp", "weft", *SWEEP_CONTENDERS), effort)
-    growing = (*WITHOUT_ASYNC, *BUCKET_CONTENDERS)
+    growing = ("alone", "ddp", "ddp_best", "weft", "weft_eager", *BUCKET_CONTENDERS)
     return [*real, sweep] + [Scenario("timed", num_hosts, 1.0, growing, effort, Timed()) for num_hosts in (2, 4, 8)]
 
 
