@@ -10,14 +10,20 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Protocol
 
+import pytest
 from tests.contract.fake_engine import FakeEngine, FakeMachine
 
+from weft.core.cluster import Cluster
 from weft.core.engine import Engine, EngineEvent, StartOrder
 from weft.core.events import WorkersExited, WorkersStarted
-from weft.core.job import Launch
+from weft.core.job import JobSpec, Launch
+from weft.core.speed import StepTime
 from weft.engines import kernel
 from weft.engines.local import LocalEngine
 from weft.engines.local.process import MARK
+from weft.sim.engine import SimulatedEngine
+from weft.sim.options import SimulationOptions
+from weft.sim.workload import TableProfile, TrueJob
 
 PATIENCE_S = 60.0
 NUM_DEVICES = 4
@@ -55,6 +61,14 @@ class Bench(Protocol):
     """One engine under test, with what outlives it."""
 
     engine: Engine
+    is_simulated: bool
+    """Nothing is kept, printed or failed there: tests of that are left out."""
+
+    def prepare(self, job_id: str, kind: str) -> None:
+        """Before the first attempt of a job is started."""
+
+    def let_time_pass(self) -> None:
+        """Until something may have happened."""
 
     def reopen(self) -> None:
         """The controller goes and comes back."""
@@ -72,6 +86,7 @@ class Bench(Protocol):
 def start(
     bench: Bench, job_id: str, kind: str, *, attempt: int = 1, devices: tuple[int, ...] = (0, 1), **environment: str
 ) -> None:
+    bench.prepare(job_id, kind)
     bench.engine.start(StartOrder(job_id, attempt, devices, bench.launch(kind), environment))
 
 
@@ -105,13 +120,13 @@ def until(holds: Callable[[], bool], bench: Bench, within_s: float = PATIENCE_S)
     latest_s = time.monotonic() + within_s
     while not holds():
         assert time.monotonic() < latest_s, "waited in vain"
-        if bench.engine.fileno() >= 0:
-            select.select([bench.engine.fileno()], [], [], 0.05)
+        bench.let_time_pass()
 
 
 def said(bench: Bench, job_id: str, words: str, *, attempt: int = 1, rank: int = 0) -> None:
-    """Wait until a worker has said this."""
-    until(lambda: words in bench.output(job_id, attempt, rank), bench)
+    """Wait until a worker has said this; nobody says anything in a simulation, and everything happens at once."""
+    if not bench.is_simulated:
+        until(lambda: words in bench.output(job_id, attempt, rank), bench)
 
 
 def marked(home: Path) -> dict[int, int]:
@@ -128,6 +143,8 @@ def marked(home: Path) -> dict[int, int]:
 
 class LocalBench:
     """Real processes."""
+
+    is_simulated = False
 
     def __init__(
         self, home: Path, *, warm: bool, grace_s: float = 20.0, environment: Mapping[str, str] | None = None
@@ -147,6 +164,12 @@ class LocalBench:
             hang_s=1.0,
             environment=self._environment,
         )
+
+    def prepare(self, job_id: str, kind: str) -> None:
+        """Nothing to do."""
+
+    def let_time_pass(self) -> None:
+        select.select([self.engine.fileno()], [], [], 0.05)
 
     def reopen(self) -> None:
         self.engine.close()
@@ -188,9 +211,17 @@ class LocalBench:
 class FakeBench:
     """No processes: what other tests run the controller on."""
 
+    is_simulated = False
+
     def __init__(self) -> None:
         self.machine = FakeMachine(NUM_DEVICES)
         self.engine: Engine = FakeEngine(self.machine)
+
+    def prepare(self, job_id: str, kind: str) -> None:
+        """Nothing to do."""
+
+    def let_time_pass(self) -> None:
+        """Everything happens at once."""
 
     def reopen(self) -> None:
         self.engine.close()
@@ -204,6 +235,39 @@ class FakeBench:
 
     def output(self, job_id: str, attempt: int, rank: int) -> str:
         return self.machine.output.get((job_id, attempt, rank), "")
+
+    def close(self) -> None:
+        self.engine.close()
+
+
+class SimulatedBench:
+    """Workers on paper, on virtual time; jobs that wait are jobs with much to do."""
+
+    is_simulated = True
+
+    def __init__(self) -> None:
+        self.engine = SimulatedEngine(Cluster((NUM_DEVICES,)), SimulationOptions())
+        self._profile = TableProfile({size: StepTime(1.0) for size in range(1, NUM_DEVICES + 1)})
+
+    def prepare(self, job_id: str, kind: str) -> None:
+        if job_id not in self.engine.runs:
+            spec = JobSpec(job_id, submitted_s=self.engine.now_s, max_workers=NUM_DEVICES)
+            self.engine.add(TrueJob(spec, self._profile, total_steps=10.0 if kind == "finish" else 1e9))
+
+    def let_time_pass(self) -> None:
+        self.engine.now_s = min(self.engine.next_s(), self.engine.now_s + 1e6)
+
+    def launch(self, kind: str) -> Launch:
+        return Launch((kind,), "/")
+
+    def reopen(self) -> None:
+        pytest.skip("a simulation is over when its engine is")
+
+    def num_starts(self, job_id: str, attempt: int) -> int:
+        pytest.skip("nothing is really started in a simulation")
+
+    def output(self, job_id: str, attempt: int, rank: int) -> str:
+        raise AssertionError("nobody says anything in a simulation")
 
     def close(self) -> None:
         self.engine.close()

@@ -7,16 +7,19 @@ import zlib
 from collections.abc import Iterator
 
 import pytest
-from tests.contract.benches import Bench, FakeBench, LocalBench
+from tests.contract.benches import Bench, FakeBench, LocalBench, SimulatedBench
 
 
-@pytest.fixture(scope="module", params=["fake", "local-cold", "local-warm"])
+@pytest.fixture(scope="module", params=["fake", "simulated", "local-cold", "local-warm"])
 def bench(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
     """One per module: a warm engine imports torch, which takes longer than all the tests."""
     if request.param == "local-warm" and importlib.util.find_spec("torch") is None:
         pytest.skip("a warm engine is one with torch imported, and there is none")
+    made: FakeBench | SimulatedBench | LocalBench
     if request.param == "fake":
-        made: FakeBench | LocalBench = FakeBench()
+        made = FakeBench()
+    elif request.param == "simulated":
+        made = SimulatedBench()
     else:
         made = LocalBench(tmp_path_factory.mktemp(request.param), warm=request.param == "local-warm")
     yield made

@@ -86,7 +86,7 @@ def test_there_are_enough_places_to_die() -> None:
 def test_controller_killed_at_a_named_place_loses_nothing_and_starts_nothing_twice(
     point: str, begin: Begin, tmp_path: Path
 ) -> None:
-    assert killed_at(begin, tmp_path, point, 1, num_kills=3, away=lambda: None) >= 1, f"{point} was never reached"
+    assert killed_at(begin, tmp_path, point, 1, num_kills=2, away=lambda: None) >= 1, f"{point} was never reached"
 
 
 @pytest.mark.soak

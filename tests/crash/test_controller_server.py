@@ -64,7 +64,7 @@ def test_job_goes_through_both_ends(server: Server) -> None:
     job_id = server.submit(10)
     (row,) = server.client.wait([job_id], timeout_s=LIMIT_S)
     assert (row["id"], row["state"], row["step"]) == (job_id, "COMPLETED", 10)
-    assert any("completed" in sentence["text"] for sentence in server.client.explain(job_id))
+    assert any("completed" in sentence["sentence"] for sentence in server.client.explain(job_id))
     assert 'weft_jobs{state="COMPLETED"} 1.0' in server.client.metrics()
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import select
@@ -59,6 +60,16 @@ def only_the_zygote_is_left(bench: LocalBench) -> bool:
     return set(marked(bench.home)) <= {zygote_of(bench)}
 
 
+@contextlib.contextmanager
+def open_until_gone(pid: int) -> Iterator[int]:
+    """A handle that is readable when the process has ended."""
+    handle = os.pidfd_open(pid)
+    try:
+        yield handle
+    finally:
+        os.close(handle)
+
+
 def test_a_killed_keeper_takes_its_workers_along_and_the_attempt_is_lost(bench: LocalBench) -> None:
     start(bench, "family", "family", devices=(0,))
     children = children_said(bench, "family")
@@ -81,6 +92,22 @@ def test_a_killed_pool_is_noticed_and_the_attempt_lost(bench: LocalBench) -> Non
     assert ended.fate is Fate.LOST
     assert "killed, or out of memory" in ended.reason
     until(lambda: only_the_zygote_is_left(bench), bench)
+
+
+def test_what_a_killed_keeper_leaves_is_ended_while_the_controller_looks_elsewhere(bench: LocalBench) -> None:
+    start(bench, "family", "family", devices=(0,))
+    children = children_said(bench, "family")
+    keeper = keeper_of(bench, "family")
+    pools = Path(f"/proc/{keeper}/task/{keeper}/children").read_text().split()
+    with contextlib.ExitStack() as handles:
+        gone = [handles.enter_context(open_until_gone(pid)) for pid in children]
+        for pid in (keeper, *map(int, pools)):
+            os.kill(pid, signal.SIGSTOP)
+        for pid in (keeper, *map(int, pools)):
+            os.kill(pid, signal.SIGKILL)
+        for handle in gone:
+            assert select.select([handle], [], [], 30.0)[0]
+    assert wait_for(bench, "family").fate is Fate.LOST
 
 
 def test_workers_do_not_need_the_zygote_and_the_next_job_gets_a_new_one(bench: LocalBench) -> None:
@@ -117,6 +144,32 @@ def test_everything_killed_at_once_leaves_nothing_behind(bench: LocalBench) -> N
     assert not set(children) & set(marked(bench.home))
 
 
+def test_a_zygote_that_comes_late_with_an_old_order_starts_nothing_twice(tmp_path: Path) -> None:
+    """Its controller is dead, and the next one has given the same order to a zygote of its own."""
+    paused = CONTROLLER.replace(
+        "for job in", "import os, signal\nos.kill(bench.engine._zygote.process.pid, signal.SIGSTOP)\nfor job in"
+    )
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
+    command = [sys.executable, "-c", paused, str(tmp_path), "job"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, env=environment) as controller:
+        assert controller.stdout is not None
+        assert controller.stdout.readline() == b"started\n"
+        controller.kill()
+    [late] = marked(tmp_path)
+    bench = LocalBench(tmp_path, warm=False)
+    try:
+        said(bench, "job", "training")
+        with open_until_gone(late) as gone:
+            os.kill(late, signal.SIGCONT)
+            assert select.select([gone], [], [], 30.0)[0]
+        keeper = keeper_of(bench, "job")
+        ours = {zygote_of(bench)}
+        until(lambda: {session for pid, session in marked(tmp_path).items() if pid not in ours} == {keeper}, bench)
+        assert bench.num_starts("job", 1) == 1
+    finally:
+        bench.close()
+
+
 @pytest.mark.parametrize("everybody", [False, True])
 def test_a_killed_controller_finds_its_workers_again_three_times_in_a_row(tmp_path: Path, everybody: bool) -> None:
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
@@ -140,11 +193,18 @@ def test_a_killed_controller_finds_its_workers_again_three_times_in_a_row(tmp_pa
         if everybody:
             for job in ("a", "b"):
                 os.kill(keeper_of(bench, job), signal.SIGKILL)
+        fates: dict[str, Fate] = {}
         for job in ("a", "b"):
             assert bench.num_starts(job, 1) == 1
             bench.engine.stop(job, 1)
-            ended = wait_for(bench, job)
-            assert ended.fate is (Fate.LOST if everybody else Fate.STOPPED)
+
+        def both_ended() -> bool:
+            ends = [event for event in bench.engine.poll() if isinstance(event, WorkersExited)]
+            fates.update({event.job_id: event.fate for event in ends})
+            return len(fates) == 2
+
+        until(both_ended, bench)
+        assert set(fates.values()) == {Fate.LOST if everybody else Fate.STOPPED}
         until(lambda: only_the_zygote_is_left(bench), bench)
     finally:
         bench.close()

@@ -24,31 +24,29 @@ def assignment(
     active = state.jobs.active
     workers, fillers = allocation.workers, allocation.fillers
     partners = _partners(state, allocation) if allocation.pairs else {}
-    if all(
-        job.is_cancelled
-        or (
-            len(job.wanted) == workers.get(name, 0)
-            and job.wanted_partner == partners.get(name)
-            and job.wanted_fills == (name in fillers and name in partners)
-        )
-        for name, job in active.items()
-    ):
-        return None
     units: list[Unit] = []
     current: dict[str, tuple[int, ...]] = {}
+    is_news = False
     for name, job in active.items():
         if job.is_cancelled:
             continue
-        if job.wanted:
-            current[name] = job.wanted
-        size = workers.get(name, 0)
+        size, wanted, partner = workers.get(name, 0), job.wanted, partners.get(name)
+        if (
+            len(wanted) != size
+            or partner != job.wanted_partner
+            or (partner is not None and job.wanted_fills != (name in fillers))
+        ):
+            is_news = True
+        if wanted:
+            current[name] = wanted
         if not size:
             continue
-        partner = partners.get(name)
         if partner is None:
             units.append(Unit((name,), size))
         elif job.number < active[partner].number:
             units.append(Unit((name, partner), size))
+    if not is_news:
+        return None
     return DevicesAssigned(at_s, place(state.cluster, units, current), partners, fillers, reasons)
 
 

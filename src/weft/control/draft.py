@@ -6,7 +6,7 @@ leads to which of these is the reducer's business.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from itertools import chain
 from typing import Any
 
 from weft.control.state import Job, JobState, State
@@ -14,12 +14,10 @@ from weft.control.transitions import LEGAL, check_transition
 from weft.core.actions import Action, Decide, StartWorkers
 
 
-def altered(job: Job, changes: Mapping[str, Any]) -> Job:
+def altered(job: Job, changes: dict[str, Any]) -> Job:
     """``dataclasses.replace`` at a tenth of its price: in a long replay jobs change a million times."""
     new = object.__new__(Job)
-    fields = new.__dict__
-    fields.update(job.__dict__)
-    fields.update(changes)
+    object.__setattr__(new, "__dict__", job.__dict__ | changes)
     return new
 
 
@@ -56,17 +54,20 @@ class Draft:
         """A job enters the queue."""
         self._writable()[job.spec.name] = job
 
-    def change(self, job: Job, **changes: Any) -> Job:
-        """The job with other values, its state being the same."""
+    def change(self, job: Job, changes: dict[str, Any]) -> Job:
+        """The job with other values; its state may only be changed by :meth:`move`."""
         new = altered(job, changes)
-        self._writable()[job.spec.name] = new
+        if self._own is None:
+            self.active = self._own = dict(self._before.jobs.active)
+        self._own[job.spec.name] = new
         return new
 
-    def move(self, job: Job, state: JobState, **changes: Any) -> Job:
+    def move(self, job: Job, state: JobState, changes: dict[str, Any]) -> Job:
         """The job in another state, if the table knows the way."""
         if state not in LEGAL[job.state]:
             check_transition(job.id, job.state, state)
-        return self.change(job, state=state, **changes)
+        changes["state"] = state
+        return self.change(job, changes)
 
     def decide(self, because: str) -> None:
         """Let the policy hear of it."""
@@ -77,74 +78,68 @@ class Draft:
         if not job.wanted:
             return job
         if job.wanted_partner is not None:
-            self.change(self.active[job.wanted_partner], wanted_partner=None, wanted_fills=False)
-        return self.change(job, wanted=(), wanted_partner=None, wanted_fills=False)
+            self.change(self.active[job.wanted_partner], {"wanted_partner": None, "wanted_fills": False})
+        return self.change(job, {"wanted": (), "wanted_partner": None, "wanted_fills": False})
 
-    def release(self, job: Job, state: JobState, **changes: Any) -> Job:
+    def release(self, job: Job, state: JobState, changes: dict[str, Any]) -> Job:
         """The last worker of the present attempt is gone: its devices are free."""
         if job.partner is not None:
-            self.change(self.active[job.partner], partner=None, fills=False)
+            self.change(self.active[job.partner], {"partner": None, "fills": False})
         held_device_s = len(job.devices) * (self.now_s - job.changed_s)
-        return self.move(
-            job,
-            state,
-            devices=(),
-            partner=None,
-            fills=False,
-            is_killed=False,
-            workers_since_s=None,
-            changed_s=self.now_s,
-            attained_device_s=job.attained_device_s + held_device_s,
-            **changes,
-        )
+        changes |= {
+            "devices": (),
+            "partner": None,
+            "fills": False,
+            "is_killed": False,
+            "workers_since_s": None,
+            "changed_s": self.now_s,
+            "attained_device_s": job.attained_device_s + held_device_s,
+        }
+        return self.move(job, state, changes)
 
     def finish(self, job: Job, state: JobState, reason: str, exit_code: int | None = None) -> None:
         """The job is over; it holds and wants nothing any more."""
         job = self.unwant(job)
         over = {"finished_s": self.now_s, "reason": reason, "exit_code": exit_code}
-        job = self.release(job, state, **over) if job.devices else self.move(job, state, **over)
+        job = self.release(job, state, over) if job.devices else self.move(job, state, over)
         del self._writable()[job.id]
         self._finished.append(job)
         self.decide(f"{job.id} is {state.value.lower()}")
 
     def start_ready(self) -> None:
         """Start whoever waits for nothing but devices that are free by now, in order of submission."""
-        waiting = [job.id for job in self.active.values() if job.wanted and job.state is JobState.PENDING]
+        waiting = [job for job in self.active.values() if job.wanted and not job.devices]
         if not waiting:
             return
-        held: set[int] = set()
-        for job in self.active.values():
-            held.update(job.devices)
-        for job_id in waiting:
-            job = self.active[job_id]
-            if held.isdisjoint(job.wanted) or self._only_partner_is_there(job):
-                self._start(job)
+        held = set(chain.from_iterable([job.devices for job in self.active.values()]))
+        for job in waiting:
+            if held.isdisjoint(job.wanted):
+                self._start(job, partner=None)
                 held.update(job.wanted)
+            elif job.wanted_partner is not None and self._only_partner_is_there(job):
+                self._start(job, partner=self.active[job.wanted_partner])
 
     def _only_partner_is_there(self, job: Job) -> bool:
-        partner = self.active.get(job.wanted_partner) if job.wanted_partner is not None else None
+        partner = self.active[job.wanted_partner] if job.wanted_partner is not None else None
         return partner is not None and partner.devices == job.wanted and partner.partner is None
 
-    def _start(self, job: Job) -> None:
+    def _start(self, job: Job, *, partner: Job | None) -> None:
         attempt = job.attempt + 1
-        shares = self._only_partner_is_there(job)
-        self.move(
-            job,
-            JobState.RUNNING,
-            attempt=attempt,
-            devices=job.wanted,
-            partner=job.wanted_partner if shares else None,
-            fills=shares and job.wanted_fills,
-            num_restarts=attempt - 1,
-            started_s=self.now_s if job.started_s is None else job.started_s,
-            changed_s=self.now_s,
-        )
-        if shares and job.wanted_partner is not None:
-            partner = self.active[job.wanted_partner]
-            self.change(partner, partner=job.id, fills=partner.wanted_fills)
+        changes = {
+            "attempt": attempt,
+            "devices": job.wanted,
+            "partner": partner.id if partner else None,
+            "fills": partner is not None and job.wanted_fills,
+            "num_restarts": attempt - 1,
+            "started_s": self.now_s if job.started_s is None else job.started_s,
+            "changed_s": self.now_s,
+        }
+        self.move(job, JobState.RUNNING, changes)
+        if partner:
+            self.change(partner, {"partner": job.id, "fills": partner.wanted_fills})
         self.actions.append(StartWorkers(job.id, attempt, job.wanted))
 
     def _writable(self) -> dict[str, Job]:
         if self._own is None:
-            self.active = self._own = self._before.jobs.active_copy()
+            self.active = self._own = dict(self._before.jobs.active)
         return self._own

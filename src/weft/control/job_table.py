@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import islice
-from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -19,35 +18,29 @@ if TYPE_CHECKING:
 
 
 class JobTable(Mapping[str, "Job"]):
-    """Jobs by id, in order of submission; ``active`` are those that are not over."""
+    """Jobs by id, in order of submission.  Never changed once made."""
 
-    __slots__ = ("_active", "_finished", "_num_finished")
+    __slots__ = ("_finished", "_num_finished", "active")
+
+    active: Mapping[str, Job]
+    """Jobs that are not over, in order of submission."""
 
     def __init__(self, jobs: Iterable[Job] = ()) -> None:
         ordered = sorted(jobs, key=lambda job: job.number)
-        self._active = {job.id: job for job in ordered if not job.state.is_final}
+        self.active = {job.id: job for job in ordered if not job.state.is_final}
         over = [job for job in ordered if job.state.is_final]
         self._finished = {job.id: (place, job) for place, job in enumerate(over)}
         self._num_finished = len(over)
-
-    @property
-    def active(self) -> Mapping[str, Job]:
-        """Jobs that are not over, in order of submission."""
-        return MappingProxyType(self._active)
 
     @property
     def finished(self) -> Iterator[Job]:
         """Jobs that are over, in the order in which they ended."""
         return (job for _, job in islice(self._finished.values(), self._num_finished))
 
-    def active_copy(self) -> dict[str, Job]:
-        """A dictionary of the active jobs for whoever makes the next version."""
-        return self._active.copy()
-
     def next_version(self, active: dict[str, Job], newly_finished: Iterable[Job] = ()) -> JobTable:
         """The table with these active jobs, which it keeps, and some more that are over."""
         table = object.__new__(JobTable)
-        table._active = active
+        table.active = active
         history, mark = self._finished, self._num_finished
         for job in newly_finished:
             if len(history) != mark:
@@ -58,7 +51,7 @@ class JobTable(Mapping[str, "Job"]):
         return table
 
     def __getitem__(self, job_id: str) -> Job:
-        job = self._active.get(job_id)
+        job = self.active.get(job_id)
         if job is not None:
             return job
         place, over = self._finished[job_id]
@@ -67,12 +60,12 @@ class JobTable(Mapping[str, "Job"]):
         return over
 
     def __len__(self) -> int:
-        return len(self._active) + self._num_finished
+        return len(self.active) + self._num_finished
 
     def __iter__(self) -> Iterator[str]:
-        together = [*self.finished, *self._active.values()]
+        together = [*self.finished, *self.active.values()]
         together.sort(key=lambda job: job.number)
         return (job.id for job in together)
 
     def __repr__(self) -> str:
-        return f"JobTable({len(self._active)} active, {self._num_finished} finished)"
+        return f"JobTable({len(self.active)} active, {self._num_finished} finished)"

@@ -8,11 +8,13 @@ events give the same state, so a journal of events is all that must survive.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from itertools import chain
 from typing import Any, Final
 
 from weft.control.draft import Draft
 from weft.control.state import Job, JobState, State
 from weft.core.actions import Action, KillWorkers, StopWorkers
+from weft.core.cluster import Cluster
 from weft.core.events import (
     CancelRequested,
     DevicesAssigned,
@@ -63,9 +65,9 @@ def _cancel_requested(draft: Draft, event: CancelRequested) -> None:
         draft.finish(job, JobState.CANCELLED, event.reason)
     elif not job.is_cancelled:
         job = draft.unwant(job)
-        job = draft.change(job, is_cancelled=True, reason=event.reason)
+        job = draft.change(job, {"is_cancelled": True, "reason": event.reason})
         if job.state is JobState.RUNNING:
-            _stop(draft, job)
+            _stop(draft, job, {})
     elif not job.is_killed:
         _kill(draft, job, event.reason)
 
@@ -73,61 +75,52 @@ def _cancel_requested(draft: Draft, event: CancelRequested) -> None:
 def _devices_assigned(draft: Draft, event: DevicesAssigned) -> None:
     """Each job moves when it can; a decision that does not fit the cluster (any more) is void as a whole."""
     active = draft.active
-    wanted = {
-        job_id: devices
-        for job_id, devices in event.devices.items()
-        if devices and job_id in active and not active[job_id].is_cancelled
-    }
-    partners = {job_id: other for job_id, other in event.partners.items() if job_id in wanted and other in wanted}
-    if not _fits(draft, wanted, partners):
-        return
-    for job in list(active.values()):
-        if job.is_cancelled:
+    wanted: dict[str, tuple[int, ...]] = {}
+    for job_id, devices in event.devices.items():
+        job = active.get(job_id)
+        if not devices or job is None or job.is_cancelled:
             continue
-        job_id = job.id
-        partner = partners.get(job_id)
-        _assign(
-            draft,
-            job,
-            wanted.get(job_id, ()),
-            partner,
-            partner is not None and job_id in event.fillers,
-            event.reasons.get(job_id, job.reason),
-        )
+        if not job.spec.min_workers <= len(devices) <= job.spec.max_workers:
+            return
+        wanted[job_id] = devices
+    partners = {job_id: other for job_id, other in event.partners.items() if job_id in wanted and other in wanted}
+    if not _fits(draft.cluster, wanted, partners):
+        return
+    fillers, reasons = event.fillers, event.reasons
+    for job_id, job in active.items():  # the old jobs: the draft writes to its own
+        devices, partner = wanted.get(job_id, ()), partners.get(job_id)
+        fills = partner is not None and job_id in fillers
+        reason = reasons.get(job_id, job.reason) if reasons else job.reason
+        same = devices == job.wanted and partner == job.wanted_partner and fills == job.wanted_fills
+        if (same and reason == job.reason) or job.is_cancelled:
+            continue
+        changes: dict[str, Any] = {
+            "wanted": devices,
+            "wanted_partner": partner,
+            "wanted_fills": fills,
+            "reason": reason,
+        }
+        if job.state is JobState.RUNNING and devices != job.devices:
+            _stop(draft, job, changes)
+            continue
+        if job.partner is not None and job.partner == partner and job.state is JobState.RUNNING:
+            changes["fills"] = fills  # another role on the same devices: nobody need be restarted
+        draft.change(job, changes)
     draft.start_ready()
 
 
-def _assign(draft: Draft, job: Job, devices: tuple[int, ...], partner: str | None, fills: bool, reason: str) -> None:
-    if devices != job.wanted or partner != job.wanted_partner or fills != job.wanted_fills or reason != job.reason:
-        job = draft.change(job, wanted=devices, wanted_partner=partner, wanted_fills=fills, reason=reason)
-    if job.state is not JobState.RUNNING:
-        return  # it starts when its devices are free, or when its old workers are gone
-    if devices != job.devices:
-        _stop(draft, job)
-    elif job.partner is not None and job.partner == partner and fills != job.fills:
-        draft.change(job, fills=fills)  # another role on the same devices: nobody need be restarted
-
-
-def _fits(draft: Draft, wanted: Mapping[str, tuple[int, ...]], partners: Mapping[str, str]) -> bool:
-    """Whether every device exists, works, and is promised once (to a pair: once to both), sizes being allowed."""
-    promised: set[int] = set()
-    num_promised = 0
-    for job_id, devices in wanted.items():
-        spec = draft.active[job_id].spec
-        if not spec.min_workers <= len(devices) <= spec.max_workers:
-            return False
-        other = partners.get(job_id)
-        if other is not None:
-            if other == job_id or partners.get(other) != job_id or wanted[other] != devices:
+def _fits(cluster: Cluster, wanted: Mapping[str, tuple[int, ...]], partners: Mapping[str, str]) -> bool:
+    """Whether every device exists, works, and is promised once; to a pair: once to both."""
+    once: Mapping[str, tuple[int, ...]] = wanted
+    if partners:
+        for job_id, other in partners.items():
+            if other == job_id or partners.get(other) != job_id or wanted[other] != wanted[job_id]:
                 return False
-            if other < job_id:
-                continue  # counted with its partner
-        promised.update(devices)
-        num_promised += len(devices)
-    if len(promised) != num_promised:
-        return False
-    cluster = draft.cluster
-    if promised and not (min(promised) >= 0 and max(promised) < sum(cluster.devices_by_node)):
+        once = {job_id: devices for job_id, devices in wanted.items() if partners.get(job_id, job_id) >= job_id}
+    promised = list(chain.from_iterable(once.values()))
+    if not promised:
+        return True
+    if len(set(promised)) != len(promised) or min(promised) < 0 or max(promised) >= sum(cluster.devices_by_node):
         return False
     failed = cluster.failed_nodes
     return not failed or all(cluster.node_of(device) not in failed for device in promised)
@@ -136,7 +129,7 @@ def _fits(draft: Draft, wanted: Mapping[str, tuple[int, ...]], partners: Mapping
 def _workers_started(draft: Draft, event: WorkersStarted) -> None:
     job = _present(draft, event.job_id, event.attempt)
     if job is not None and job.workers_since_s is None:
-        draft.change(job, workers_since_s=draft.now_s)
+        draft.change(job, {"workers_since_s": draft.now_s})
 
 
 def _progress_reported(draft: Draft, event: ProgressReported) -> None:
@@ -145,12 +138,14 @@ def _progress_reported(draft: Draft, event: ProgressReported) -> None:
         return
     draft.change(
         job,
-        step=event.step,
-        total_steps=job.total_steps if event.total_steps is None else event.total_steps,
-        step_s=event.step_s,
-        exposed_s=event.exposed_s,
-        loss=job.loss if event.loss is None else event.loss,
-        num_losses=0 if event.step > job.lost_at_step else job.num_losses,
+        {
+            "step": event.step,
+            "total_steps": job.total_steps if event.total_steps is None else event.total_steps,
+            "step_s": event.step_s,
+            "exposed_s": event.exposed_s,
+            "loss": job.loss if event.loss is None else event.loss,
+            "num_losses": 0 if event.step > job.lost_at_step else job.num_losses,
+        },
     )
 
 
@@ -165,7 +160,7 @@ def _workers_exited(draft: Draft, event: WorkersExited) -> None:
         draft.finish(job, JobState.CANCELLED, job.reason, event.exit_code)
     elif job.is_killed or (fate is Fate.STOPPED and job.state is JobState.STOPPING):
         # What a job of a failed node says in dying is the node's fault.
-        draft.release(job, JobState.PENDING, exit_code=event.exit_code)
+        draft.release(job, JobState.PENDING, {"exit_code": event.exit_code})
     elif fate is Fate.FAILED:
         _failed(draft, job, event)
     else:
@@ -177,7 +172,7 @@ def _failed(draft: Draft, job: Job, event: WorkersExited) -> None:
     num_failures = job.num_failures + 1
     may_restart = job.launch.max_restarts if job.launch else 0
     reason = event.reason or f"exit code {event.exit_code}"
-    job = draft.change(job, num_failures=num_failures)
+    job = draft.change(job, {"num_failures": num_failures})
     if num_failures > may_restart:
         restarts = f", restarted {may_restart} times" if may_restart else ""
         draft.finish(job, JobState.FAILED, f"{reason}{restarts}", event.exit_code)
@@ -189,7 +184,7 @@ def _lost(draft: Draft, job: Job, event: WorkersExited) -> None:
     """Its workers are gone and neither the controller nor the script meant it."""
     num_losses = job.num_losses + 1
     what = event.reason or ("stopped from outside" if event.fate is Fate.STOPPED else "workers vanished")
-    job = draft.change(job, num_losses=num_losses, lost_at_step=max(job.lost_at_step, job.step))
+    job = draft.change(job, {"num_losses": num_losses, "lost_at_step": max(job.lost_at_step, job.step)})
     if num_losses >= MAX_LOSSES:
         reason = f"{what}, {num_losses} times in a row without getting beyond step {job.lost_at_step}"
         draft.finish(job, JobState.FAILED, reason, event.exit_code)
@@ -202,7 +197,7 @@ def _back_in_queue(draft: Draft, job: Job, reason: str, exit_code: int) -> None:
     if job.state is JobState.RUNNING:
         job = draft.unwant(job)
         draft.decide(f"{job.id} {reason}")
-    draft.release(job, JobState.PENDING, reason=reason, exit_code=exit_code)
+    draft.release(job, JobState.PENDING, {"reason": reason, "exit_code": exit_code})
 
 
 def _node_failed(draft: Draft, event: NodeFailed) -> None:
@@ -235,15 +230,15 @@ def _present(draft: Draft, job_id: str, attempt: int) -> Job | None:
     return job if job is not None and job.attempt == attempt and job.devices else None
 
 
-def _stop(draft: Draft, job: Job) -> None:
-    draft.move(job, JobState.STOPPING)
+def _stop(draft: Draft, job: Job, changes: dict[str, Any]) -> None:
+    draft.move(job, JobState.STOPPING, changes)
     draft.actions.append(StopWorkers(job.id, job.attempt))
 
 
 def _kill(draft: Draft, job: Job, reason: str) -> None:
     if job.state is JobState.RUNNING:
-        job = draft.move(job, JobState.STOPPING)
-    draft.change(job, is_killed=True, reason=reason)
+        job = draft.move(job, JobState.STOPPING, {})
+    draft.change(job, {"is_killed": True, "reason": reason})
     draft.actions.append(KillWorkers(job.id, job.attempt))
 
 

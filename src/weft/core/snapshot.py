@@ -15,9 +15,13 @@ from weft.core.job import JobSpec
 from weft.core.speed import SpeedCurve
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, unsafe_hash=True)
 class JobView:
-    """One unfinished job at the time of a decision."""
+    """One unfinished job at the time of a decision.
+
+    Nobody changes one.  It is not frozen all the same, since making a frozen one takes five times as long, and every
+    decision makes one for every job.
+    """
 
     spec: JobSpec
     curve: SpeedCurve

@@ -25,7 +25,9 @@ Row = tuple[FloatArray, IntArray]
 _TOLERANCE = 1e-12
 _MAX_PRICES = 60
 _FIRST_PRICE = 0.25
+"""The first price tried, as a share of what a device would bring on average if everybody had the best size."""
 _LARGEST_FACTOR = 1e9
+"""How far apart two prices tried one after the other are at most."""
 _SMALL_TABLE = 14_000
 """Cells of the full table below which pricing first does not pay."""
 
@@ -33,8 +35,9 @@ _SMALL_TABLE = 14_000
 def best_choices(utility: FloatArray, sizes: IntArray, capacity: int) -> IntArray:
     """For each row the column to take, so that the sizes fit ``capacity`` and the summed utility is greatest.
 
-    Sizes rise along a row.  ``utility`` may hold ``-inf`` where a column is not allowed, or where it only fills
-    up the row.  The smallest allowed sizes must fit together.
+    Sizes rise along a row; a row that is shorter than the others is filled up with columns of size 0 that are
+    worth no more than its first.  ``utility`` may hold ``-inf`` where a column is not allowed.  The smallest
+    allowed sizes must fit together.
 
     >>> utility = np.array([[0.0, 3.0, 4.0], [0.0, 2.0, 5.0]])
     >>> best_choices(utility, np.array([[0, 1, 2], [0, 1, 2]]), capacity=3).tolist()
@@ -66,7 +69,7 @@ def _table(rows: Sequence[Row], capacity: int) -> list[int]:
     Only the best values are kept.  Which column led to them is asked again on the way back, at one total a
     row: that is cheaper than to note it for all totals on the way there.
     """
-    pad = max(int(sizes.max()) for _, sizes in rows)
+    pad = max([int(sizes[-1]) for _, sizes in rows])
     width = capacity + 1
     best = np.zeros((len(rows) + 1, pad + width))
     best[:, :pad] = -np.inf  # totals below nothing: where a size is too large
@@ -132,9 +135,7 @@ def _group_table(utility: FloatArray, sizes: IntArray, limit: int) -> tuple[Floa
     return best, taken
 
 
-def _extended(
-    best: FloatArray, utility: FloatArray, sizes: IntArray, columns: IntArray
-) -> tuple[FloatArray, IntArray]:
+def _extended(best: FloatArray, utility: FloatArray, sizes: IntArray, columns: IntArray) -> tuple[FloatArray, IntArray]:
     """One step of the recurrence: one more row."""
     updated = np.full(len(best), -np.inf)
     which = np.zeros(len(best), dtype=np.int64)
@@ -165,9 +166,10 @@ def _price(utility: FloatArray, sizes: IntArray, capacity: int) -> tuple[float, 
         used = int(np.add.reduce(sizes.take(cells)))
         return float(np.add.reduce(values.take(cells))) + price * capacity, float(capacity - used), choice
 
-    # A price to begin with: what the devices would bring in all, of which the last one brings a fraction.
+    # From a first guess outwards, until the minimum lies between two prices.
     smallest = utility.take(first_cell + np.isfinite(utility).argmax(axis=1))
-    high = _FIRST_PRICE * float(np.add.reduce(utility.max(axis=1) - smallest)) / capacity
+    hoped = float(np.add.reduce(utility.max(axis=1) - smallest))
+    high = max(_FIRST_PRICE * hoped / max(1, capacity), 1e-300)
     low, factor = high, 2.0
     low_bound, low_slope, choice = high_bound, high_slope, _ = at(high)
     while low_slope >= 0:  # ends: for nothing, more is asked for than there is
@@ -223,6 +225,7 @@ def _close_gap(
     values = utility - price * sizes
     alive = values >= values.max(axis=1, keepdims=True) - gap
     rows = np.arange(len(utility))
+    alive[:, 1:] &= sizes[:, 1:] > 0
     alive[rows, incumbent] = True
     choice = incumbent.copy()
     room = capacity - int(np.add.reduce(sizes[rows, incumbent]))
@@ -233,7 +236,7 @@ def _close_gap(
     # Counted from the smallest size that is alive, so that the table has as few totals as possible.
     open_table: list[Row] = []
     for row, alive_here in zip(open_rows, columns, strict=True):
-        least = int(sizes[row, alive_here].min())
+        least = int(sizes[row, alive_here[0]])
         room += int(sizes[row, incumbent[row]]) - least
         open_table.append((utility[row].take(alive_here), sizes[row].take(alive_here) - least))
     for row, alive_here, taken in zip(open_rows, columns, _table(open_table, room), strict=True):

@@ -42,10 +42,7 @@ def place(
     """
     num_workers = sum([unit.workers for unit in units])
     if num_workers > cluster.num_devices:
-        raise UsageError(
-            f"{num_workers} workers for {cluster.num_devices} devices: "
-            "an allocation must fit the cluster"
-        )
+        raise UsageError(f"{num_workers} workers for {cluster.num_devices} devices: an allocation must fit the cluster")
     placed: dict[Unit, Devices] = {}
     waiting: list[Unit] = []
     used = _out_of_use(cluster)

@@ -28,8 +28,8 @@ class SimulatedEngine:
         self.runs: dict[str, JobRun] = {}
         self.num_busy = 0
         """Devices in use, those of a pair counted once."""
-        self.new_speeds_known = False
-        """Whether a job has run at a size it had never run at (while exploring); to be set back by who reads it."""
+        self.measured: list[JobRun] = []
+        """Jobs that have run at a size they had never run at (while exploring); to be cleared by who reads it."""
         self._cluster, self._options = cluster, options
         self._told: list[EngineEvent] = []
         self._known: dict[tuple[str, int], None] = {}
@@ -42,9 +42,11 @@ class SimulatedEngine:
     def devices_by_node(self) -> tuple[int, ...]:
         return self._cluster.devices_by_node
 
-    def add(self, job: TrueJob) -> None:
+    def add(self, job: TrueJob) -> JobRun:
         """From now on attempts of this job can be started."""
-        self.runs[job.spec.name] = JobRun(job, len(self.runs), job.total_steps, updated_s=self.now_s)
+        run = JobRun(job, len(self.runs), job.total_steps, updated_s=self.now_s)
+        self.runs[job.spec.name] = run
+        return run
 
     def start(self, order: StartOrder) -> None:
         """The workers exist at once and make their first step ``restart_s`` later."""
@@ -128,7 +130,7 @@ class SimulatedEngine:
                     self._rate(one)
             if self._options.explore and len(run.devices) not in run.tried:
                 run.tried.add(len(run.devices))
-                self.new_speeds_known = True
+                self.measured.append(run)
         self._rate_changed()
         self.now_s = now_s
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Collection
 
 from weft.core.cluster import Cluster
 from weft.core.speed import SpeedCurve, StepTime
 from weft.perf.fitting import MAX_EXTRAPOLATION, SpeedSample, fit_speed
 from weft.sim.options import SimulationOptions
-from weft.sim.progress import JobRun
-from weft.sim.workload import Profile
+from weft.sim.workload import Profile, TrueJob
 
 
 class Knowledge:
@@ -21,26 +21,22 @@ class Knowledge:
         self._true: dict[Profile, SpeedCurve] = {}
         self._explored: dict[tuple[Profile, frozenset[int]], SpeedCurve] = {}
         self._wrong: dict[tuple[str, SpeedCurve], SpeedCurve] = {}
-        self._factor: dict[str, float] = {}
 
-    def curve(self, run: JobRun) -> SpeedCurve:
-        """Step times by size, packed on as few nodes as possible."""
-        curve = self._curve_of(run.job.profile)
+    def curve(self, job: TrueJob, tried: Collection[int] = ()) -> SpeedCurve:
+        """Step times by size, packed on as few nodes as possible, of a job that has run at the sizes ``tried``."""
+        curve = self._curve_of(job.profile)
         if self._options.explore:
-            curve = self._explored_curve(run, curve)
+            curve = self._explored_curve(job, tried, curve)
         if self._options.prediction_error:
-            curve = self._wrong_curve(run, curve)
+            curve = self._wrong_curve(job, curve)
         return curve
 
-    def remaining_steps(self, run: JobRun) -> float:
-        """The estimate is off by the same factor all along, as that of a wrong target would be."""
+    def steps_factor(self, job: TrueJob) -> float:
+        """The estimate of what remains is off by the same factor all along, as that of a wrong target would be."""
         if not self._options.prediction_error:
-            return run.remaining_steps
-        name = run.name
-        if name not in self._factor:
-            draw = random.Random(f"steps {self._options.seed} {name}")
-            self._factor[name] = draw.lognormvariate(0.0, self._options.prediction_error)
-        return run.remaining_steps * self._factor[name]
+            return 1.0
+        draw = random.Random(f"steps {self._options.seed} {job.spec.name}")
+        return draw.lognormvariate(0.0, self._options.prediction_error)
 
     def _curve_of(self, profile: Profile) -> SpeedCurve:
         curve = self._true.get(profile)
@@ -51,28 +47,28 @@ class Knowledge:
             curve = self._true[profile] = SpeedCurve(times)
         return curve
 
-    def _explored_curve(self, run: JobRun, true: SpeedCurve) -> SpeedCurve:
+    def _explored_curve(self, job: TrueJob, tried: Collection[int], true: SpeedCurve) -> SpeedCurve:
         """Only what was tried is known: the smallest size at first, later up to twice the largest tried."""
-        allowed = [size for size in run.job.spec.allowed_sizes(self._cluster.num_devices) if size in true.times]
-        tried = frozenset(size for size in run.tried if size in true.times)
-        if not tried:
+        allowed = [size for size in job.spec.allowed_sizes(self._cluster.num_devices) if size in true.times]
+        measured = frozenset(size for size in tried if size in true.times)
+        if not measured:
             return self._explored.setdefault(
-                (run.job.profile, frozenset({-allowed[0]})), SpeedCurve({allowed[0]: true.times[allowed[0]]})
+                (job.profile, frozenset({-allowed[0]})), SpeedCurve({allowed[0]: true.times[allowed[0]]})
             )
-        key = (run.job.profile, tried)
+        key = (job.profile, measured)
         if key not in self._explored:
             samples = [
                 SpeedSample(self._cluster.packed_shape(size), true.times[size].step_s, true.times[size].exposed_s)
-                for size in sorted(tried)
+                for size in sorted(measured)
             ]
-            sizes = [size for size in true.sizes if size <= MAX_EXTRAPOLATION * max(tried)]
+            sizes = [size for size in true.sizes if size <= MAX_EXTRAPOLATION * max(measured)]
             self._explored[key] = fit_speed(samples).curve(sizes, self._cluster)
         return self._explored[key]
 
-    def _wrong_curve(self, run: JobRun, curve: SpeedCurve) -> SpeedCurve:
-        key = (run.name, curve)
+    def _wrong_curve(self, job: TrueJob, curve: SpeedCurve) -> SpeedCurve:
+        key = (job.spec.name, curve)
         if key not in self._wrong:
-            draw = random.Random(f"speed {self._options.seed} {run.name}")
+            draw = random.Random(f"speed {self._options.seed} {job.spec.name}")
             factors = {
                 size: draw.lognormvariate(0.0, self._options.prediction_error) for size in range(1, 1 + curve.sizes[-1])
             }

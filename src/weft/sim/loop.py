@@ -13,22 +13,24 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 
 from weft.control.assignment import assignment
 from weft.control.reducer import reduce
 from weft.control.state import Job, State
-from weft.core.actions import Decide, KillWorkers, StartWorkers, StopWorkers
+from weft.core.actions import KillWorkers, StartWorkers, StopWorkers
 from weft.core.cluster import Cluster
 from weft.core.engine import StartOrder
 from weft.core.events import Event, JobSubmitted, NodeFailed, NodeRepaired, WorkersExited
 from weft.core.job import Launch
 from weft.core.snapshot import JobView, Policy, Snapshot
+from weft.core.speed import SpeedCurve
 from weft.errors import UsageError
 from weft.sim.engine import SimulatedEngine
 from weft.sim.failures import NodeOutage, outages
 from weft.sim.knowledge import Knowledge
 from weft.sim.options import SimulationOptions
-from weft.sim.progress import advance
+from weft.sim.progress import JobRun, advance
 from weft.sim.record import Recorder
 from weft.sim.result import SimulationResult
 from weft.sim.workload import TrueJob, Workload
@@ -50,6 +52,16 @@ def simulate(
     return _Replay(workload, cluster, policy, options or SimulationOptions(), progress).run()
 
 
+@dataclass(slots=True)
+class _Belief:
+    """What the policy is told of a job, beside what the controller knows of it."""
+
+    run: JobRun
+    curve: SpeedCurve
+    steps_factor: float
+    """How many times its remaining steps the policy believes it to have."""
+
+
 class _Replay:
     def __init__(
         self,
@@ -65,6 +77,7 @@ class _Replay:
         self.engine = SimulatedEngine(cluster, options)
         self.knowledge = Knowledge(cluster, options)
         self.recorder = Recorder(enabled=options.record)
+        self.beliefs: dict[str, _Belief] = {}
         self.num_finished = 0
         self.due_s = _NEVER
         for job in workload.jobs:
@@ -113,15 +126,14 @@ class _Replay:
             state, actions = reduce(state, one)
             for action in actions:
                 if isinstance(action, StartWorkers):
-                    order = StartOrder(action.job_id, action.attempt, action.devices, _NOTHING_TO_LAUNCH)
-                    engine.start(order)
+                    engine.start(StartOrder(action.job_id, action.attempt, action.devices, _NOTHING_TO_LAUNCH))
                 elif isinstance(action, StopWorkers):
                     engine.stop(action.job_id, action.attempt)
                 elif isinstance(action, KillWorkers):
                     engine.kill(action.job_id, action.attempt)
-                elif isinstance(action, Decide) and state.jobs.active:
+                elif state.jobs.active:
                     self._call_for_decision(engine.now_s)
-            if type(one) is WorkersExited:
+            if isinstance(one, WorkersExited):
                 engine.forget(one.job_id, one.attempt)
             pending.extend(engine.answers())
         self.state = state
@@ -134,7 +146,8 @@ class _Replay:
         self.due_s = min(self.due_s, at_s)
 
     def _arrival(self, now_s: float, job: TrueJob) -> None:
-        self.engine.add(job)
+        run, knowledge = self.engine.add(job), self.knowledge
+        self.beliefs[job.spec.name] = _Belief(run, knowledge.curve(job), knowledge.steps_factor(job))
         self._feed(JobSubmitted(now_s, job.spec))
         self.recorder.event(now_s, "submitted", job.spec.name)
 
@@ -147,11 +160,15 @@ class _Replay:
             if partner:
                 self.recorder.left_alone(now_s, partner)
             self.num_finished += 1
+            del self.beliefs[event.job_id]
             if self.progress:
                 self.progress(self.num_finished, len(self.workload.jobs))
         self.recorder.busy(now_s, self.engine.num_busy)
-        if self.engine.new_speeds_known:
-            self.engine.new_speeds_known = False
+        if self.engine.measured:
+            for run in self.engine.measured:
+                if run.name in self.beliefs:
+                    self.beliefs[run.name].curve = self.knowledge.curve(run.job, run.tried)
+            self.engine.measured.clear()
             self._call_for_decision(now_s + self.options.decision_interval_s)
 
     def _outage(self, now_s: float, outage: NodeOutage) -> None:
@@ -194,18 +211,20 @@ class _Replay:
         self.recorder.busy(now_s, self.engine.num_busy)
 
     def _snapshot(self, now_s: float) -> Snapshot:
-        restart_s, knowledge, runs = self.options.restart_s, self.knowledge, self.engine.runs
+        restart_s, beliefs = self.options.restart_s, self.beliefs
         views = []
         for name, job in self.state.jobs.active.items():
-            run = runs[name]
-            advance(run, now_s)
-            held = len(job.devices)
+            belief = beliefs[name]
+            run = belief.run
             since_s = now_s - job.changed_s
+            held = len(job.devices)
+            if held:
+                advance(run, now_s)
             views.append(
                 JobView(
                     job.spec,
-                    knowledge.curve(run),
-                    knowledge.remaining_steps(run),
+                    belief.curve,
+                    run.remaining_steps * belief.steps_factor,
                     restart_s,
                     held,
                     job.partner,

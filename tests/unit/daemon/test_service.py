@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable
 
 import pytest
@@ -14,6 +15,7 @@ from weft.control.state import JobState
 from weft.core.events import Fate, JobSubmitted
 from weft.core.job import Launch
 from weft.core.submission import Submission
+from weft.daemon.clock import SteadyClock
 from weft.daemon.contract import StoppingError, UnknownJobError
 from weft.daemon.home import Home
 from weft.daemon.service import Controller
@@ -229,3 +231,31 @@ def test_hostile_names_go_through_unchanged(open_controller: Open) -> None:
     controller = open_controller()
     assert controller.job(job_id).title == title
     assert controller.job(job_id).launch == Launch(("python", "x y; rm -rf"), "/")
+
+
+def test_clock_set_back_an_hour_while_away_does_not_turn_time_round(
+    open_controller: Open, home: Home, engine: ScriptedEngine
+) -> None:
+    controller = open_controller()
+    first = controller.submit(a_job())
+    until(controller, lambda: (first, 1) in engine.running(), "workers ordered")
+    controller.shutdown()
+    controller.join()
+    engine.reopened()
+    late = Controller(
+        home,
+        Journal.open(home.journal_file),
+        engine,
+        paranoid=True,
+        clock=lambda floor_s: SteadyClock(floor_s, wall=lambda: time.time() - 3600.0),
+    )
+    late.start()
+    second = late.submit(a_job())
+    engine.end(first, 1, Fate.COMPLETED)
+    done = late.wait([first])[first]
+    assert done.finished_s is not None
+    assert done.started_s is not None
+    assert done.finished_s >= done.started_s
+    assert late.job(second).submitted_s >= done.submitted_s
+    late.shutdown()
+    late.join()

@@ -35,6 +35,12 @@ def programs(draw: st.DrawFn) -> tuple[np.ndarray, np.ndarray, int]:
             for _ in range(num_jobs)
         ]
     )
+    for row in range(num_jobs):
+        num = draw(st.integers(1, num_sizes + 1))  # shorter menus are filled up with nothing for nothing
+        utility[row, num:] = draw(st.sampled_from([0.0, -np.inf]))
+        sizes[row, num:] = 0
+        barred = draw(st.integers(1, num_sizes))
+        utility[row, barred] = draw(st.sampled_from([utility[row, barred], -np.inf]))
     return utility, sizes, draw(st.integers(0, 25))
 
 
@@ -77,7 +83,7 @@ def test_large_programs_agree_with_the_whole_table() -> None:
         utility = np.concatenate([np.zeros((40, 1)), np.cumsum(draw.exponential(size=(40, 11)), axis=1)], axis=1)
         rows = np.arange(40)
         by_price = utility[rows, knapsack.best_choices(utility, sizes, 150)].sum()
-        by_table = utility[rows, knapsack._whole_table(utility, sizes, 150)].sum()
+        by_table = utility[rows, knapsack._table(list(zip(utility, sizes, strict=True)), 150)].sum()
         assert by_price == pytest.approx(by_table, rel=1e-12)
 
 
