@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import logging
 from typing import Any
 
@@ -17,7 +18,9 @@ METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE", "HEAD", "OPTIONS", "TRACE", 
 AGENTS = ("curl/8", "Mozilla/5.0 (X11; Linux)", "weft", "")
 
 
+@functools.cache
 def app() -> Application:
+    """One for all: the guard has no memory."""
     return make_app(FakeController(), TOKEN, port=PORT)
 
 
