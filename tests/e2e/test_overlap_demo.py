@@ -1,4 +1,4 @@
-"""The example behind ``scripts/demo``: it must run, and its claim of equal losses must hold."""
+"""The example behind ``scripts/demo overlap``: it must run, and its claim of equal losses must hold."""
 
 from __future__ import annotations
 

@@ -40,6 +40,7 @@ VERBS: dict[str, tuple[str, str]] = {
 }
 # What `weft --help` shows together, in this order.
 GROUPS: tuple[tuple[str, tuple[str, ...]], ...] = (
+    ("to begin with", ("demo",)),
     ("a cluster", ("up", "down", "nodes", "top")),
     ("its jobs", ("submit", "status", "logs", "explain", "wait", "cancel")),
     ("without a controller", ("run", "trace", "sim", "bench")),
