@@ -41,7 +41,8 @@ def draw(rows: Sequence[Row], path: Path, caption: str) -> None:
     if timed:
         for (cell, title), axis in zip(CELLS, axes[:, 0], strict=False):
             _timelines(axis, timed, cell, title)
-        axes[0, 0].legend(ncols=3, fontsize=8, frameon=False, loc="lower right", bbox_to_anchor=(1.0, 1.0))
+        marks = axes[len(CELLS) - 1, 0].get_legend_handles_labels()  # in crossover all three are to be seen
+        axes[0, 0].legend(*marks, ncols=3, fontsize=8, frameon=False, loc="lower right", bbox_to_anchor=(1.0, 1.0))
         axes[len(CELLS) - 1, 0].set_xlabel("seconds", fontsize=9)
     _bars(axes[-1, 0], rows)
     figure.suptitle("Two training jobs on the same two hosts", fontsize=13)
