@@ -233,9 +233,21 @@ def gate_from_environment(environment: Mapping[str, str]) -> Gate:
     return LeaseGate(path, join_from_environment(environment)) if path else OPEN
 
 
+def _device(listed: str, local_rank: str) -> str:
+    """One device for all workers, or a list with one for each; without either the worker's place on this host.
+
+    >>> _device("4,5", "1"), _device("4", "1"), _device("", "1")
+    ('5', '4', '1')
+    """
+    devices = listed.split(",") if listed else [local_rank]
+    if len(devices) > 1 and local_rank.isdigit() and int(local_rank) < len(devices):
+        return devices[int(local_rank)]
+    return devices[0]
+
+
 def join_from_environment(environment: Mapping[str, str]) -> Join:
     """Who this worker is to the lease server."""
-    device = environment.get(LEASE_DEVICE) or environment.get("LOCAL_RANK", "0")
+    device = _device(environment.get(LEASE_DEVICE, ""), environment.get("LOCAL_RANK", "0"))
     role_name = environment.get(LEASE_ROLE, Role.FAIR.value)
     try:
         role = Role(role_name)

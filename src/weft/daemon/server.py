@@ -19,6 +19,7 @@ from pathlib import Path
 import uvicorn
 
 from weft.core.engine import Engine
+from weft.crossover.phases import Limits
 from weft.daemon.home import Home, Record
 from weft.daemon.listeners import listen_local, listen_unix
 from weft.daemon.scheduling import SchedulingOptions
@@ -55,6 +56,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--hold-s", type=float, default=SchedulingOptions().hold_s)
     parser.add_argument("--grace-s", type=float, default=120.0, help="what workers have to save and leave")
     parser.add_argument("--cold", action="store_true", help="start workers without the warm pool")
+    parser.add_argument("--no-share", action="store_true", help="never let two jobs take turns on a device")
     parser.add_argument("--paranoid", action="store_true", help="check all invariants after every event")
     return parser
 
@@ -62,7 +64,9 @@ def _parser() -> argparse.ArgumentParser:
 def _serve(options: argparse.Namespace) -> int:
     home = Home(options.home.absolute())
     home.prepare()
-    scheduling = SchedulingOptions(policy=options.policy, hold_s=options.hold_s)
+    scheduling = SchedulingOptions(
+        policy=options.policy, hold_s=options.hold_s, crossover=not options.no_share, handover_s=Limits().handover_s
+    )
     policy_named(options.policy)  # a wrong name is said before anything is opened
     with home.locked(), contextlib.ExitStack() as closing:
         token = home.token()
