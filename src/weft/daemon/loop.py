@@ -332,6 +332,8 @@ class Loop:
         if not self.state.jobs.active:
             self.verdict = None
             return
+        active = self.state.jobs.active.values()
+        self._knowledge.pairs.over(frozenset((job.id, job.partner)) for job in active if job.partner is not None)
         began = time.perf_counter()
         try:
             verdict = self.verdict = self._scheduler.decide(self.state, self._knowledge, now_s)
@@ -390,7 +392,7 @@ class Loop:
         for request in self._taken():
             request.answer.set_exception(StoppingError("the controller went down: nothing was done; start it again"))
         self._selector.close()
-        self._sharing.close()
+        self._sharing.close(stop=self._stop_jobs and self.failure is None)
         self._channel.close()
         self._engine.close()
         self._journal.close()

@@ -55,7 +55,7 @@ class Orders:
                 names.ATTEMPT: str(action.attempt),
                 names.CHANNEL: str(self._home.channel_socket),
                 names.CHECKPOINT_DIR: str(checkpoints),
-                **(self._sharing.environment(action.devices) if job.spec.may_share else {}),
+                **self._sharing.environment(job, action.devices),
             }
             self._engine.start(StartOrder(job.id, action.attempt, action.devices, job.launch, environment))
         except (WeftError, OSError) as error:
