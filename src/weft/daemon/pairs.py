@@ -110,6 +110,8 @@ class Pairs:
         if not trial.review.should_split:
             return False
         before = self._apart.get(pair)
+        if before is not None and before.until_s > now_s:
+            return False  # known already: they are on their way
         num_splits = before.num_splits + 1 if before else 1
         lasts_s = APART_S * 2 ** min(num_splits - 1, _MAX_DOUBLINGS)
         self._apart[pair] = Separation(now_s + lasts_s, num_splits, trial.review.reason)
