@@ -24,6 +24,8 @@ NOTEWORTHY = 0.2
 """A step time that has moved by more than this share is worth a decision."""
 _REFIT = 0.05
 _KEPT_SAMPLES = 31
+_MIN_SAMPLES_TO_SHARE = 5
+"""Two jobs are put together by what they measured alone, which cannot be measured any more once they are."""
 _KEPT_LOSSES = 200
 _MIN_LOSSES = 12
 _REFIT_LOSS_GROWTH = 1.25
@@ -152,11 +154,13 @@ class Knowledge:
     def _measured(self, job: Job, known: JobKnowledge, report: Report) -> bool:
         shape = self._cluster.shape(job.devices)
         samples = known.samples.setdefault(shape, deque(maxlen=_KEPT_SAMPLES))
+        could_share = self.can_share(job)
         samples.append((report.step_s, report.exposed_s))
+        is_news = self.can_share(job) and not could_share
         before_s = known.fitted.get(shape)
         now_s = known.median(shape).step_s
         if before_s is not None and abs(now_s - before_s) <= _REFIT * before_s:
-            return False
+            return is_news
         # Fitted here, report by report, so that a decision about many jobs only looks results up.
         known.curves = {}
         known.fitted = {shape: known.median(shape).step_s for shape in known.samples}
@@ -164,7 +168,7 @@ class Knowledge:
         self.curve(job, ())
         told_s = known.told.get(shape)
         if told_s is not None and abs(now_s - told_s) <= NOTEWORTHY * told_s:
-            return False
+            return is_news
         known.told[shape] = now_s
         return True
 
@@ -206,7 +210,7 @@ class Knowledge:
     def can_share(self, job: Job) -> bool:
         """Whether enough is known of the job to predict what it would do beside another."""
         known = self._jobs.get(job.id)
-        return known is not None and known.takes_turns and bool(known.samples)
+        return known is not None and known.takes_turns and any(map(_are_enough, known.samples.values()))
 
     def restart_s(self, job_id: str) -> float:
         known = self._jobs.get(job_id)
@@ -315,6 +319,10 @@ class Knowledge:
         self._restart = RestartCost(self._restart.prior_s, tuple(map(float, document["restarts_s"])))
         self._jobs.update(restored)
         self.pairs.restore(document.get("apart", ()), there)
+
+
+def _are_enough(samples: Sequence[tuple[float, float]]) -> bool:
+    return len(samples) >= _MIN_SAMPLES_TO_SHARE
 
 
 def fitted_curve(measured: Mapping[Shape, StepTime], allowed: Sequence[int], cluster: Cluster) -> SpeedCurve:

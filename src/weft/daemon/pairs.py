@@ -102,8 +102,9 @@ class Pairs:
 
     def _judge(self, pair: Pair, trial: _Trial, now_s: float, alone: Mapping[str, StepTime], handover_s: float) -> bool:
         first, second = sorted(pair)
-        expected = prospects(measured(first, alone[first]), measured(second, alone[second]), handover_s)[0]
         speeds = (trial.counts[first].steps_per_s(), trial.counts[second].steps_per_s())
+        steps = (_not_slower(alone[first], speeds[0]), _not_slower(alone[second], speeds[1]))
+        expected = prospects(measured(first, steps[0]), measured(second, steps[1]), handover_s)[0]
         for count in trial.counts.values():
             count.began = count.newest
         trial.review = review(expected, *speeds)
@@ -160,10 +161,18 @@ def _is_full(count: _Count) -> bool:
     return count.num_steps() >= WINDOW_STEPS and count.newest[1] - count.began[1] >= WINDOW_S
 
 
+def _not_slower(alone: StepTime, steps_per_s: float) -> StepTime:
+    """Nobody is slower alone than beside another: if that was measured, the machine was busy at the time."""
+    share = min(1.0, 1 / (steps_per_s * alone.step_s)) if steps_per_s > 0 else 1.0
+    return StepTime(alone.step_s * share, alone.exposed_s * share)
+
+
 def measured(job_id: str, step: StepTime) -> Measured:
     """A job for the pairing; a step that only waits does not exist: the least of compute stands for what was not seen.
+
+    How much a job may be slowed down is for the policy to weigh.
 
     >>> measured("a", StepTime(2.0, 0.5)).compute_s
     1.5
     """
-    return Measured(job_id, max(step.compute_s, 1e-6), step.exposed_s)
+    return Measured(job_id, max(step.compute_s, 1e-6), step.exposed_s, max_slowdown=float("inf"))

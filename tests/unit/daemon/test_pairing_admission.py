@@ -181,6 +181,25 @@ def test_a_pair_is_not_judged_by_its_first_moments() -> None:
     assert WINDOW_S < 4 * 5.0, "this test shows nothing any more"
 
 
+def test_a_speed_alone_that_was_measured_on_a_busy_machine_is_not_counted_as_a_gain() -> None:
+    pairs = Pairs()
+    reports(pairs, 0.5, 0.0, num=80)
+    done = pairs.realised("a", "b")
+    assert done is not None
+    assert done.gain == pytest.approx(2.0)
+
+
+def test_a_few_reports_are_not_enough_to_put_jobs_together() -> None:
+    world = SharingWorld()
+    world.three_jobs(num=4)
+    world.decide()
+    assert world.pairs() == set()
+    told = [world.knowledge.can_share(world.state.jobs["a"])]
+    world.tell("a", num=4)
+    told.append(world.knowledge.can_share(world.state.jobs["a"]))
+    assert told == [False, True]
+
+
 def test_a_pair_that_fails_again_stays_apart_longer_also_after_a_restart_of_the_controller() -> None:
     pairs = Pairs()
     now_s = reports(pairs, 2.0, 0.0)
