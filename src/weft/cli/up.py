@@ -33,6 +33,7 @@ def up(
     grace_s: Annotated[float | None, Option(min=0, help="time for workers to save when stopped")] = None,
     hold_s: Annotated[float | None, Option(min=0, help="leave a job alone for so long after a change")] = None,
     cold: Annotated[bool, Option(help="start workers without the warm pool")] = False,
+    no_share: Annotated[bool, Option(help="never let two jobs take turns on a device")] = False,
     paranoid: Annotated[bool, Option(help="check every invariant after every event")] = False,
     foreground: Annotated[bool, Option(help="do not detach; log to this terminal")] = False,
     as_json: Json = False,
@@ -54,6 +55,7 @@ def up(
         grace_s=grace_s,
         hold_s=hold_s,
         cold=cold,
+        no_share=no_share,
         paranoid=paranoid,
     )
     command = [sys.executable, "-m", "weft.daemon", str(home.root), *options]

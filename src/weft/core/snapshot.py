@@ -60,6 +60,10 @@ class Snapshot:
     """Whether two jobs may take turns on the same devices."""
     handover_s: float = 0.0
     """What one handover of a device between two jobs costs."""
+    alone: frozenset[str] = frozenset()
+    """Jobs that share with nobody now, whatever their owners would allow."""
+    apart: frozenset[frozenset[str]] = frozenset()
+    """Pairs of jobs that must not share."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,7 +24,8 @@ START_TIMEOUT_S: Final = "WEFT_START_TIMEOUT_S"
 COLLECTIVE_TIMEOUT_S: Final = "WEFT_COLLECTIVE_TIMEOUT_S"
 # Seconds without a finished step after which a worker counts as hung; 0 (the default): never.
 STALL_S: Final = "WEFT_STALL_S"
-# Path of the lease server's unix socket on this host, and the device (or cores) the job shares there.
+# Path of the lease server's unix socket on this host, and the device the worker shares there; with commas between
+# them, one for each worker of this host.
 LEASE: Final = "WEFT_LEASE"
 LEASE_DEVICE: Final = "WEFT_LEASE_DEVICE"
 # How the job shares there: fair (the default), primary, filler or lockstep; and its weight among its equals.

@@ -18,7 +18,7 @@ import select
 import threading
 import time
 import weakref
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from weft.core.gate import OPEN, Gate
 from weft.core.worker_environment import JOB_ID, LEASE, LEASE_DEVICE, LEASE_KEY, LEASE_LEAD, LEASE_ROLE, LEASE_WEIGHT
@@ -31,6 +31,8 @@ from weft.errors import LeaseError, UsageError
 log = logging.getLogger("weft.crossover")
 
 RECONNECT_EVERY_S = 0.1
+LOOK_EVERY_S = 0.5
+"""Where no server was ever seen: under a controller most jobs never share."""
 SERVER_SLACK_S = 0.5
 
 
@@ -40,9 +42,11 @@ class LeaseGate:
     Used by one thread.  Every call may return without the device when the server is gone, stuck or overruled us.
     """
 
-    def __init__(self, path: str, join: Join) -> None:
+    def __init__(self, path: str, join: Join, on_joined: Callable[[], None] = lambda: None) -> None:
+        """``on_joined`` is called whenever there is a server to take turns by, by whichever thread finds it."""
         self._path = path
         self._join = join
+        self._on_joined = on_joined
         self._link: Link | None = None
         self._ended: Link | None = None
         self._turn = 0
@@ -173,10 +177,11 @@ class LeaseGate:
         try:
             link = connect(self._path, self._join)
         except LeaseError as error:
-            if not self._is_warned:
+            if not self._is_warned and os.path.exists(self._path):
                 log.warning("%s", error)
                 self._is_warned = True
             return
+        self._on_joined()
         link.words[TURN] = self._turn
         self._gaps = GapWatch(link.handover_s)
         self._link = link
@@ -190,7 +195,8 @@ class LeaseGate:
             link = self._link
             if link is None:
                 self._pause()
-                if not self._is_closed:
+                # A look at the folder costs less than an attempt to connect.
+                if not self._is_closed and os.path.exists(self._path):
                     self._connect()
                 continue
             link.wait_for_end(self._wake)
@@ -201,7 +207,7 @@ class LeaseGate:
                 log.warning("the lease server at %s is gone: going on unshared", self._path)
 
     def _pause(self) -> None:
-        select.select([self._wake], [], [], RECONNECT_EVERY_S)
+        select.select([self._wake], [], [], LOOK_EVERY_S if self._ended is None else RECONNECT_EVERY_S)
 
     def _after_fork(self) -> None:
         self._is_closed = True
@@ -221,7 +227,7 @@ def _leave_gates_to_the_parent() -> None:
 os.register_at_fork(after_in_child=_leave_gates_to_the_parent)
 
 
-def gate_from_environment(environment: Mapping[str, str]) -> Gate:
+def gate_from_environment(environment: Mapping[str, str], on_joined: Callable[[], None] = lambda: None) -> Gate:
     """The gate this worker computes behind: a ``LeaseGate`` where WEFT_LEASE names a server, else the open one.
 
     Never raises for a server that is not there: the job runs unshared and joins when the server comes.
@@ -230,12 +236,24 @@ def gate_from_environment(environment: Mapping[str, str]) -> Gate:
     True
     """
     path = environment.get(LEASE)
-    return LeaseGate(path, join_from_environment(environment)) if path else OPEN
+    return LeaseGate(path, join_from_environment(environment), on_joined) if path else OPEN
+
+
+def _device(listed: str, local_rank: str) -> str:
+    """One device for all workers, or a list with one for each; without either the worker's place on this host.
+
+    >>> _device("4,5", "1"), _device("4", "1"), _device("", "1")
+    ('5', '4', '1')
+    """
+    devices = listed.split(",") if listed else [local_rank]
+    if len(devices) > 1 and local_rank.isdigit() and int(local_rank) < len(devices):
+        return devices[int(local_rank)]
+    return devices[0]
 
 
 def join_from_environment(environment: Mapping[str, str]) -> Join:
     """Who this worker is to the lease server."""
-    device = environment.get(LEASE_DEVICE) or environment.get("LOCAL_RANK", "0")
+    device = _device(environment.get(LEASE_DEVICE, ""), environment.get("LOCAL_RANK", "0"))
     role_name = environment.get(LEASE_ROLE, Role.FAIR.value)
     try:
         role = Role(role_name)

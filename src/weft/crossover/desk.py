@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import logging
+import os
 import socket
 from collections.abc import Callable
 from typing import Any
@@ -88,7 +89,11 @@ class Desk:
 
     def status(self) -> dict[str, Any]:
         """Who shares what, for people and tests."""
-        return {"kind": "status", "devices": {name: _status(device) for name, device in self._devices.items()}}
+        return {
+            "kind": "status",
+            "pid": os.getpid(),
+            "devices": {name: _status(device) for name, device in self._devices.items()},
+        }
 
     def _join(self, peer: Peer, join: Join) -> None:
         device = self._devices.setdefault(join.device, SharedDevice(join.device, self._limits))

@@ -9,6 +9,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
 from collections.abc import Iterable, Mapping
@@ -40,13 +41,19 @@ def install_gate(environment: Mapping[str, str] = os.environ) -> None:
     """Share as the environment says; called by the thread that computes, when it first wants to."""
     if dist.is_initialized():
         check_sharing(dist.get_backend(), environment)
-    gate.install(gate_from_environment(environment))
+    computing = threading.get_native_id()
+    niceness = min(19, os.getpriority(os.PRIO_PROCESS, computing) + NICENESS)
+
+    def give_way() -> None:
+        # The device is a core, and the network threads of the other job, which need it for moments, go first.  Not
+        # before there is a server: a controller names one to all its jobs, and starts it for the first pair.
+        with contextlib.suppress(ProcessLookupError):  # that thread has ended
+            if not torch.cuda.is_available() and os.getpriority(os.PRIO_PROCESS, computing) < niceness:
+                os.setpriority(os.PRIO_PROCESS, computing, niceness)
+
+    gate.install(gate_from_environment(environment, give_way))
     if gate.current() is not gate.OPEN:
         watch_collectives()
-        if not torch.cuda.is_available():
-            # The device is a core, and the network threads of the other job, which need it for moments, go first.
-            own = threading.get_native_id()
-            os.setpriority(os.PRIO_PROCESS, own, min(19, os.getpriority(os.PRIO_PROCESS, own) + NICENESS))
 
 
 def crossover(model: nn.Module, *, comm_hook: CommHook | None = None, comm_state: Any = None) -> nn.Module:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import select
+import signal
 import socket
 import subprocess
 import sys
@@ -19,6 +22,7 @@ LINGER_S = 600.0
 """A server that nobody uses ends after this long; long enough for a job to import torch and find it."""
 _START_WITHIN_S = 10.0
 _ANSWER_WITHIN_S = 1.0
+_END_WITHIN_S = 5.0
 
 
 def ensure_server(home: Path, *, linger_s: float = LINGER_S) -> Path:
@@ -61,6 +65,28 @@ def status(path: Path) -> dict[str, Any]:
 def set_role(path: Path, job: str, role: Role, weight: float = 1.0) -> None:
     """Change how a job shares from now on, on every device of this host."""
     _ask(path, {"kind": "role", "job": job, "role": role.value, "weight": weight})
+
+
+def stop_server(path: Path) -> bool:
+    """End the server at ``path`` if nobody uses it; whether there is none any more.
+
+    Jobs of others may have come to it: it stays for them, and ends by itself when they are gone.
+    """
+    if not path.exists():
+        return True
+    try:
+        answer = status(path)
+        process = os.pidfd_open(int(answer["pid"]))
+    except (LeaseError, KeyError, ProcessLookupError):
+        return True  # left by one that was killed
+    try:
+        if answer["devices"]:
+            return False
+        with contextlib.suppress(ProcessLookupError):
+            signal.pidfd_send_signal(process, signal.SIGTERM)
+        return bool(select.select([process], [], [], _END_WITHIN_S)[0])
+    finally:
+        os.close(process)
 
 
 def _ask(path: Path, question: dict[str, Any]) -> dict[str, Any]:

@@ -12,8 +12,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import combinations
 
-import networkx
-
 from weft.core.speed import StepTime
 from weft.errors import UsageError
 from weft.perf.crossover import MIN_GAIN, PairSpeed, filler_speed, turns_speed
@@ -172,6 +170,8 @@ def pair_up(
     excess = sum(job.num_workers for job in jobs) - num_devices
     if excess <= 0:
         return Pairing((), {job.job: "has its devices for itself: there are enough for all" for job in jobs})
+    import networkx  # the controller reviews pairs with this module and never gets here
+
     by_name = {job.job: job for job in jobs}
     graph = networkx.Graph()
     refused: dict[str, list[str]] = {job.job: [] for job in jobs}

@@ -42,6 +42,9 @@ class Report:
     loss: float | None = None
     can_resume: bool | None = None
     """Whether the job could go on after a stop, if it says so."""
+    memory_bytes: int = 0
+    takes_turns: bool = False
+    """Whether it could share its devices: only then its waits for the network are all known."""
 
 
 class JobChannel:
@@ -138,6 +141,8 @@ def parse_report(data: bytes) -> Report | None:
         exposed_s=min(max(_real(message.get("exposed_s")) or 0.0, 0.0), max(step_s, 0.0)),
         loss=_real(metrics.get("loss")) if isinstance(metrics, dict) else None,
         can_resume=can_resume if isinstance(can_resume, bool) else None,
+        memory_bytes=_count(message.get("memory_bytes")) or 0,
+        takes_turns=message.get("takes_turns") is True,
     )
 
 

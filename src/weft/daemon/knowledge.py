@@ -16,6 +16,7 @@ from weft.control.state import Job
 from weft.core.cluster import Cluster, Shape
 from weft.core.speed import SpeedCurve, StepTime
 from weft.daemon.channel import Report
+from weft.daemon.pairs import Pairs
 from weft.perf.fitting import MAX_EXTRAPOLATION, SpeedSample, fit_speed
 from weft.perf.restart import RestartCost
 
@@ -23,6 +24,8 @@ NOTEWORTHY = 0.2
 """A step time that has moved by more than this share is worth a decision."""
 _REFIT = 0.05
 _KEPT_SAMPLES = 31
+_MIN_SAMPLES_TO_SHARE = 5
+"""Two jobs are put together by what they measured alone, which cannot be measured any more once they are."""
 _KEPT_LOSSES = 200
 _MIN_LOSSES = 12
 _REFIT_LOSS_GROWTH = 1.25
@@ -54,6 +57,12 @@ class JobKnowledge:
     num_reports: int = 0
     """Of that attempt's first worker."""
     newest: Report | None = None
+    partner: str | None = None
+    """With whom it shared its devices when it last reported."""
+    memory_bytes: int = 0
+    """Most that one of its workers has had in memory."""
+    takes_turns: bool = False
+    """Whether it could share, and all its waits for the network are in its reports."""
     pending: _Pending = field(default_factory=_Pending)
     fitted: dict[Shape, float] = field(default_factory=dict)
     """Step times the present curve was made from."""
@@ -72,8 +81,10 @@ class JobKnowledge:
 class Knowledge:
     """All jobs that are not over."""
 
-    def __init__(self, cluster: Cluster, restart_prior_s: float) -> None:
+    def __init__(self, cluster: Cluster, restart_prior_s: float, handover_s: float = 0.0) -> None:
         self._cluster = cluster
+        self.handover_s = handover_s
+        self.pairs = Pairs()
         self._jobs: dict[str, JobKnowledge] = {}
         self._restart = RestartCost(restart_prior_s)
         """What restarts cost jobs in general."""
@@ -91,6 +102,7 @@ class Knowledge:
     def forget(self, job_id: str) -> None:
         """The job is over."""
         self._jobs.pop(job_id, None)
+        self.pairs.forget(job_id)
 
     # What is observed ------------------------------------------------------------------------------------------
 
@@ -110,20 +122,45 @@ class Knowledge:
         if report.loss is not None and (not known.losses or report.step > known.losses[-1][0]):
             known.losses.append((report.step, report.loss))
             self._refit_loss(known, report)
-        if job.partner is not None or report.step_s <= 0 or len(job.devices) != report.world_size:
-            return first  # sharing its devices it is slower than it would be: says nothing about a size
+        known.memory_bytes = max(known.memory_bytes, report.memory_bytes)
+        known.takes_turns = report.takes_turns
+        was_sharing, known.partner = known.partner is not None, job.partner
+        if was_sharing and job.partner is None:
+            return first  # it shared its devices for a part of the time this report is about
+        if job.partner is not None:
+            return self._reported_sharing(job, job.partner, report, now_s) or first
+        if report.step_s <= 0 or len(job.devices) != report.world_size:
+            return first
         if known.num_reports == 1 or (known.num_reports == 2 and report.step_s < _SLOW_STEP_S):
             return first  # the first steps warm up caches, allocators and connections
         return self._measured(job, known, report)
 
+    def _reported_sharing(self, job: Job, partner: str, report: Report, now_s: float) -> bool:
+        """Sharing its devices a job is slower than it would be: that says nothing about a size, but about the pair."""
+        alone = {job_id: self.alone(job_id, job.devices) for job_id in (job.id, partner)}
+        known = {job_id: step for job_id, step in alone.items() if step is not None}
+        return len(known) == 2 and self.pairs.reported(job.id, partner, report, now_s, known, self.handover_s)
+
+    def alone(self, job_id: str, devices: tuple[int, ...]) -> StepTime | None:
+        """The step of a job that has these devices for itself: measured, else by its curve, else not known."""
+        known = self._jobs.get(job_id)
+        if known is None or not known.samples:
+            return None
+        shape = self._cluster.shape(devices)
+        if shape in known.samples:
+            return known.median(shape)
+        return next((curve.times[len(devices)] for curve in known.curves.values() if len(devices) in curve.times), None)
+
     def _measured(self, job: Job, known: JobKnowledge, report: Report) -> bool:
         shape = self._cluster.shape(job.devices)
         samples = known.samples.setdefault(shape, deque(maxlen=_KEPT_SAMPLES))
+        could_share = self.can_share(job)
         samples.append((report.step_s, report.exposed_s))
+        is_news = self.can_share(job) and not could_share
         before_s = known.fitted.get(shape)
         now_s = known.median(shape).step_s
         if before_s is not None and abs(now_s - before_s) <= _REFIT * before_s:
-            return False
+            return is_news
         # Fitted here, report by report, so that a decision about many jobs only looks results up.
         known.curves = {}
         known.fitted = {shape: known.median(shape).step_s for shape in known.samples}
@@ -131,7 +168,7 @@ class Knowledge:
         self.curve(job, ())
         told_s = known.told.get(shape)
         if told_s is not None and abs(now_s - told_s) <= NOTEWORTHY * told_s:
-            return False
+            return is_news
         known.told[shape] = now_s
         return True
 
@@ -169,6 +206,11 @@ class Knowledge:
         if known is None or not known.can_resume or known.attempt != job.attempt:
             return False
         return job.partner is not None or self._cluster.shape(job.devices) in known.samples
+
+    def can_share(self, job: Job) -> bool:
+        """Whether enough is known of the job to predict what it would do beside another."""
+        known = self._jobs.get(job.id)
+        return known is not None and known.takes_turns and any(map(_are_enough, known.samples.values()))
 
     def restart_s(self, job_id: str) -> float:
         known = self._jobs.get(job_id)
@@ -238,6 +280,7 @@ class Knowledge:
         return {
             "restart_prior_s": self._restart.prior_s,
             "restarts_s": list(self._restart.seen_s),
+            "apart": self.pairs.document(),
             "jobs": {
                 job_id: {
                     "samples": [[list(shape), [list(one) for one in kept]] for shape, kept in known.samples.items()],
@@ -245,6 +288,8 @@ class Knowledge:
                     "restart": [known.restart.prior_s, list(known.restart.seen_s)] if known.restart else None,
                     "can_resume": known.can_resume,
                     "attempt": known.attempt,
+                    "memory_bytes": known.memory_bytes,
+                    "takes_turns": known.takes_turns,
                 }
                 for job_id, known in self._jobs.items()
             },
@@ -253,7 +298,8 @@ class Knowledge:
     def restore(self, document: Mapping[str, Any], job_ids: Iterable[str]) -> None:
         """Take back what was kept of these jobs; raises ``ValueError`` and the like on anything odd."""
         restored: dict[str, JobKnowledge] = {}
-        for job_id in job_ids:
+        there = list(job_ids)
+        for job_id in there:
             kept = document["jobs"].get(job_id)
             if kept is None:
                 continue
@@ -262,6 +308,8 @@ class Knowledge:
                 known.samples[tuple(map(int, shape))] = deque(
                     ((float(step_s), float(exposed_s)) for step_s, exposed_s in samples), maxlen=_KEPT_SAMPLES
                 )
+            known.memory_bytes = int(kept.get("memory_bytes", 0))
+            known.takes_turns = bool(kept.get("takes_turns", False))
             known.losses.extend((int(step), float(loss)) for step, loss in kept["losses"])
             known.num_reports = _KEPT_SAMPLES
             known.fitted = {shape: known.median(shape).step_s for shape in known.samples}
@@ -270,6 +318,11 @@ class Knowledge:
                 known.restart = RestartCost(float(kept["restart"][0]), tuple(map(float, kept["restart"][1])))
         self._restart = RestartCost(self._restart.prior_s, tuple(map(float, document["restarts_s"])))
         self._jobs.update(restored)
+        self.pairs.restore(document.get("apart", ()), there)
+
+
+def _are_enough(samples: Sequence[tuple[float, float]]) -> bool:
+    return len(samples) >= _MIN_SAMPLES_TO_SHARE
 
 
 def fitted_curve(measured: Mapping[Shape, StepTime], allowed: Sequence[int], cluster: Cluster) -> SpeedCurve:

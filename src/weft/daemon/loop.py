@@ -43,6 +43,7 @@ from weft.daemon.metrics import Metrics
 from weft.daemon.orders import Orders
 from weft.daemon.progress import ProgressBatch, is_stopping
 from weft.daemon.scheduling import Scheduler, Verdict
+from weft.daemon.sharing import Sharing
 from weft.errors import StoreError
 from weft.store import Journal
 
@@ -97,7 +98,8 @@ class Loop:
         self._home, self._journal, self._engine, self._channel = home, journal, engine, channel
         self._scheduler, self._knowledge, self._history = scheduler, knowledge, history
         self._metrics, self._clock, self._paranoid = metrics, clock, paranoid
-        self._orders = Orders(home, engine, channel, knowledge, metrics)
+        self._sharing = Sharing(home.sockets, enabled=scheduler.options.crossover)
+        self._orders = Orders(home, engine, channel, self._sharing, knowledge, metrics)
         self._requests: deque[_Request] = deque()
         self._requests_lock = threading.Lock()
         self._closed = False
@@ -131,6 +133,7 @@ class Loop:
             [a for a in actions_outstanding(self.state) if isinstance(a, Decide) or (a.job_id, a.attempt) not in begun]
         )
         self._ask_engine_s = self._clock.now_s()
+        self._sharing.follow(self.state)
         self._thread.start()
 
     def request(self, make: Maker) -> Future[Any]:
@@ -268,6 +271,7 @@ class Loop:
         for future, answer in answers:
             future.set_result(answer)
         self._act(actions)
+        self._sharing.follow(self.state)
         if self._journal.num_events_since_snapshot >= self._snapshot_at:
             self._save_snapshot()
         return True
@@ -328,6 +332,8 @@ class Loop:
         if not self.state.jobs.active:
             self.verdict = None
             return
+        active = self.state.jobs.active.values()
+        self._knowledge.pairs.over(frozenset((job.id, job.partner)) for job in active if job.partner is not None)
         began = time.perf_counter()
         try:
             verdict = self.verdict = self._scheduler.decide(self.state, self._knowledge, now_s)
@@ -386,6 +392,7 @@ class Loop:
         for request in self._taken():
             request.answer.set_exception(StoppingError("the controller went down: nothing was done; start it again"))
         self._selector.close()
+        self._sharing.close(stop=self._stop_jobs and self.failure is None)
         self._channel.close()
         self._engine.close()
         self._journal.close()

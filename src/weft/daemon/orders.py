@@ -16,6 +16,7 @@ from weft.daemon.channel import JobChannel
 from weft.daemon.home import Home
 from weft.daemon.knowledge import Knowledge
 from weft.daemon.metrics import Metrics
+from weft.daemon.sharing import Sharing
 from weft.errors import WeftError
 
 _log = logging.getLogger(__name__)
@@ -26,8 +27,16 @@ _TRY_AGAIN_S = 1.0
 class Orders:
     """One controller's way to its engine.  Calls are idempotent there, so a failed one is simply repeated."""
 
-    def __init__(self, home: Home, engine: Engine, channel: JobChannel, knowledge: Knowledge, metrics: Metrics) -> None:
-        self._home, self._engine, self._channel = home, engine, channel
+    def __init__(
+        self,
+        home: Home,
+        engine: Engine,
+        channel: JobChannel,
+        sharing: Sharing,
+        knowledge: Knowledge,
+        metrics: Metrics,
+    ) -> None:
+        self._home, self._engine, self._channel, self._sharing = home, engine, channel, sharing
         self._knowledge, self._metrics = knowledge, metrics
         self._failed: dict[tuple[str, str, int], Callable[[], None]] = {}
         self.due_s = math.inf
@@ -46,6 +55,7 @@ class Orders:
                 names.ATTEMPT: str(action.attempt),
                 names.CHANNEL: str(self._home.channel_socket),
                 names.CHECKPOINT_DIR: str(checkpoints),
+                **self._sharing.environment(job, action.devices),
             }
             self._engine.start(StartOrder(job.id, action.attempt, action.devices, job.launch, environment))
         except (WeftError, OSError) as error:

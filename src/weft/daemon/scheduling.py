@@ -10,7 +10,7 @@ The policy objects are those of the simulator, and see the same kind of snapshot
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from weft.control.state import Job, JobState, State
@@ -18,7 +18,9 @@ from weft.core.cluster import Cluster
 from weft.core.events import DevicesAssigned
 from weft.core.job import JobSpec
 from weft.core.snapshot import Allocation, JobView, Snapshot
+from weft.daemon import admission
 from weft.daemon.knowledge import Knowledge
+from weft.elastic.optimal import UtilityPolicy
 from weft.elastic.placement import Devices, Unit, place
 from weft.elastic.policy import BasePolicy
 from weft.elastic.queues import FixedSizePolicy
@@ -40,6 +42,8 @@ class SchedulingOptions:
     """How long a job is thought to run of which nothing is known."""
     crossover: bool = False
     handover_s: float = 0.0
+    why_unshared: str = ""
+    """What is said of jobs that wait where devices are not shared."""
     quotas: Mapping[str, int] = field(default_factory=dict)
 
 
@@ -58,11 +62,14 @@ class Verdict:
 class Scheduler:
     """Decides for one controller; remembers only who has been told why he waits."""
 
-    def __init__(self, options: SchedulingOptions) -> None:
+    def __init__(self, options: SchedulingOptions, free_bytes: Callable[[], int | None] = lambda: None) -> None:
+        """``free_bytes``: memory that jobs could still have on this machine, if that should be looked at."""
         self.options = options
+        self._free_bytes = free_bytes
         # Jobs that must not be stopped are shown to the policy as pinned: some hold time there must always be.
         rules = Rules(hold_s=max(options.hold_s, _MIN_HOLD_S), review_s=options.review_s)
         self.policy: BasePolicy = policy_named(options.policy, rules)
+        self._pairs_jobs = isinstance(self.policy, UtilityPolicy)
         self._told: set[str] = set()
 
     def decide(self, state: State, knowledge: Knowledge, now_s: float) -> Verdict:
@@ -86,7 +93,11 @@ class Scheduler:
         self._told = waiting
         event = None
         if changed or untold:
-            reasons = {job.id: self._why(snapshot, allocation, kept, job) for job in (*changed, *untold)}
+            free_bytes = self._free_bytes() if self.options.crossover else None
+            reasons = {
+                job.id: self._why(snapshot, allocation, kept, job, active, knowledge, free_bytes)
+                for job in (*changed, *untold)
+            }
             event = DevicesAssigned(now_s, devices, partners, fillers, reasons)
         return Verdict(snapshot, allocation, kept, event)
 
@@ -94,11 +105,13 @@ class Scheduler:
         """The last decision came to nothing: nobody was told anything."""
         self._told = set()
 
-    def explain(self, verdict: Verdict, job: Job) -> str | None:
+    def explain(self, verdict: Verdict, job: Job, state: State, knowledge: Knowledge) -> str | None:
         """Why the job has what it has, by the last decision; ``None`` if that one did not know it."""
         if job.id not in verdict.kept and all(view.name != job.id for view in verdict.snapshot.jobs):
             return None
-        return self._why(verdict.snapshot, verdict.allocation, verdict.kept, job)
+        active = [other for other in state.jobs.active.values() if not other.is_cancelled]
+        free_bytes = self._free_bytes() if self.options.crossover else None
+        return self._why(verdict.snapshot, verdict.allocation, verdict.kept, job, active, knowledge, free_bytes)
 
     def outlook(
         self, state: State, knowledge: Knowledge, spec: JobSpec, total_steps: int | None, now_s: float
@@ -119,7 +132,11 @@ class Scheduler:
         # Of two that share devices and must stay only one is shown, or their devices would count twice.
         shown = [job for job in active if job.id not in kept or job.partner is None or job.id < job.partner]
         views = tuple(self._view(job, job.id in kept, cluster, knowledge, now_s) for job in shown)
-        return Snapshot(now_s, cluster, views, options.quotas, options.crossover, options.handover_s), kept
+        if not options.crossover:
+            return Snapshot(now_s, cluster, views, options.quotas), kept
+        alone = admission.alone(active, cluster, knowledge)
+        apart = admission.apart(active, alone, knowledge, self._free_bytes(), now_s)
+        return Snapshot(now_s, cluster, views, options.quotas, True, options.handover_s, alone, apart), kept
 
     def _view(self, job: Job, is_kept: bool, cluster: Cluster, knowledge: Knowledge, now_s: float) -> JobView:
         curve = knowledge.present_curve(job) if is_kept else knowledge.curve(job, self._first_sizes(job.spec, cluster))
@@ -145,13 +162,33 @@ class Scheduler:
             return allowed[:1]
         return (max((size for size in allowed if size <= spec.requested_workers), default=allowed[0]),)
 
-    def _why(self, snapshot: Snapshot, allocation: Allocation, kept: frozenset[str], job: Job) -> str:
+    def _why(
+        self,
+        snapshot: Snapshot,
+        allocation: Allocation,
+        kept: frozenset[str],
+        job: Job,
+        active: Sequence[Job],
+        knowledge: Knowledge,
+        free_bytes: int | None,
+    ) -> str:
         if job.id in kept:
+            shared = f", which it shares with {job.partner}," if job.partner else ""
             return (
-                f"{job.id} has {len(job.devices)} of {snapshot.cluster.num_devices} devices and keeps them: it has "
-                "reported no progress it could go on from, stopping it would lose its work"
+                f"{job.id} has {len(job.devices)} of {snapshot.cluster.num_devices} devices{shared} and keeps them: "
+                "it has reported no progress it could go on from, stopping it would lose its work"
             )
-        return self.policy.explain(snapshot, allocation, job.id)
+        sentence = self.policy.explain(snapshot, allocation, job.id)
+        partner = allocation.partners().get(job.id)
+        if partner is not None:
+            about = admission.about_pair(job.id, partner, snapshot, allocation, knowledge)
+        elif not self._pairs_jobs or not admission.outnumbers(active, snapshot.cluster):
+            about = None
+        elif not self.options.crossover:
+            about = self.options.why_unshared
+        else:
+            about = admission.why_alone(job, active, snapshot, knowledge, free_bytes)
+        return f"{sentence}; {about}" if about else sentence
 
 
 def _placed(cluster: Cluster, active: list[Job], kept: frozenset[str], allocation: Allocation) -> dict[str, Devices]:

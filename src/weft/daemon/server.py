@@ -16,14 +16,18 @@ import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+import psutil
 import uvicorn
 
 from weft.core.engine import Engine
+from weft.crossover.gpu import has_mps
+from weft.crossover.phases import Limits
 from weft.daemon.home import Home, Record
 from weft.daemon.listeners import listen_local, listen_unix
 from weft.daemon.scheduling import SchedulingOptions
 from weft.daemon.service import Controller
 from weft.elastic.registry import policy_named
+from weft.engines.launch import visible_gpus
 from weft.errors import UsageError, WeftError
 from weft.store import Journal
 from weft.version import __version__
@@ -55,6 +59,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--hold-s", type=float, default=SchedulingOptions().hold_s)
     parser.add_argument("--grace-s", type=float, default=120.0, help="what workers have to save and leave")
     parser.add_argument("--cold", action="store_true", help="start workers without the warm pool")
+    parser.add_argument("--no-share", action="store_true", help="never let two jobs take turns on a device")
     parser.add_argument("--paranoid", action="store_true", help="check all invariants after every event")
     return parser
 
@@ -62,7 +67,14 @@ def _parser() -> argparse.ArgumentParser:
 def _serve(options: argparse.Namespace) -> int:
     home = Home(options.home.absolute())
     home.prepare()
-    scheduling = SchedulingOptions(policy=options.policy, hold_s=options.hold_s)
+    why_unshared = _why_unshared(options)
+    scheduling = SchedulingOptions(
+        policy=options.policy,
+        hold_s=options.hold_s,
+        crossover=not why_unshared,
+        handover_s=Limits().handover_s,
+        why_unshared=why_unshared,
+    )
     policy_named(options.policy)  # a wrong name is said before anything is opened
     with home.locked(), contextlib.ExitStack() as closing:
         token = home.token()
@@ -90,9 +102,23 @@ def _controller(home: Home, options: argparse.Namespace, scheduling: SchedulingO
         journal = opened.enter_context(Journal.open(home.journal_file))
         engine = _engine(home, options)
         opened.callback(engine.close)
-        controller = Controller(home, journal, engine, scheduling, paranoid=options.paranoid)
+        controller = Controller(home, journal, engine, scheduling, paranoid=options.paranoid, free_bytes=_free_bytes)
         opened.pop_all()
     return controller
+
+
+def _why_unshared(options: argparse.Namespace) -> str:
+    """Why devices are not shared; nothing if they are."""
+    if options.no_share:
+        return "devices are not shared: the controller was started with --no-share"
+    if visible_gpus(os.environ) and not has_mps(os.environ):
+        return "devices are not shared: two jobs on a GPU need NVIDIA's MPS, which does not run"
+    return ""
+
+
+def _free_bytes() -> int | None:
+    """Memory that is free here.  What is free on a GPU is not known: there only its host's memory is looked at."""
+    return int(psutil.virtual_memory().available)
 
 
 def _engine(home: Home, options: argparse.Namespace) -> Engine:

@@ -50,18 +50,19 @@ class Controller:
         options: SchedulingOptions | None = None,
         *,
         paranoid: bool = False,
+        free_bytes: Callable[[], int | None] = lambda: None,
         clock: Callable[[float], SteadyClock] = SteadyClock,
     ) -> None:
         """Takes over ``journal`` and ``engine``; the home is locked by the caller."""
         options = options or SchedulingOptions()
         cluster = Cluster(tuple(engine.devices_by_node))
         self._home, self._journal = home, journal
-        self._scheduler = Scheduler(options)
+        self._scheduler = Scheduler(options, free_bytes)
         self._history = History()
         self._metrics = Metrics()
         state = load_state(journal, cluster, self._history)
         self._first_seq = journal.seq
-        self._knowledge = Knowledge(cluster, RESTART_PRIOR_S)
+        self._knowledge = Knowledge(cluster, RESTART_PRIOR_S, options.handover_s)
         load_knowledge(home, state, self._knowledge)
         self._clock = clock(state.now_s)
         self._channel = JobChannel(home.channel_socket)
@@ -234,7 +235,9 @@ class Controller:
 
     def _standing(self, job: Job, now_s: float) -> Sentence:
         verdict = self._loop.verdict
-        text = self._scheduler.explain(verdict, job) if verdict and not job.is_cancelled else None
+        text = None
+        if verdict and not job.is_cancelled:
+            text = self._scheduler.explain(verdict, job, self._loop.state, self._knowledge)
         return Sentence(now_s, text or job.reason)
 
     def _before(self) -> History:

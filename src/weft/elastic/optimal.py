@@ -115,9 +115,14 @@ class UtilityPolicy(BasePolicy):
         candidates = [
             row
             for row, job in enumerate(jobs)
-            if job.spec.may_share and job.spec.user not in snapshot.quotas and not self.rules.pinned(job)
+            if job.spec.may_share
+            and job.name not in snapshot.alone
+            and job.spec.user not in snapshot.quotas
+            and not self.rules.pinned(job)
         ]
-        pairs = self._pairs.options(menus, candidates[:MAX_CANDIDATES])
+        row_of = {jobs[row].name: row for row in candidates}
+        apart = {frozenset(map(row_of.__getitem__, pair)) for pair in snapshot.apart if pair <= row_of.keys()}
+        pairs = self._pairs.options(menus, candidates[:MAX_CANDIDATES], apart)
         if pairs is None:
             return None
         worth = self._pair_utility(snapshot, stakes, standing, pairs)

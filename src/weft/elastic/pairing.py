@@ -12,7 +12,7 @@ worth more than the best allocation without pairs.
 from __future__ import annotations
 
 import enum
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from dataclasses import dataclass
 
 import numpy as np
@@ -73,12 +73,16 @@ class PairBook:
         self._second: list[FloatArray] = []
         self._tables: Speeds | None = None
 
-    def options(self, menus: Sequence[Menu], candidates: Sequence[int]) -> PairOptions | None:
-        """The pairs among ``candidates`` (rows of ``menus``) that pay on some size."""
+    def options(
+        self, menus: Sequence[Menu], candidates: Sequence[int], apart: Set[frozenset[int]] = frozenset()
+    ) -> PairOptions | None:
+        """The pairs among ``candidates`` (rows of ``menus``) that pay on some size, without those to be kept apart."""
         self._learn({menus[row] for row in candidates})
         first, second, sharing, rows = [], [], [], []
         for place, one in enumerate(candidates):
             for other in candidates[place + 1 :]:
+                if apart and frozenset((one, other)) in apart:
+                    continue
                 for kind, row in self._ways[menus[one], menus[other]]:
                     first.append(one)
                     second.append(other)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import resource
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
@@ -36,6 +37,10 @@ class StepReport:
     turn_s: float = 0.0
     """Part of ``step_s`` in which the worker waited for its turn on a device that it shares."""
     metrics: dict[str, float] = field(default_factory=dict)
+    memory_bytes: int = 0
+    """Most this worker has had in memory so far."""
+    takes_turns: bool = False
+    """Whether it could share its device: it computes behind a gate, which also saw its waits for the network."""
 
     def message(self) -> dict[str, Any]:
         return {"kind": "step", **asdict(self)}
@@ -87,6 +92,11 @@ class Meter:
         if handle is not None and handle.schedule.clock.steps:
             return handle.schedule.clock.steps[-1].exposed_s
         return self._waited_s
+
+
+def peak_memory_bytes() -> int:
+    """Most this process has had in memory so far."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
 def send_report(channel: Channel | None, report: StepReport) -> None:

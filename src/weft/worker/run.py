@@ -28,7 +28,7 @@ from weft.worker.joining import choose_device, choose_num_threads, join, peers_o
 from weft.worker.manifest import Manifest
 from weft.worker.peers import Peers
 from weft.worker.progress import ProgressBar
-from weft.worker.reports import Meter, StepReport, send_report
+from weft.worker.reports import Meter, StepReport, peak_memory_bytes, send_report
 from weft.worker.resuming import find_checkpoint, load_checkpoint
 from weft.worker.rng import capture_rng, derived_seed, restore_rng, seed_everything
 from weft.worker.sampling import Share
@@ -380,6 +380,8 @@ class Session:
             turn_s=turn_s,
             samples_per_s=samples_per_s,
             metrics=metrics,
+            memory_bytes=peak_memory_bytes(),
+            takes_turns=TURNS.sharing,
         )
         send_report(self._channel, report)
         if self._bar is not None:

@@ -1,0 +1,230 @@
+"""Live pairs: only where they can pay, only where they fit, and only as long as they bring something."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from tests.unit.daemon.test_scheduling import World
+
+from weft.core.cluster import Cluster
+from weft.core.speed import StepTime
+from weft.daemon.channel import Report
+from weft.daemon.knowledge import Knowledge
+from weft.daemon.pairs import APART_S, WINDOW_S, Pairs
+from weft.daemon.scheduling import Scheduler, SchedulingOptions
+
+GIB = 2**30
+
+
+class SharingWorld(World):
+    """Jobs of one worker on two devices, which wait for their network half of the time."""
+
+    def __init__(self, num_devices: int = 2, free_bytes: int | None = None, **options: object) -> None:
+        super().__init__(num_devices, **{"hold_s": 0.0, "crossover": True, "handover_s": 0.001, **options})
+        self.scheduler = Scheduler(self.scheduler.options, lambda: free_bytes)
+
+    def tell(
+        self,
+        name: str,
+        step_s: float = 1.0,
+        num: int = 6,
+        exposed_s: float | None = None,
+        takes_turns: bool = True,
+        memory_bytes: int = GIB,
+    ) -> None:
+        """The job makes a step per report; its clock goes on meanwhile."""
+        job = self.state.jobs[name]
+        newest = self.knowledge.newest(name)
+        step = newest.step if newest else 0
+        exposed_s = 0.6 * step_s if exposed_s is None else exposed_s
+        for number in range(1, num + 1):
+            said = Report(name, job.attempt, 0, len(job.devices), step + number, step_s, exposed_s=exposed_s)
+            values = {"takes_turns": takes_turns, "memory_bytes": memory_bytes, "total_steps": 10_000}
+            said = Report(**{**{field: getattr(said, field) for field in said.__slots__}, **values})
+            self.knowledge.reported(job, said, self.now_s)
+
+    def three_jobs(self, *, may_share: bool = True, **told: object) -> None:
+        """Two that run and have reported, and one that has just come."""
+        for name in "ab":
+            self.submit(name, max_workers=1, total_steps=10_000, may_share=may_share)
+        self.decide()
+        for name in "ab":
+            self.tell(name, **told)  # type: ignore[arg-type]
+        self.now_s += 100.0
+        self.submit("c", max_workers=1, total_steps=10_000, may_share=may_share)
+
+    def pairs(self) -> set[frozenset[str]]:
+        active = self.state.jobs.active.values()
+        return {frozenset((job.id, job.partner)) for job in active if job.partner is not None}
+
+    def why(self, name: str) -> str:
+        verdict = self.scheduler.decide(self.state, self.knowledge, self.now_s)
+        return self.scheduler.explain(verdict, self.state.jobs[name], self.state, self.knowledge) or ""
+
+
+def test_two_jobs_move_together_so_that_the_third_need_not_wait() -> None:
+    world = SharingWorld()
+    world.three_jobs()
+    world.decide()
+    assert world.pairs() == {frozenset("ab")}
+    assert world.workers("c") == 1
+    for name in "ab":
+        world.tell(name)
+    assert "times the work of one after the other is expected" in world.why("a")
+
+
+@pytest.mark.parametrize(
+    "told",
+    [{"exposed_s": 0.0}, {"takes_turns": False}],
+    ids=["never waits", "takes no turns"],
+)
+def test_no_pair_without_waits_that_were_measured(told: dict[str, object]) -> None:
+    world = SharingWorld()
+    world.three_jobs(**told)
+    world.decide()
+    assert world.pairs() == set()
+    assert "shares with nobody: " in world.why("a")
+
+
+def test_as_long_as_there_are_devices_for_all_nobody_shares() -> None:
+    world = SharingWorld(num_devices=3)
+    world.three_jobs()
+    world.decide()
+    assert world.pairs() == set()
+    assert "shares" not in world.why("a")
+
+
+def test_jobs_whose_owner_does_not_want_to_share_never_do() -> None:
+    world = SharingWorld()
+    world.three_jobs(may_share=False)
+    world.decide()
+    assert world.pairs() == set()
+    assert "its owner does not let it share" in world.why("a")
+
+
+def test_where_sharing_is_switched_off_the_job_that_waits_is_told_so() -> None:
+    world = SharingWorld(crossover=False, why_unshared="devices are not shared: it was switched off")
+    world.three_jobs()
+    world.decide()
+    assert world.pairs() == set()
+    assert "devices are not shared: it was switched off" in world.why("c")
+
+
+@pytest.mark.parametrize(("free_gib", "is_paired"), [(2.0, True), (0.5, False)])
+def test_no_pair_for_which_there_is_no_memory(free_gib: float, is_paired: bool) -> None:
+    world = SharingWorld(free_bytes=int(free_gib * GIB))
+    world.three_jobs()
+    world.decide()
+    assert bool(world.pairs()) is is_paired
+    if not is_paired:
+        assert "1.0 GiB more into memory, 0.5 GiB are free" in world.why("a")
+
+
+def test_steps_made_beside_another_job_say_nothing_about_the_speed_alone() -> None:
+    world = SharingWorld()
+    world.three_jobs()
+    world.decide()
+    job = world.state.jobs["a"]
+    before = world.knowledge.alone("a", job.devices)
+    world.tell("a", step_s=7.0, num=40)
+    assert world.knowledge.alone("a", job.devices) == before
+
+
+def share_badly(world: SharingWorld, seconds_per_step: float) -> None:
+    """Both jobs of the pair report for a while, one step at a time."""
+    for _ in range(40):
+        world.now_s += seconds_per_step
+        for name in "ab":
+            world.tell(name, step_s=seconds_per_step, num=1)
+
+
+def test_a_pair_that_brings_nothing_is_split_and_not_made_again_for_a_while() -> None:
+    world = SharingWorld()
+    world.three_jobs()
+    world.decide()
+    share_badly(world, seconds_per_step=2.0)  # each half as fast as alone: one after the other does as well
+    world.decide()
+    assert world.pairs() == set()
+    assert "they are split" in world.why("a")
+    for name in "abc":
+        if world.workers(name):
+            world.tell(name)
+    world.now_s += APART_S / 2
+    world.decide()
+    assert frozenset("ab") not in world.pairs()
+
+
+def test_a_pair_that_brings_what_it_should_stays() -> None:
+    world = SharingWorld()
+    world.three_jobs()
+    world.decide()
+    share_badly(world, seconds_per_step=1.1)
+    world.decide()
+    assert world.pairs() == {frozenset("ab")}
+    assert "1.82 was measured" in world.why("a")
+
+
+def reports(pairs: Pairs, step_s: float, now_s: float, attempt: int = 1, num: int = 40) -> float:
+    alone = {"a": StepTime(1.0, 0.5), "b": StepTime(1.0, 0.5)}
+    for step in range(num):
+        now_s += step_s
+        for job, other in (("a", "b"), ("b", "a")):
+            pairs.reported(job, other, Report(job, attempt, 0, 1, step, step_s), now_s, alone, 0.001)
+    return now_s
+
+
+def test_a_pair_is_not_judged_by_its_first_moments() -> None:
+    pairs = Pairs()
+    reports(pairs, 5.0, 0.0, num=4)
+    assert pairs.realised("a", "b") is None
+    assert WINDOW_S < 4 * 5.0, "this test shows nothing any more"
+
+
+def test_a_speed_alone_that_was_measured_on_a_busy_machine_is_not_counted_as_a_gain() -> None:
+    pairs = Pairs()
+    reports(pairs, 0.5, 0.0, num=80)
+    done = pairs.realised("a", "b")
+    assert done is not None
+    assert done.gain == pytest.approx(2.0)
+
+
+def test_a_few_reports_are_not_enough_to_put_jobs_together() -> None:
+    world = SharingWorld()
+    world.three_jobs(num=4)
+    world.decide()
+    assert world.pairs() == set()
+    told = [world.knowledge.can_share(world.state.jobs["a"])]
+    world.tell("a", num=4)
+    told.append(world.knowledge.can_share(world.state.jobs["a"]))
+    assert told == [False, True]
+
+
+def test_a_pair_that_fails_again_stays_apart_longer_also_after_a_restart_of_the_controller() -> None:
+    pairs = Pairs()
+    now_s = reports(pairs, 2.0, 0.0)
+    assert pairs.apart(now_s) == {frozenset("ab")}
+    again_s = now_s + APART_S + 1.0
+    assert pairs.apart(again_s) == frozenset()
+    pairs.over([])
+    now_s = reports(pairs, 2.0, again_s, attempt=2, num=16)
+    knowledge = Knowledge(Cluster.uniform(1, 2), restart_prior_s=1.0)
+    knowledge.pairs = pairs
+    saved = json.loads(json.dumps(knowledge.document()))
+    later = Knowledge(Cluster.uniform(1, 2), restart_prior_s=1.0)
+    later.restore(saved, ["a", "b"])
+    assert later.pairs.apart(now_s + 1.5 * APART_S) == {frozenset("ab")}
+    later.pairs.forget("a")
+    assert later.pairs.apart(now_s) == frozenset()
+
+
+def test_a_policy_that_never_pairs_says_nothing_about_sharing() -> None:
+    world = SharingWorld(policy="fifo")
+    world.three_jobs()
+    world.decide()
+    assert world.pairs() == set()
+    assert "shares" not in world.why("c")
+
+
+def test_sharing_is_off_by_itself_for_who_embeds_a_controller() -> None:
+    assert not SchedulingOptions().crossover

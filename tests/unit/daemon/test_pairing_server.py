@@ -1,0 +1,125 @@
+"""The controller and the lease server: there when it is needed, told who leads, gone when it should be."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from weft.control.job_table import JobTable
+from weft.control.state import Job, JobState, State
+from weft.core import worker_environment as names
+from weft.core.cluster import Cluster
+from weft.core.job import JobSpec
+from weft.crossover.client import LeaseGate
+from weft.crossover.launch import SOCKET_NAME, status, stop_server
+from weft.crossover.messages import Join
+from weft.crossover.phases import Role
+from weft.daemon.sharing import Sharing, roles_held, roles_of
+from weft.errors import LeaseError
+
+LIMIT_S = 20.0
+
+
+def job(name: str, partner: str | None = None, *, fills: bool = False, may_share: bool = True) -> Job:
+    spec = JobSpec(name, 0.0, may_share=may_share)
+    return Job(spec, state=JobState.RUNNING, attempt=1, devices=(1,), wanted=(1,), partner=partner, fills=fills)
+
+
+def state(*jobs: Job) -> State:
+    return State(Cluster.uniform(1, 2), JobTable([replace(one, number=number) for number, one in enumerate(jobs)]))
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return tmp_path / "run"
+
+
+@pytest.fixture
+def sharing(folder: Path) -> Iterator[Sharing]:
+    made = Sharing(folder, enabled=True)
+    yield made
+    made.close(stop=True)
+    assert not (folder / SOCKET_NAME).exists(), "a lease server was left behind"
+
+
+def until_roles(path: Path, wanted: dict[str, Role]) -> None:
+    """The server tells nobody of changes: it is asked again and again."""
+    pause = threading.Event()
+    for _ in range(int(LIMIT_S / 0.05)):
+        try:
+            if roles_held(status(path)) == wanted:
+                return
+        except LeaseError:
+            pass  # not there yet, or not again
+        pause.wait(0.05)
+    raise AssertionError(f"never came: {wanted}, the server has {roles_held(status(path))}")
+
+
+def test_without_a_pair_no_server_is_started(sharing: Sharing, folder: Path) -> None:
+    sharing.follow(state(job("a"), job("b")))
+    assert sharing.environment(job("a"), (1,))[names.LEASE] == str(folder / SOCKET_NAME)
+    assert not folder.exists()
+
+
+def test_workers_are_told_the_server_and_a_device_each(sharing: Sharing) -> None:
+    told = sharing.environment(job("a", "b", fills=True), (4, 5))
+    assert told[names.LEASE_DEVICE] == "4,5"
+    assert told[names.LEASE_ROLE] == "filler"
+
+
+def test_job_that_may_not_share_and_controller_that_does_not_share_tell_workers_nothing(
+    sharing: Sharing, folder: Path
+) -> None:
+    assert sharing.environment(job("a", may_share=False), (1,)) == {}
+    off = Sharing(folder, enabled=False)
+    off.follow(state(job("a", "b"), job("b", "a")))
+    assert off.environment(job("a"), (1,)) == {}
+    off.close(stop=True)
+    assert not folder.exists()
+
+
+def test_roles_reach_workers_that_come_later_change_and_outlive_the_server(sharing: Sharing, folder: Path) -> None:
+    pair = state(job("a", "b"), job("b", "a", fills=True))
+    assert roles_of(pair) == {"a": Role.PRIMARY, "b": Role.FILLER}
+    path = folder / SOCKET_NAME
+    sharing.follow(pair)
+    until_roles(path, {})
+    gates = [LeaseGate(str(path), Join(name, "1")) for name in "ab"]
+    try:
+        until_roles(path, {"a": Role.PRIMARY, "b": Role.FILLER})
+        sharing.follow(state(job("a", "b"), job("b", "a")))
+        until_roles(path, {"a": Role.FAIR, "b": Role.FAIR})
+        sharing.follow(pair)
+        until_roles(path, {"a": Role.PRIMARY, "b": Role.FILLER})
+        os.kill(status(path)["pid"], signal.SIGKILL)
+        until_roles(path, {"a": Role.PRIMARY, "b": Role.FILLER})
+    finally:
+        for gate in gates:
+            gate.close()
+
+
+def test_a_controller_that_comes_back_finds_the_server_and_ends_it(sharing: Sharing, folder: Path) -> None:
+    path = folder / SOCKET_NAME
+    sharing.follow(state(job("a", "b"), job("b", "a")))
+    until_roles(path, {})
+    pid = status(path)["pid"]
+    sharing.close(stop=False)
+    assert status(path)["pid"] == pid
+    next_one = Sharing(folder, enabled=True)
+    next_one.follow(state(replace(job("a", "b"), attempt=2), job("b", "a")))
+    gate = LeaseGate(str(path), Join("a", "1", Role.FILLER))
+    try:
+        until_roles(path, {"a": Role.FAIR})
+        assert status(path)["pid"] == pid
+        assert not stop_server(path), "it was ended under a job that uses it"
+    finally:
+        gate.close()
+    until_roles(path, {})
+    next_one.close(stop=True)
+    assert not path.exists()
