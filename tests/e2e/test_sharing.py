@@ -33,6 +33,8 @@ with weft.session() as run:
     for (x,) in run.steps(data, epochs=10):
         if run.step >= int(sys.argv[1]):
             break
+        if run.step == 25:
+            print("measured", flush=True)
         model(x)
         time.sleep(0.03)
         with weft.crossover.waiting():
@@ -102,7 +104,10 @@ def processes_of(home: Path) -> list[str]:
 
 def test_three_jobs_on_two_devices_share_and_end_well_and_leave_nothing(cluster: Cluster) -> None:
     cluster.up()
-    ids = [cluster.submit(80), cluster.submit(60), cluster.submit(15)]
+    ids = [cluster.submit(90), cluster.submit(90)]
+    for job_id in ids:
+        assert b"measured" in next(cluster.client.logs(job_id, follow=True))
+    ids.append(cluster.submit(15))
     assert cluster.run("wait", *ids).returncode == 0
     told = {job_id: cluster.ok("explain", job_id) for job_id in ids}
     first, second, _ = ids
