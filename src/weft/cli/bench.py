@@ -26,9 +26,12 @@ def overlap(
     model: Annotated[
         list[str] | None, typer.Option(help="only rows of this model (transformer, resnet, mlp, timed); repeatable")
     ] = None,
+    ratio: Annotated[
+        list[float] | None, typer.Option(help="only rows at this network/compute ratio (0.3 to 2); repeatable")
+    ] = None,
 ) -> None:
     """Step times of DDP, FSDP2, DeAR and weft on a slow network (needs torch and root)."""
-    importlib.import_module("weft.cli.bench_overlap").overlap(quick, json_out, model)
+    importlib.import_module("weft.cli.bench_overlap").overlap(quick, json_out, model, ratio)
 
 
 @app.command()

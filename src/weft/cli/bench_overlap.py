@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shlex
 import sys
+from collections.abc import Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,9 @@ from weft.errors import MissingToolError, UsageError, WeftError
 COLUMNS = ("alone", "ddp", "ddp_best", "fsdp2", "dear", "weft", "weft_eager", "bound")
 
 
-def overlap(quick: bool = False, as_json: bool = False, models: list[str] | None = None) -> None:
+def overlap(
+    quick: bool = False, as_json: bool = False, models: list[str] | None = None, ratios: list[float] | None = None
+) -> None:
     """Time a training step with each contender at several network/compute ratios.
 
     Needs root and iproute2 for the network namespaces; nothing else should run on the machine meanwhile.
@@ -24,7 +27,9 @@ def overlap(quick: bool = False, as_json: bool = False, models: list[str] | None
     scenarios_module = load_benchmark("overlap_scenarios")
     scenarios = scenarios_module.quick_run() if quick else scenarios_module.full_run()
     if models:
-        scenarios = _only(scenarios, models)
+        scenarios = _only(scenarios, "model", models)
+    if ratios:
+        scenarios = _only(scenarios, "ratio", ratios)
     results = _run_with_progress(benchmark, scenarios)
     if results.rows:
         _draw(results)
@@ -39,12 +44,12 @@ def overlap(quick: bool = False, as_json: bool = False, models: list[str] | None
         )
 
 
-def _only(scenarios: list[Any], models: list[str]) -> list[Any]:
-    known = sorted({scenario.model for scenario in scenarios})
-    for name in models:
-        if name not in known:
-            raise UsageError(f"this run has no model {name!r}: expected one of {', '.join(known)}")
-    return [scenario for scenario in scenarios if scenario.model in models]
+def _only(scenarios: list[Any], what: str, wanted: Sequence[str | float]) -> list[Any]:
+    known = sorted({getattr(scenario, what) for scenario in scenarios})
+    for value in wanted:
+        if value not in known:
+            raise UsageError(f"this run has no {what} {value!r}: expected one of {', '.join(map(str, known))}")
+    return [scenario for scenario in scenarios if getattr(scenario, what) in wanted]
 
 
 def load_benchmark(name: str) -> Any:
