@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from textwrap import fill
 from typing import Any
 
 from benchmarks.overlap_rows import Row, speedup
@@ -61,7 +62,8 @@ def draw(rows: Sequence[Row], path: Path, caption: str) -> None:
         _growth(axes[0][-1], growth, hosts)
         _speedups(axes[1][-1], growth, hosts, "hosts")
     figure.suptitle("A step of data-parallel training on a shaped link", fontsize=13)
-    figure.supxlabel(caption, fontsize=7.5, color="#666666")
+    width = int(figure.get_figwidth() * 14)
+    figure.supxlabel(fill(caption, width), fontsize=7.5, color="#666666")
     aside = path.with_suffix(".part.png")
     figure.savefig(aside, dpi=140)
     pyplot.close(figure)
