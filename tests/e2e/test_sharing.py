@@ -110,10 +110,12 @@ def test_three_jobs_on_two_devices_share_and_end_well_and_leave_nothing(cluster:
     ids.append(cluster.submit(15))
     assert cluster.run("wait", *ids).returncode == 0
     told = {job_id: cluster.ok("explain", job_id) for job_id in ids}
-    first, second, _ = ids
-    assert f"taking turns with {second}" in told[first] or f"{second} running in its gaps" in told[first], told[first]
-    assert first in told[second]
-    assert "times the work of one after the other is expected" in told[second]
+    # Which two share, and whether they take turns, depends on what was measured; both are told the same.
+    paired = [job_id for job_id in ids if "times the work of one after the other is expected" in told[job_id]]
+    assert len(paired) >= 2, told
+    for job_id in paired:
+        assert any(words in told[job_id] for words in ("taking turns with", "running in")), told[job_id]
+        assert any(other in told[job_id] for other in paired if other != job_id), told[job_id]
     assert (cluster.home.sockets / LOG_NAME).exists()
     assert any("weft.crossover.server" in words for words in processes_of(cluster.home.root))
     cluster.ok("down", "--jobs")

@@ -186,6 +186,12 @@ class Knowledge:
     def start_ordered(self, job_id: str, now_s: float) -> None:
         self.of(job_id).pending.start_s = now_s
 
+    def started(self, job_id: str, now_s: float) -> None:
+        """The workers are there.  A first start may have waited for the engine to warm up, which a restart does not."""
+        known = self.of(job_id)
+        if known.pending.start_s is not None and known.restart is None:
+            known.pending.start_s = now_s
+
     def _started_again(self, known: JobKnowledge, now_s: float) -> None:
         if known.pending.start_s is None:
             return

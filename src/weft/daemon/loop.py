@@ -30,7 +30,7 @@ from weft.control.reducer import reduce
 from weft.control.state import State
 from weft.core.actions import Action, Decide, StartWorkers, StopWorkers
 from weft.core.engine import Engine
-from weft.core.events import DevicesAssigned, Event, Fate, ProgressReported, WorkersExited
+from weft.core.events import DevicesAssigned, Event, Fate, ProgressReported, WorkersExited, WorkersStarted
 from weft.core.worker_environment import STOPPED_EXIT_CODE
 from weft.daemon import recovery
 from weft.daemon.channel import JobChannel
@@ -298,6 +298,8 @@ class Loop:
         for event in events:
             if isinstance(event, WorkersExited):
                 self._attempt_over(event)
+            elif isinstance(event, WorkersStarted):
+                self._knowledge.started(event.job_id, event.at_s)
         if any(not isinstance(event, ProgressReported) for event in events):
             with self.changed:
                 self.changed.notify_all()

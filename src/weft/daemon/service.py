@@ -33,7 +33,7 @@ from weft.daemon.scheduling import Scheduler, SchedulingOptions
 from weft.errors import UsageError
 from weft.store import Journal
 
-RESTART_PRIOR_S = 10.0
+RESTART_PRIOR_S = 1.0
 """What a restart is thought to cost before any was seen; the warm pool makes them short."""
 
 Result = TypeVar("Result")

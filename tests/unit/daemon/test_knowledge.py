@@ -117,6 +117,20 @@ def test_restart_cost_is_learned_from_stop_to_first_step(knowledge: Knowledge) -
     assert knowledge.of("a").restart.seen_s == (6.0,)  # type: ignore[union-attr]
 
 
+def test_first_start_that_waited_for_the_engine_does_not_count_as_the_cost_of_a_restart(knowledge: Knowledge) -> None:
+    knowledge.start_ordered("a", 0.0)
+    knowledge.started("a", 8.0)
+    knowledge.reported(running(), report(running(), 1, 0.1), 8.5)
+    assert knowledge.restart_s("a") == 0.5
+    knowledge.stop_ordered("a", 100.0)
+    knowledge.stopped("a", 1, 100.5, saved=True)
+    knowledge.start_ordered("a", 101.0)
+    knowledge.started("a", 102.0)  # from now on every part of it counts
+    again = running(attempt=2)
+    knowledge.reported(again, report(again, 2, 0.1), 102.5)
+    assert knowledge.of("a").restart.seen_s == (2.0,)  # type: ignore[union-attr]
+
+
 def test_declared_steps_come_before_every_guess(knowledge: Knowledge) -> None:
     job = running(total_steps=100)
     measure(knowledge, job, 0.1, num=30)
