@@ -66,7 +66,7 @@ def measure_speed() -> Speed:
     step_s: dict[int, float] = {}
     starts: list[float] = []
     with throw_away_controller("fifo", num_devices=NUM_DEVICES) as client:
-        _run(client, [QueuedJob("warm-up", 0.0, SHORT_STEPS)], 1)
+        _warm_up(client)
         for workers in (1, 2):
             num_at_once = NUM_DEVICES // workers
             took: dict[int, float] = {}
@@ -77,11 +77,13 @@ def measure_speed() -> Speed:
     return Speed(step_s, mean(starts))
 
 
+def _warm_up(client: Client) -> None:
+    """The pool of processes is ready after the first job, as on any cluster that has been up for a minute."""
+    _run(client, [QueuedJob("warm-up", 0.0, SHORT_STEPS)], 1)
+
+
 def _run(client: Client, queue: Sequence[QueuedJob], workers: int) -> float:
-    before = {row["id"] for row in client.jobs()}
-    play(client, queue, min_workers=workers, max_workers=workers)
-    rows = [row for row in client.jobs() if row["id"] not in before]
-    return mean((row["finished_s"] or 0.0) - row["submitted_s"] for row in rows)
+    return play(client, queue, min_workers=workers, max_workers=workers).mean_s
 
 
 def predicted(way: Way, speed: Speed, arrivals: Mapping[str, float]) -> dict[str, float]:
@@ -115,6 +117,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     for number in range(options.rounds):
         for way in (*WAYS[number % len(WAYS) :], *WAYS[: number % len(WAYS)]):
             with throw_away_controller(way.policy, num_devices=NUM_DEVICES, hold_s=HOLD_S) as client:
+                _warm_up(client)
                 played = play(client, QUEUE, min_workers=way.min_workers, max_workers=way.max_workers)
             rounds[way.name].append(played)
             say(f"round {number + 1} of {options.rounds}, {way.name}: mean {played.mean_s:.1f} s")

@@ -88,6 +88,19 @@ def test_journal_held_by_somebody_else_is_named(begin: Begin, tmp_path: Path) ->
     begin().ready().leave()
 
 
+def test_nobody_can_lock_the_journal_of_a_controller_that_runs(controller: DrivenController, tmp_path: Path) -> None:
+    first = controller.submit(10)
+    with sqlite3.connect(tmp_path / "home" / "journal.sqlite", timeout=0.1) as intruder:
+        with pytest.raises(sqlite3.OperationalError, match="locked"):
+            intruder.execute("BEGIN EXCLUSIVE")
+        second = controller.submit(10)
+    intruder.close()
+    done = controller.ask("wait", job_ids=[first, second], timeout_s=LIMIT_S)
+    assert done == {first: "COMPLETED", second: "COMPLETED"}
+    controller.leave()
+    check_diary(tmp_path)
+
+
 def test_damaged_journal_is_left_alone_and_workers_go_on(
     begin: Begin, controller: DrivenController, tmp_path: Path
 ) -> None:

@@ -95,7 +95,7 @@ def play(
         while waiting and waiting[0].arrives_s <= now_s:
             job = waiting.pop(0)
             ids.append(client.submit(job.submission(os.getcwd(), min_workers=min_workers, max_workers=max_workers)))
-        rows = client.job_details()
+        rows = [row for row in client.job_details() if row["id"] in ids]
         on_look(now_s, rows)
         if not waiting and all(row["state"] in FINAL_STATES for row in rows):
             break

@@ -31,8 +31,11 @@ logger = logging.getLogger("weft.overlap")
 
 _FIRST_TRIAL_STEP = 5
 _STEPS_PER_TRIAL = 3
-_MAX_TRIALS = 9
+_MAX_TRIALS = 18
 _PATIENCE = 3
+# Half of the trials decide between the best few: steps of one plan differ by more than good plans do.
+_NUM_FINALISTS = 3
+_NUM_FINAL_ROUNDS = 3
 _MAX_CUTS = 4096
 
 Cuts = tuple[int, ...]
@@ -102,7 +105,12 @@ class Tuner:
         self.profile = self._make_profile(list(self._schedule.clock.steps)[-(_FIRST_TRIAL_STEP - 1) :])
         if self._schedule.transport.rank == 0:
             # Only here: it loads numpy, scipy and the optimiser, which nobody else in this process needs.
-            self._search = Search(max_trials=_MAX_TRIALS, patience=_PATIENCE)
+            self._search = Search(
+                max_trials=_MAX_TRIALS,
+                patience=_PATIENCE,
+                num_finalists=_NUM_FINALISTS,
+                num_final_rounds=_NUM_FINAL_ROUNDS,
+            )
         self._next_trial()
 
     def _end_trial(self) -> None:

@@ -12,13 +12,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from statistics import fmean
+from statistics import median
 
 from weft.errors import UsageError
 from weft.perf.gaussian import Point, Proposals
-
-# Trials kept back for measuring the winner and the starting point once more.
-NUM_CONFIRMATIONS = 2
 
 
 class Search:
@@ -26,9 +23,10 @@ class Search:
 
     Zero (the model's plan) is measured first, then points halfway out along each axis, then what Bayesian
     optimisation proposes (weft.perf.gaussian).  After ``patience``
-    proposals without a gain of ``min_gain`` the winner and zero are measured once more, since the best of
-    many noisy values is a lucky one.  Then ``finished`` is true, and ``ask`` and ``best`` name the point
-    to stay with.  Equal measurements lead to equal questions on every run.
+    proposals without a gain of ``min_gain`` the best ``num_finalists`` points, zero always among them, are
+    measured ``num_final_rounds`` times more, in turn, since the best of many noisy values is a lucky one.  Then
+    ``finished`` is true, and ``ask`` and ``best`` name the point to stay with.  Equal measurements lead to equal
+    questions on every run.
     """
 
     def __init__(
@@ -38,6 +36,8 @@ class Search:
         max_trials: int = 20,
         patience: int = 7,
         min_gain: float = 0.005,
+        num_finalists: int = 2,
+        num_final_rounds: int = 1,
     ) -> None:
         if not bounds or any(not low <= 0 <= high or low == high for low, high in bounds):
             raise UsageError(f"the search bounds {tuple(bounds)} do not hold 0: expected low <= 0 <= high")
@@ -45,6 +45,7 @@ class Search:
             raise UsageError(f"a search of {max_trials} trials: expected 1 or more")
         self.origin: Point = (0.0,) * len(bounds)
         self.max_trials, self.patience, self.min_gain = max_trials, patience, min_gain
+        self.num_finalists, self.num_final_rounds = num_finalists, num_final_rounds
         self.num_trials = 0
         self._measured: dict[Point, list[float]] = {}
         self._proposals = Proposals(bounds)
@@ -80,30 +81,35 @@ class Search:
         if self.finished:
             return
         point = tuple(float(value) for value in x)
-        best_s = min(map(fmean, self._measured.values()), default=math.inf)
+        best_s = min(map(median, self._measured.values()), default=math.inf)
         self._measured.setdefault(point, []).append(seconds)
         self._proposals.observe(point, seconds)
         self.num_trials += 1
         self._asked = None
         if self._confirming is not None:
-            self._confirming = [other for other in self._confirming if other != point]
+            if point in self._confirming:
+                self._confirming.remove(point)
             return
         self._since_gain = 0 if seconds < best_s * (1 - self.min_gain) else self._since_gain + 1
         proposed = self.num_trials - len(self._opening)
         stalled = self._since_gain >= self.patience and proposed >= self.patience
-        if stalled or self.num_trials >= self.max_trials - NUM_CONFIRMATIONS:
-            ranked = sorted(self._measured, key=lambda other: fmean(self._measured[other]))
-            rivals = [ranked[0], self.origin] if ranked[0] != self.origin else ranked[:2]
-            self._confirming = [rival for rival in rivals if rival in self._measured]
+        if stalled or self.num_trials >= self.max_trials - self.num_finalists * self.num_final_rounds:
+            self._confirming = self._finalists() * self.num_final_rounds
+
+    def _finalists(self) -> list[Point]:
+        others = [point for point in self._measured if point != self.origin]
+        others.sort(key=lambda point: median(self._measured[point]))
+        finalists = [*others[: self.num_finalists - 1], self.origin]
+        return finalists if self.origin in self._measured else finalists[:-1]
 
     def best(self) -> Point:
-        """The point with the shortest mean time among those measured most often; zero before any."""
+        """The point with the shortest median time among those measured most often; zero before any."""
         if not self._measured:
             return self.origin
         most = max(map(len, self._measured.values()))
         often = [point for point, times in self._measured.items() if len(times) == most]
-        return min(often, key=lambda point: fmean(self._measured[point]))
+        return min(often, key=lambda point: median(self._measured[point]))
 
     def best_s(self) -> float:
-        """The mean time measured at ``best()``; infinite before any."""
-        return fmean(self._measured.get(self.best(), [math.inf]))
+        """The median time measured at ``best()``; infinite before any."""
+        return median(self._measured.get(self.best(), [math.inf]))

@@ -41,6 +41,8 @@ class StepReport:
     """Most this worker has had in memory so far."""
     takes_turns: bool = False
     """Whether it could share its device: it computes behind a gate, which also saw its waits for the network."""
+    can_resume: bool = True
+    """Whether a stop would lose nothing: it has said what is to be saved."""
 
     def message(self) -> dict[str, Any]:
         return {"kind": "step", **asdict(self)}

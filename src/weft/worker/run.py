@@ -382,6 +382,7 @@ class Session:
             metrics=metrics,
             memory_bytes=peak_memory_bytes(),
             takes_turns=TURNS.sharing,
+            can_resume=self._registered is not None,
         )
         send_report(self._channel, report)
         if self._bar is not None:
