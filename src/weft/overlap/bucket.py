@@ -6,6 +6,7 @@ import enum
 
 import torch
 
+from weft.overlap.arena import Arena
 from weft.overlap.layout import BucketPlan, Piece
 from weft.overlap.transport.base import Exchange
 
@@ -21,6 +22,17 @@ class Phase(enum.Enum):
     GATHERING = "gathering"  # our shard is on its way, the others' may be half here: not to be read
 
 
+def row_length(plan: BucketPlan) -> int:
+    """Elements that go to one worker: its shard, who used which parameter, a vote and the stamp."""
+    return plan.shard + len(plan.parameters) + 2
+
+
+def buffer_lengths(plan: BucketPlan, num_workers: int, needs_stage: bool) -> list[int]:
+    """What a bucket takes out of the arena."""
+    row = row_length(plan)
+    return [num_workers * row, *([row] * (num_workers - 1) if needs_stage else [])]
+
+
 class Bucket:
     """The runtime of a :class:`~weft.overlap.layout.BucketPlan` on this worker."""
 
@@ -32,6 +44,7 @@ class Bucket:
         num_workers: int,
         comm_dtype: torch.dtype,
         needs_stage: bool,
+        arena: Arena,
     ) -> None:
         self.plan = plan
         self.phase = Phase.IDLE
@@ -39,15 +52,17 @@ class Bucket:
         self.arrived: set[int] = set()
         self.carry: torch.Tensor | None = None
         self.shard = plan.shard
-        row = plan.shard + len(plan.parameters) + 2
-        # Not zeroed: every element that counts is written before it is sent, and memory nobody touches costs nothing.
-        send = torch.empty(num_workers, row, dtype=comm_dtype, device=flat.device)
-        stage = [send[w] if w == rank else send.new_empty(row) for w in range(num_workers)]
+        row, kind = row_length(plan), (comm_dtype, flat.device)
+        # Not zeroed: every element that counts is written before it is sent.
+        send = arena.take(kind, num_workers * row).view(num_workers, row)
+        stage = []
+        if needs_stage:
+            stage = [send[w] if w == rank else arena.take(kind, row) for w in range(num_workers)]
         self.exchange = Exchange(
             index=plan.index,
             shard=plan.shard,
             send=send,
-            stage=stage if needs_stage else [],
+            stage=stage,
             region=flat[plan.start : plan.stop],
             reduce_works=[],
             send_works=[],

@@ -22,7 +22,16 @@ from weft.overlap.flat import FlatMemory
 from weft.overlap.report import Report, make_report
 from weft.overlap.rounds import Rounds
 from weft.overlap.sharded import ShardedSchedule
-from weft.overlap.state import StateRun, export_runs, full_state, import_runs, overlapping, runs_of_full_state
+from weft.overlap.state import (
+    StateRun,
+    add_runs,
+    export_runs,
+    full_state,
+    import_runs,
+    overlapping,
+    portions,
+    runs_of_full_state,
+)
 from weft.overlap.state_service import StateService
 from weft.overlap.tuning import Tuner
 
@@ -218,13 +227,21 @@ class Overlap:
                 schedule.memory = FlatMemory(schedule.parameters, order, schedule.transport.num_workers)
             schedule.lay_out(schedule.memory, cuts)
             if isinstance(schedule, ShardedSchedule):
-                if self._service:
-                    pieces = [
-                        [p for b in schedule.buckets for p in b.plan.owned_by(w)]
-                        for w in range(schedule.transport.num_workers)
-                    ]
-                    runs = self._service.exchange([overlapping(runs, wanted) for wanted in pieces])
-                import_runs(schedule.updates, runs)
+                self._move_state(schedule, runs)
+
+    def _move_state(self, schedule: ShardedSchedule, runs: list[StateRun]) -> None:
+        """A portion at a time, each forgotten where it was before the next one moves: state is never there twice."""
+        held: dict[int, list[StateRun]] = {}
+        while runs:
+            run = runs.pop()
+            held.setdefault(run.parameter, []).append(run)
+        num_workers = schedule.transport.num_workers
+        wanted = [[p for b in schedule.buckets for p in b.plan.owned_by(w)] for w in range(num_workers)]
+        for portion in portions(schedule.parameters):
+            moving = [run for number in portion for run in held.pop(number, ())]
+            if self._service:
+                moving = self._service.exchange([overlapping(moving, pieces) for pieces in wanted])
+            add_runs(schedule.updates, moving)
 
     def _changing(self, step_done: bool = False) -> Any:
         return self._service.changing(step_done) if self._service else nullcontext()

@@ -15,7 +15,8 @@ import torch
 
 from weft.core.turns import TURNS
 from weft.errors import OverlapError
-from weft.overlap.bucket import Bucket, Phase
+from weft.overlap.arena import Arena, Kind
+from weft.overlap.bucket import Bucket, Phase, buffer_lengths
 from weft.overlap.flat import FlatMemory, flat_view
 from weft.overlap.layout import make_buckets
 from weft.overlap.timing import StepClock
@@ -54,6 +55,7 @@ class Rounds(ABC):
         self.cuts: tuple[tuple[int, ...], ...] = ()
         self.buckets: list[Bucket] = []
         self._comm_dtype = comm_dtype
+        self._arena = Arena()
         self._buckets_of: list[list[Bucket]] = []
         self._round = 0
         self._open = False
@@ -72,14 +74,22 @@ class Rounds(ABC):
         ready = {number: k for k, number in enumerate(memory.order)}
         plans = make_buckets(memory.lanes, self.cuts, self.transport.num_workers, ready)
         buffers = self._exchange_buffers()
+        dtypes = [self._comm_dtype or buffer.dtype for buffer in buffers]
+        num_workers, needs_stage = self.transport.num_workers, self.transport.needs_stage
+        sizes: dict[Kind, list[int]] = {}
+        for plan in plans:
+            kind = (dtypes[plan.lane], buffers[plan.lane].device)
+            sizes.setdefault(kind, []).extend(buffer_lengths(plan, num_workers, needs_stage))
+        self._arena.clear(sizes)
         self.buckets = [
             Bucket(
                 plan,
                 buffers[plan.lane],
                 self.transport.rank,
-                self.transport.num_workers,
-                self._comm_dtype or buffers[plan.lane].dtype,
-                self.transport.needs_stage,
+                num_workers,
+                dtypes[plan.lane],
+                needs_stage,
+                self._arena,
             )
             for plan in plans
         ]
@@ -89,7 +99,7 @@ class Rounds(ABC):
                 self._buckets_of[number].append(bucket)
 
     def forget_plan(self) -> None:
-        """Let go of the buckets' memory; another plan follows."""
+        """Let go of the buckets; another plan follows in their memory."""
         self.buckets = []
         self._buckets_of = []
 

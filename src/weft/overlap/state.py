@@ -20,6 +20,7 @@ from weft.overlap.update import ShardUpdate
 # Kept once per parameter even where the parameter itself is a scalar.
 _SCALAR_KEYS = frozenset({"step", "eta", "mu", "mu_product"})
 _WHOLE = -1
+_PORTION_BYTES = 16 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,8 +51,17 @@ def export_runs(updates: Iterable[ShardUpdate]) -> list[StateRun]:
     return runs
 
 
-def import_runs(updates: Iterable[ShardUpdate], runs: Iterable[StateRun]) -> None:
+def import_runs(updates: Sequence[ShardUpdate], runs: Iterable[StateRun]) -> None:
     """Replace the own slices' state by runs that cover them; parameters without runs have none afterwards."""
+    for update in updates:
+        if update.optimizer is not None:
+            for _, slice_ in update.slices:
+                update.optimizer.state.pop(slice_, None)
+    add_runs(updates, runs)
+
+
+def add_runs(updates: Iterable[ShardUpdate], runs: Iterable[StateRun]) -> None:
+    """State for the own slices of the parameters that ``runs`` are about; the others keep what they have."""
     by_parameter: dict[int, list[StateRun]] = {}
     for run in runs:
         by_parameter.setdefault(run.parameter, []).append(run)
@@ -65,9 +75,24 @@ def import_runs(updates: Iterable[ShardUpdate], runs: Iterable[StateRun]) -> Non
                     state[run.key] = run.values.detach().clone()
                 else:
                     _copy_overlap(state, piece, slice_, run)
-            update.optimizer.state.pop(slice_, None)
             if state:
                 update.optimizer.state[slice_] = state
+
+
+def portions(parameters: Sequence[torch.Tensor]) -> list[range]:
+    """Neighbouring parameters, so many that their state may well be in memory twice for a moment.
+
+    >>> portions([torch.empty(3_000_000), torch.empty(2_000_000), torch.empty(10)])
+    [range(0, 1), range(1, 3)]
+    """
+    found, start, num_bytes = [], 0, 0
+    for number, parameter in enumerate(parameters):
+        size = parameter.numel() * parameter.element_size()
+        if number > start and num_bytes + size > _PORTION_BYTES:
+            found.append(range(start, number))
+            start, num_bytes = number, 0
+        num_bytes += size
+    return [*found, range(start, len(parameters))]
 
 
 def runs_of_full_state(

@@ -11,7 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from weft.overlap.bucket import Bucket
+from weft.overlap.arena import Arena
+from weft.overlap.bucket import Bucket, buffer_lengths
 from weft.overlap.flat import FlatMemory
 from weft.overlap.layout import make_buckets, snap
 from weft.overlap.state import (
@@ -40,7 +41,9 @@ class Worker:
         memory = FlatMemory(self.parameters, range(len(SHAPES))[::-1], num_workers)
         ready = {number: k for k, number in enumerate(memory.order)}
         plans = make_buckets(memory.lanes, [snap(wishes, memory.lanes[0], num_workers)], num_workers, ready)
-        buckets = [Bucket(plan, memory.buffers[0], rank, num_workers, torch.float32, False) for plan in plans]
+        arena, kind = Arena(), (torch.float32, memory.buffers[0].device)
+        arena.clear({kind: [length for plan in plans for length in buffer_lengths(plan, num_workers, False)]})
+        buckets = [Bucket(plan, memory.buffers[0], rank, num_workers, torch.float32, False, arena) for plan in plans]
         self.updates = [ShardUpdate(bucket, self.optimizer, [0] * len(SHAPES)) for bucket in buckets]
         self.pieces = [piece for bucket in buckets for piece in bucket.own]
 

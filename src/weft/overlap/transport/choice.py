@@ -9,13 +9,17 @@ from weft.errors import OverlapError
 from weft.overlap.transport.base import Transport
 from weft.overlap.transport.gloo import GlooTransport
 from weft.overlap.transport.nccl import NcclTransport
+from weft.overlap.transport.network_threads import let_computing_finish_first, network_threads
 
 
 def transport_for(group: dist.ProcessGroup, device: torch.device) -> Transport:
     """A carrier on groups of its own, with the same workers as ``group``.  Collective."""
     ranks = dist.get_process_group_ranks(group)
     if device.type == "cpu":
-        return GlooTransport(dist.new_group(ranks, backend="gloo"))
+        before = network_threads()
+        group = dist.new_group(ranks, backend="gloo")
+        let_computing_finish_first(network_threads() - before)
+        return GlooTransport(group)
     if device.type == "cuda" and dist.is_nccl_available():
         return NcclTransport(dist.new_group(ranks, backend="nccl"), dist.new_group(ranks, backend="nccl"))
     raise OverlapError(
