@@ -18,7 +18,7 @@ from pathlib import Path
 from statistics import mean, median
 from typing import Any
 
-from weft.cli.bench_record import keep_record, record_folder
+from weft.cli.bench_record import keep_record, markdown_table, record_folder
 from weft.client import Client
 from weft.core.cluster import Cluster
 from weft.core.job import JobSpec
@@ -179,9 +179,7 @@ def tables(document: Mapping[str, Any]) -> str:
     for key in ("summary", "rows"):
         rows: list[dict[str, Any]] = document[key]
         heads = list(rows[0])
-        parts += ["| " + " | ".join(heads) + " |", "|" + "---|" * len(heads)]
-        parts += ["| " + " | ".join(str(row[head]) for head in heads) + " |" for row in rows]
-        parts.append("")
+        parts += [*markdown_table(heads, [[row[head] for head in heads] for row in rows]), ""]
     return "\n".join(parts)
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from benchmarks.crossover_rows import Row, ratio
 from benchmarks.crossover_scenarios import Scenario
 from benchmarks.overlap_results import machine
+from weft.cli.bench_record import markdown_table
 from weft.errors import InputError
 
 TIMES = ("alone", "serial", "in_phase", "random_phase", "crossover", "bound")
@@ -97,7 +98,7 @@ def time_table(rows: Sequence[Row]) -> list[str]:
         [*_name(row), *(f"{row[f'{name}_ms']:.0f}" for name in TIMES), "yes" if row["loss_equal"] else "NO"]
         for row in rows
     ]
-    return _grid(heads, body)
+    return markdown_table(heads, body)
 
 
 def ratio_table(rows: Sequence[Row]) -> list[str]:
@@ -111,7 +112,7 @@ def ratio_table(rows: Sequence[Row]) -> list[str]:
         cells += [f"{100 * row['lone_overhead']:+.1f} %", _times(row["predicted_gain"])]
         cells += ["refuses" if row["refused"] else "pairs"]
         body.append(cells)
-    return _grid(heads, body)
+    return markdown_table(heads, body)
 
 
 def filler_table(rows: Sequence[Row]) -> list[str]:
@@ -126,16 +127,11 @@ def filler_table(rows: Sequence[Row]) -> list[str]:
         ]
         for row in rows
     ]
-    return _grid(heads, body)
+    return markdown_table(heads, body)
 
 
 def _name(row: Row) -> list[str]:
     return [str(row["pair"]), str(row["job"]), f"{row['network_over_compute']:.2f}"]
-
-
-def _grid(heads: Sequence[str], body: Sequence[Sequence[str]]) -> list[str]:
-    lines = ["| " + " | ".join(heads) + " |", "|" + "---|" * len(heads)]
-    return lines + ["| " + " | ".join(cells) + " |" for cells in body]
 
 
 def _times(value: float | None) -> str:

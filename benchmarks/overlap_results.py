@@ -12,6 +12,7 @@ from pathlib import Path
 
 from benchmarks.overlap_rows import Row, speedup
 from benchmarks.overlap_scenarios import SWEEP_CONTENDERS
+from weft.cli.bench_record import markdown_table
 
 COLUMNS = (
     *(
@@ -111,7 +112,7 @@ def _table(rows: Sequence[Row], columns: Sequence[str]) -> list[str]:
         *(column.removesuffix("_ms").replace("_", " ") for column in columns),
     ]
     body = [[*_name(row), *(_number(row.get(column), 0) for column in columns)] for row in rows]
-    return _grid(heads, body)
+    return markdown_table(heads, body)
 
 
 def _ratio_table(rows: Sequence[Row]) -> list[str]:
@@ -128,7 +129,7 @@ def _ratio_table(rows: Sequence[Row]) -> list[str]:
         ]
         cells += [{True: "yes", False: "no", None: "-"}[row.get("loss_equal")]]
         body.append(cells)
-    return _grid(heads, body)
+    return markdown_table(heads, body)
 
 
 def _byte_table(rows: Sequence[Row]) -> list[str]:
@@ -140,17 +141,12 @@ def _byte_table(rows: Sequence[Row]) -> list[str]:
         for key in ("wire_bytes_per_step", "state_bytes", "peak_bytes"):
             cells += [_megabytes(row.get(key, {}).get(name)) for name in ("ddp", "weft")]
         body.append(cells)
-    return _grid(heads, body)
+    return markdown_table(heads, body)
 
 
 def _name(row: Row) -> list[str]:
     label = f"{row['model']} (emulated compute)" if row["emulated_compute"] else str(row["model"])
     return [label, str(row["hosts"]), f"{row['network_over_compute']:.2f}"]
-
-
-def _grid(heads: Sequence[str], body: Sequence[Sequence[str]]) -> list[str]:
-    lines = ["| " + " | ".join(heads) + " |", "|" + "---|" * len(heads)]
-    return lines + ["| " + " | ".join(cells) + " |" for cells in body]
 
 
 def _number(value: float | None, num_digits: int) -> str:

@@ -201,8 +201,6 @@ def test_the_end_of_one_job_is_not_the_end_of_another(bench: Bench, job_id: str)
 
 
 def test_a_job_nobody_knows_is_no_trouble(bench: Bench) -> None:
-    if bench.is_simulated:
-        pytest.skip("a simulation knows all its jobs")
     before = list(bench.engine.known())
     for call in (bench.engine.stop, bench.engine.kill, bench.engine.forget):
         call("nobody", 1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+import signal
 import socket
 import threading
 import time
@@ -125,3 +126,21 @@ def test_the_order_is_told_to_nobody_without_the_key(tmp_path: Path) -> None:
                 assert connection.recv(10).startswith(b'{"turns"') is is_let_in
         for gate in gates:
             gate.close()
+
+
+def test_a_host_that_leaves_with_the_last_job_does_not_end_the_server(tmp_path: Path) -> None:
+    """Both are seen in one turn: the end of the group closes the connection that is still to be heard."""
+    address, key = free_address(), secrets.token_hex(8)
+    with lease_server(tmp_path / "0") as lead:
+        gate = LeaseGate(str(lead.path), Join("a", "0", is_first=True, lead=address, key=key))
+        gate.acquire()
+        host, port = address.split(":")
+        follower = socket.create_connection((host, int(port)), timeout=30)
+        follower.send(key.encode() + b"\n")
+        assert lead.jobs() == {"a"}  # asked after it: by now the server knows the follower
+        lead.process.send_signal(signal.SIGSTOP)
+        gate.close()
+        follower.close()
+        lead.process.send_signal(signal.SIGCONT)
+        wait_until(lambda: lead.status() is not None and not lead.jobs())
+        assert lead.process.poll() is None

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from weft.cli import render
-from weft.cli.bench_record import keep_record, record_folder
+from weft.cli.bench_record import keep_record, markdown_table, record_folder
 from weft.cli.render import Column, duration, number
 from weft.cli.sim_table import COLUMNS
 from weft.sim.studies.comparison import Comparison, compare, find_data
@@ -75,12 +75,9 @@ def _text_tables(comparison: Comparison) -> str:
     """The same tables in Markdown, for people who read the results in the repository."""
     parts = []
     for title, rows, columns in _tables(comparison):
-        parts += [f"## {title}", ""]
-        parts.append("| " + " | ".join(column.heading for column in columns) + " |")
-        parts.append("|" + "---|" * len(columns))
+        body = []
         for row in rows:
             cells = (row.get(column.field) for column in columns)
-            written = ("-" if v is None else c.write(v) for c, v in zip(columns, cells, strict=True))
-            parts.append("| " + " | ".join(written) + " |")
-        parts.append("")
+            body.append(["-" if v is None else c.write(v) for c, v in zip(columns, cells, strict=True)])
+        parts += [f"## {title}", "", *markdown_table([column.heading for column in columns], body), ""]
     return "\n".join(parts)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import platform
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -46,6 +46,16 @@ def keep_record(folder: Path, name: str, command: str, document: Mapping[str, An
     _write(json_path, json.dumps({**about, **document}, indent=1, allow_nan=False) + "\n")
     _write(text_path, f"# {name}\n\n`{command}`, {date}, on {machine_text}\n\n{tables}")
     return json_path, text_path
+
+
+def markdown_table(heads: Sequence[str], body: Iterable[Sequence[object]]) -> list[str]:
+    """Lines of a table.
+
+    >>> markdown_table(["job", "s"], [["a", 1.5]])
+    ['| job | s |', '|---|---|', '| a | 1.5 |']
+    """
+    lines = ["| " + " | ".join(heads) + " |", "|" + "---|" * len(heads)]
+    return lines + ["| " + " | ".join(map(str, cells)) + " |" for cells in body]
 
 
 def _write(path: Path, text: str) -> None:

@@ -51,7 +51,9 @@ class Server:
         try:
             while not self._is_closing and not self._is_deserted():
                 for key, _ in self._selector.select(self._timeout_s()):
-                    key.data()
+                    # What came before it in the same turn may have closed it.
+                    if self._selector.get_map().get(key.fd) is key:
+                        key.data()
                 self._desk.tick()
         finally:
             self._close()

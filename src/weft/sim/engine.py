@@ -135,8 +135,8 @@ class SimulatedEngine:
         self.now_s = now_s
 
     def _end(self, job_id: str, attempt: int, fate: Fate) -> None:
-        run = self.runs[job_id]
-        if run.attempt != attempt or not run.devices:
+        run = self.runs.get(job_id)
+        if run is None or run.attempt != attempt or not run.devices:
             return
         self._count(run)
         partner = run.partner

@@ -1,0 +1,213 @@
+"""What the controller costs and how long it makes people wait, on a controller of its own.
+
+    python -m benchmarks.controller_costs [--out FOLDER]
+
+Everything is measured from outside, on processes like those a user starts; decisions are timed by the controller itself
+(`/metrics`), at the moment when one job more is handed in and cancelled beside five hundred that wait.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import psutil
+
+from weft.cli.bench_record import keep_record, markdown_table, record_folder
+from weft.client import Client
+from weft.core.events import CancelRequested, Event, JobSubmitted
+from weft.core.job import JobSpec, Launch
+from weft.core.submission import Submission
+from weft.daemon.home import Home
+from weft.demo.contest import throw_away_controller
+from weft.errors import NoControllerError
+from weft.store import Journal
+
+NUM_CLIENTS = 16
+NUM_DECIDED = 500
+NUM_SHOWN = 1_000
+NUM_RECOVERED = 10_000
+NUM_STILL_WAITING = 100
+IDLE_S = 20.0
+WEFT = (sys.executable, "-P", "-m", "weft")
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """One figure beside what we allow ourselves."""
+
+    name: str
+    value: float
+    unit: str
+    allowed: float
+    at_least: bool = False
+
+    @property
+    def row(self) -> dict[str, Any]:
+        kept = self.value >= self.allowed if self.at_least else self.value <= self.allowed
+        sign = ">=" if self.at_least else "<="
+        return {
+            "what": self.name,
+            "measured": float(f"{self.value:.3g}"),
+            "unit": self.unit,
+            "wanted": f"{sign} {self.allowed:g}",
+            "reached": "yes" if kept else "no",
+        }
+
+
+def help_cost() -> Cost:
+    return Cost("weft --help", _median_s(lambda: _weft("--help"), 9), "s", 0.2)
+
+
+def idle_costs(client: Client) -> list[Cost]:
+    """The controller without any job; the process that keeps torch warm is another one."""
+    process = psutil.Process(client.health()["pid"])
+    time.sleep(3.0)  # what starting it has left to do
+    before, began_s = process.cpu_times(), time.monotonic()
+    time.sleep(IDLE_S)
+    after, took_s = process.cpu_times(), time.monotonic() - began_s
+    used_s = after.user + after.system - before.user - before.system
+    return [
+        Cost("idle controller, of a core", used_s / took_s, "", 0.01),
+        Cost("idle controller, resident", process.memory_info().rss / 1e6, "MB", 150.0),
+    ]
+
+
+def waiting_costs(client: Client, home: Path) -> list[Cost]:
+    """Submissions from several clients at once, a decision about five hundred jobs, a list of a thousand."""
+    first_s = _submit(client, NUM_DECIDED)
+    before = _decisions(client)
+    for _ in range(10):
+        client.cancel(client.submit(_job()))
+        time.sleep(0.3)
+    seconds, number = (after - was for after, was in zip(_decisions(client), before, strict=True))
+    rest_s = _submit(client, NUM_SHOWN - NUM_DECIDED)
+    status_s = _median_s(lambda: _weft("status", home=home), 7)
+    return [
+        Cost("durable submissions through REST, 16 clients", NUM_SHOWN / (first_s + rest_s), "a second", 200.0, True),
+        Cost(f"decision with {NUM_DECIDED} jobs", seconds / max(number, 1), "s", 0.1),
+        Cost(f"weft status with {NUM_SHOWN} jobs", status_s, "s", 0.3),
+    ]
+
+
+def recovery_cost() -> Cost:
+    """From starting the process to its first answer, with a long history in the journal."""
+    home = Home(Path(tempfile.mkdtemp(prefix="weft-costs-")))
+    try:
+        home.prepare()
+        with Journal.open(home.journal_file) as journal:
+            journal.append(_history())
+        began_s = time.monotonic()
+        with (home.root / "log").open("wb") as log:
+            command = [sys.executable, "-P", "-m", "weft.daemon", str(home.root), "--port", "0", "--devices", "2"]
+            process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT)
+        client = Client(home.root)
+        while True:
+            try:
+                client.health()
+                break
+            except NoControllerError:
+                if process.poll() is not None:
+                    raise RuntimeError((home.root / "log").read_text()) from None
+            time.sleep(0.01)
+        took_s = time.monotonic() - began_s
+        assert len(client.jobs()) == NUM_RECOVERED
+        client.shutdown(stop_jobs=True)
+        process.wait()
+    finally:
+        shutil.rmtree(home.root, ignore_errors=True)
+    return Cost(f"recovery of a journal with {NUM_RECOVERED} jobs", took_s, "s", 2.0)
+
+
+def _history() -> list[Event]:
+    """Jobs of which nearly all are over."""
+    events: list[Event] = []
+    for number in range(NUM_RECOVERED):
+        at_s, name = float(number), f"job{number:05}"
+        events.append(JobSubmitted(at_s, JobSpec(name, at_s, 1, 1, 1), launch=_job().launch))
+        if number < NUM_RECOVERED - NUM_STILL_WAITING:
+            events.append(CancelRequested(at_s, name, "no longer wanted"))
+    return events
+
+
+def _job() -> Submission:
+    return Submission(Launch(("sleep", "600"), "/"), min_workers=1, max_workers=1)
+
+
+def _submit(client: Client, number: int) -> float:
+    began_s = time.monotonic()
+    with ThreadPoolExecutor(NUM_CLIENTS) as pool:
+        for done in [pool.submit(client.submit, _job()) for _ in range(number)]:
+            done.result()
+    return time.monotonic() - began_s
+
+
+def _decisions(client: Client) -> tuple[float, float]:
+    text = client.metrics()
+    found = [re.search(rf"^weft_decision_seconds_{what} (\S+)$", text, re.MULTILINE) for what in ("sum", "count")]
+    return (float(found[0][1]), float(found[1][1])) if found[0] and found[1] else (0.0, 0.0)
+
+
+def _weft(*args: str, home: Path | None = None) -> None:
+    environment = {} if home is None else {"WEFT_HOME": str(home)}
+    subprocess.run([*WEFT, *args], env={**os.environ, **environment}, stdout=subprocess.PIPE, check=True)
+
+
+def _median_s(act: Callable[[], None], times: int) -> float:
+    taken = []
+    for _ in range(times):
+        began_s = time.perf_counter()
+        act()
+        taken.append(time.perf_counter() - began_s)
+    return median(taken)
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description="what the controller costs")
+    parser.add_argument("--out", type=Path, default=None)
+    options = parser.parse_args(argv)
+    folder = record_folder(options.out)
+    costs = [help_cost()]
+    say("an idle controller")
+    with throw_away_controller("balanced", num_devices=2) as client:
+        costs += idle_costs(client)
+        say("a thousand jobs")
+        costs += waiting_costs(client, client.home.root)
+        for job in client.jobs():
+            if job["state"] != "CANCELLED":
+                client.cancel(job["id"])
+    say("recovery")
+    costs.append(recovery_cost())
+    rows = [cost.row for cost in costs]
+    print(table(rows))
+    if folder is not None:
+        command = shlex.join(["python", "-m", "benchmarks.controller_costs", *(argv or sys.argv[1:])])
+        for path in keep_record(folder, "controller_costs", command, {"rows": rows}, table(rows)):
+            say(f"written to {path}")
+
+
+def table(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Markdown."""
+    heads = list(rows[0])
+    return "\n".join(markdown_table(heads, [[row[head] for head in heads] for row in rows])) + "\n"
+
+
+def say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
+
+
+if __name__ == "__main__":
+    main()
