@@ -17,7 +17,7 @@ from weft.core.cluster import Cluster, Shape
 from weft.core.speed import SpeedCurve, StepTime
 from weft.daemon.channel import Report
 from weft.daemon.pairs import Pairs
-from weft.perf.fitting import MAX_EXTRAPOLATION, SpeedSample, fit_speed
+from weft.perf.exploration import explored_curve
 from weft.perf.restart import RestartCost
 
 NOTEWORTHY = 0.2
@@ -230,7 +230,7 @@ class Knowledge:
         allowed = job.spec.allowed_sizes(self._cluster.num_devices)
         curve = known.curves.get(allowed)
         if curve is None:
-            curve = known.curves[allowed] = fitted_curve(
+            curve = known.curves[allowed] = explored_curve(
                 {shape: known.median(shape) for shape in known.samples}, allowed, self._cluster
             )
         return curve
@@ -329,38 +329,6 @@ class Knowledge:
 
 def _are_enough(samples: Sequence[tuple[float, float]]) -> bool:
     return len(samples) >= _MIN_SAMPLES_TO_SHARE
-
-
-def fitted_curve(measured: Mapping[Shape, StepTime], allowed: Sequence[int], cluster: Cluster) -> SpeedCurve:
-    """Measured times where there are any, fitted ones up to twice the largest size tried.
-
-    A fit to few points may say anything elsewhere: it is kept between no gain at all and a perfect one, seen from
-    the nearest measured size.
-
-    >>> curve = fitted_curve({(2,): StepTime(0.5)}, (1, 2, 4), Cluster.uniform(1, 4))
-    >>> [curve.times[size].step_s for size in (1, 2, 4)]
-    [1.0, 0.5, 0.25]
-    """
-    model = fit_speed([SpeedSample(shape, time.step_s, time.exposed_s) for shape, time in measured.items()])
-    tried = {sum(shape): time for shape, time in measured.items()}
-    times = {}
-    for size in sorted({*allowed, *tried}):
-        if size > MAX_EXTRAPOLATION * max(tried):
-            break
-        nearest = min(tried, key=lambda other: (abs(math.log(other / size)), other))
-        alike, perfect_s = tried[nearest], tried[nearest].step_s * nearest / size
-        shape = cluster.packed_shape(size)
-        if shape in measured:
-            times[size] = measured[shape]
-            continue
-        step_s = perfect_s
-        if len(tried) > 1:
-            low_s, high_s = sorted((perfect_s, alike.step_s))
-            # More workers may well be slower than fewer, but never faster than perfectly shared work.
-            step_s = max(model.predict(shape).step_s, perfect_s if size > nearest else low_s)
-            step_s = min(step_s, high_s) if size < nearest else step_s
-        times[size] = StepTime(step_s, min(model.exposed_s(shape, step_s), step_s))
-    return SpeedCurve(times)
 
 
 def steps_to_rest(losses: Sequence[tuple[int, float]], steps_per_epoch: float) -> float | None:

@@ -7,7 +7,7 @@ from collections.abc import Collection
 
 from weft.core.cluster import Cluster
 from weft.core.speed import SpeedCurve, StepTime
-from weft.perf.fitting import MAX_EXTRAPOLATION, SpeedSample, fit_speed
+from weft.perf.exploration import explored_curve
 from weft.sim.options import SimulationOptions
 from weft.sim.workload import Profile, TrueJob
 
@@ -57,12 +57,8 @@ class Knowledge:
             )
         key = (job.profile, measured)
         if key not in self._explored:
-            samples = [
-                SpeedSample(self._cluster.packed_shape(size), true.times[size].step_s, true.times[size].exposed_s)
-                for size in sorted(measured)
-            ]
-            sizes = [size for size in true.sizes if size <= MAX_EXTRAPOLATION * max(measured)]
-            self._explored[key] = fit_speed(samples).curve(sizes, self._cluster)
+            seen = {self._cluster.packed_shape(size): true.times[size] for size in sorted(measured)}
+            self._explored[key] = explored_curve(seen, true.sizes, self._cluster)
         return self._explored[key]
 
     def _wrong_curve(self, job: TrueJob, curve: SpeedCurve) -> SpeedCurve:

@@ -10,9 +10,8 @@ import pytest
 from weft.control.state import Job, JobState
 from weft.core.cluster import Cluster
 from weft.core.job import JobSpec
-from weft.core.speed import StepTime
 from weft.daemon.channel import Report
-from weft.daemon.knowledge import Knowledge, fitted_curve, steps_to_rest
+from weft.daemon.knowledge import Knowledge, steps_to_rest
 
 CLUSTER = Cluster.uniform(1, 8)
 
@@ -169,19 +168,6 @@ def test_job_that_tells_nothing_is_thought_to_need_as_much_as_it_had(knowledge: 
 def test_odd_losses_end_in_a_number_or_in_nothing(losses: list[float]) -> None:
     rest = steps_to_rest(list(enumerate(losses)), 5.0)
     assert rest is None or (math.isfinite(rest) and rest >= 0)
-
-
-def test_one_measured_size_never_promises_the_impossible() -> None:
-    curve = fitted_curve({(2,): StepTime(0.5, 0.1)}, (1, 2, 3, 4), CLUSTER)
-    assert [curve.times[size].step_s for size in (1, 2, 4)] == [1.0, 0.5, 0.25]
-
-
-def test_fit_stays_between_no_gain_and_a_perfect_one() -> None:
-    measured = {(2,): StepTime(0.5), (4,): StepTime(0.45)}
-    curve = fitted_curve(measured, tuple(range(1, 9)), CLUSTER)
-    assert 0.5 <= curve.times[1].step_s <= 1.0
-    assert curve.times[8].step_s >= 0.45 / 2
-    assert curve.times[2].step_s == 0.5
 
 
 def test_what_was_learned_survives_the_controller(knowledge: Knowledge) -> None:
