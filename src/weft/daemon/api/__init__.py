@@ -1,1 +1,1 @@
-"""The controller over HTTP: ``guard`` lets in, ``schemas`` read, ``routes`` ask, ``rows`` answer; ``page`` is for browsers."""
+"""The controller over HTTP: ``guard`` lets in, ``schemas`` read, ``routes`` ask, ``rows`` answer, ``page`` shows."""
