@@ -1,5 +1,6 @@
 // The last decisions, the newest first: what changed for whom, and why.
 
+import { ask } from "./api.js";
 import { element, setItems, setText } from "./elements.js";
 import { moment } from "./figures.js";
 import { jobLink, setJobLink } from "./jobs.js";
@@ -7,25 +8,28 @@ import { plain } from "./text.js";
 
 const SHOWN = 40;
 const KEPT = 1000;
+// Made since the last look, if that was not long ago.
+const RECENT = 50;
+const LONG_S = 20;
 
 /** Those the page has heard of; the controller is asked for the newest only. */
 export class DecisionLog {
   all = [];
+  #asked_s = -Infinity;
 
-  /** Where to ask: for everything the first time, then for what may be new. */
-  get address() {
-    return `/v1/decisions?last=${this.all.length ? 50 : KEPT}`;
-  }
-
-  note(rows) {
-    const known = new Set(this.all.slice(-2 * rows.length).map(nameOf));
-    const fresh = rows.filter((row) => !known.has(nameOf(row)));
+  /** For everything the first time, and after nobody has looked for long; else for what may be new. */
+  async refresh(now_s) {
+    const num = now_s - this.#asked_s > LONG_S ? KEPT : RECENT;
+    const { decisions } = await ask(`/v1/decisions?last=${num}`);
+    this.#asked_s = now_s;
+    const known = new Set(this.all.map(nameOf));
+    const fresh = decisions.filter((one) => !known.has(nameOf(one)));
     if (fresh.length) this.all = [...this.all, ...fresh].slice(-KEPT);
   }
 }
 
-function nameOf(row) {
-  return `${row.time_s} ${Object.keys(row.reasons).join()}`;
+function nameOf(decision) {
+  return `${decision.time_s} ${Object.keys(decision.reasons).join()}`;
 }
 
 export class Decisions {

@@ -25,13 +25,12 @@ let heard = null;
 let lost_s = null;
 
 async function look() {
-  const [health, { jobs }, { nodes }, { decisions }] = await Promise.all([
+  const [health, { jobs }, { nodes }] = await Promise.all([
     ask("/healthz"),
     ask("/v1/jobs?detail=true"),
     ask("/v1/nodes"),
-    ask(decisionLog.address),
+    decisionLog.refresh(now_s()),
   ]);
-  decisionLog.note(decisions);
   heard = { time_s: now_s(), health, jobs: new Jobs(jobs), nodes };
   history.note(heard.time_s, nodes, jobs, decisionLog.all);
   showContact(true);

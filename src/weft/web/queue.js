@@ -75,8 +75,9 @@ function row(job) {
   const pips = element("span", { class: "pips", "aria-hidden": "true" });
   const workers = element("td", { class: "cell-workers" }, element("span"), pips);
   const progress = element("td", { class: "cell-progress" }, element("progress", { max: "1" }), element("span"));
-  const rest = HEADINGS.slice(4).map((text) => element("td", { class: classOf(text), "data-label": text }));
-  const made = element("tr", {}, name, state, workers, progress, ...rest);
+  const figures = HEADINGS.slice(4, 7).map((text) => element("td", { class: classOf(text), "data-label": text }));
+  const reason = element("td", { class: "cell-reason" }, element("span"));
+  const made = element("tr", {}, name, state, workers, progress, ...figures, reason);
   made.addEventListener("click", (event) => {
     // Whoever marks text to copy it, or takes the link itself, does not want to go elsewhere.
     if (!event.target.closest("a") && getSelection().isCollapsed) location.hash = addressOf(job.id);
@@ -94,7 +95,7 @@ function showRow(made, job, jobs, now_s) {
   setText(step, stepTime(job.step_s));
   setText(lossCell, loss(job.loss));
   setText(restarts, job.restarts ? String(job.restarts) : "");
-  setText(reason, plain(job.reason));
+  setText(reason.firstChild, plain(job.reason));
   setAttribute(reason, "title", plain(job.reason));
 }
 
