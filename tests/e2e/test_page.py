@@ -171,3 +171,39 @@ def test_nothing_sticks_out_of_the_page(site: Site, width: int) -> None:
     tab.view(width, 900)
     assert tab.wait_for(f"innerWidth === {width}")
     assert tab.run("document.documentElement.scrollWidth") <= width
+
+
+HISTORY = """
+(async () => {
+  const { History } = await import("/web/history.js");
+  const { Devices } = await import("/web/devices.js");
+  const { Jobs } = await import("/web/jobs.js");
+  const nodes = (...held) => [{ node: 0, name: "n", up: true, devices: held.map((jobs, device) => ({ device, jobs })) }];
+  const rows = [{ id: "a", name: "a", finished_s: 150 }, { id: "b", name: "b", finished_s: null }];
+  const decisions = [
+    { time_s: 100, devices: { a: [0], b: [1] }, reasons: {} },
+    { time_s: 200, devices: { b: [0, 1] }, reasons: {} },
+  ];
+  const history = new History();
+  history.note(300, nodes(["b"], ["b"]), rows, decisions);
+  history.note(301, nodes(["a", "b"], ["b"]), rows, decisions);
+  new Devices().show(302, nodes(["a", "b"], ["b"]), new Jobs(rows), history);
+  const [strip] = document.querySelectorAll(".strip .track");
+  const lanes = [...strip.querySelectorAll(".upper, .lower")].map((block) => block.textContent);
+  return [history.begins_s, [0, 1].map((device) => history.spans(device)), lanes];
+})()
+"""
+
+
+def test_what_happened_before_the_page_was_opened_is_shown_and_sharing_is_seen(site: Site) -> None:
+    site.log_in()
+    begins_s, (first, second), lanes = site.tab.run(HISTORY)
+    assert begins_s == 100
+    assert [(span["from_s"], span["jobs"]) for span in first] == [
+        (100, ["a"]),
+        (150, []),
+        (200, ["b"]),
+        (301, ["a", "b"]),
+    ]
+    assert [(span["from_s"], span["to_s"], span["jobs"]) for span in second] == [(100, None, ["b"])]
+    assert lanes == ["a", "b"]

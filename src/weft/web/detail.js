@@ -19,7 +19,7 @@ export class Detail {
     const job = id === null ? null : jobs.get(id);
     if (!job) {
       this.#shown = null;
-      this.#root.replaceChildren(...(id === null ? [] : [closeLink(), element("h2", { id: "detail-title" }, `There is no job ${id}`)]));
+      this.#root.replaceChildren(...(id === null ? [] : nobody(id)));
     } else {
       if (this.#shown?.id !== id) {
         this.#shown = new JobView(job);
@@ -62,7 +62,8 @@ class JobView {
     this.log = new LogTail(job);
     const heading = element("h2", { id: "detail-title", tabindex: "-1" }, this.#title);
     const why = element("section", {}, element("h3", {}, "Why"), this.#sentences);
-    const command = element("section", {}, element("h3", {}, "Command"), element("pre", { class: "command" }, commandText(job)));
+    const words = element("pre", { class: "command" }, commandText(job));
+    const command = element("section", {}, element("h3", {}, "Command"), words);
     this.root = element(
       "article",
       {},
@@ -84,7 +85,8 @@ class JobView {
     setText(this.#title, job.title);
     setStateBadge(this.#badge, job.state);
     showProgress(this.#progress, job, now_s);
-    setItems(this.#facts, factsOf(job, jobs, now_s), ([name]) => name, fact, (child, [, value]) => setText(child.lastChild, value));
+    const facts = factsOf(job, jobs, now_s);
+    setItems(this.#facts, facts, ([name]) => name, fact, (child, [, value]) => setText(child.lastChild, value));
     this.cancel.show(job);
     this.#chart.show(trail);
     this.log.show(job);
@@ -136,8 +138,14 @@ function factsOf(job, jobs, now_s) {
 }
 
 function commandText(job) {
-  const words = job.command.map((word) => (/^[\w@%+=:,./-]+$/.test(word) ? word : `'${plain(word).replaceAll("'", "'\\''")}'`));
+  const quoted = (word) => `'${plain(word).replaceAll("'", "'\\''")}'`;
+  const words = job.command.map((word) => (/^[\w@%+=:,./-]+$/.test(word) ? word : quoted(word)));
   return `${plain(job.cwd)}\n$ ${words.join(" ")}`;
+}
+
+function nobody(id) {
+  const heading = element("h2", { id: "detail-title", tabindex: "-1" }, `There is no job ${id}`);
+  return [element("div", { class: "detail-head" }, heading, closeLink())];
 }
 
 function closeLink() {
@@ -238,9 +246,10 @@ class LossChart {
   #range = element("p", { class: "range" });
 
   constructor() {
-    const picture = drawing("svg", { viewBox: "0 0 100 100", preserveAspectRatio: "none", "aria-hidden": "true" }, this.#line);
+    const stretched = { viewBox: "0 0 100 100", preserveAspectRatio: "none", "aria-hidden": "true" };
     const scale = element("div", { class: "scale" }, this.#high, this.#low);
-    this.root = element("section", { class: "chart" }, element("h3", {}, "Loss"), element("div", { class: "plot" }, scale, picture), this.#range);
+    const plot = element("div", { class: "plot" }, scale, drawing("svg", stretched, this.#line));
+    this.root = element("section", { class: "chart" }, element("h3", {}, "Loss"), plot, this.#range);
   }
 
   show(trail) {
@@ -251,7 +260,8 @@ class LossChart {
     const [first, last] = [trail[0].step, trail.at(-1).step];
     const x = (step) => (100 * (step - first)) / Math.max(last - first, 1);
     const y = (value) => 96 - (92 * (value - low)) / (high - low || 1);
-    setAttribute(this.#line, "points", trail.map((point) => `${x(point.step).toFixed(2)},${y(point.loss).toFixed(2)}`).join(" "));
+    const points = trail.map((point) => `${x(point.step).toFixed(2)},${y(point.loss).toFixed(2)}`);
+    setAttribute(this.#line, "points", points.join(" "));
     setText(this.#high, loss(high));
     setText(this.#low, loss(low));
     setText(this.#range, `steps ${count(first)} to ${count(last)}, as seen since this page was opened`);

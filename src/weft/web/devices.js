@@ -40,7 +40,7 @@ export class Devices {
       this.#root,
       [...rows, { key: "axis", isAxis: true }],
       (row) => row.key,
-      (row) => (row.isAxis ? element("div", { class: "axis", "aria-hidden": "true" }) : row.isTitle ? title() : strip()),
+      (row) => (row.isAxis ? axis() : row.isTitle ? title() : strip()),
       (child, row) => {
         if (row.isAxis) this.#showAxis(child);
         else if (row.isTitle) setText(child, row.node.up ? plain(row.node.name) : `${plain(row.node.name)}: down`);
@@ -80,6 +80,10 @@ export class Devices {
     );
     showHolders(holders, device, jobs, node.up);
   }
+}
+
+function axis() {
+  return element("div", { class: "axis", "aria-hidden": "true" });
 }
 
 function title() {

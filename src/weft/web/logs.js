@@ -35,7 +35,8 @@ export class LogTail {
     this.#job = job;
     const num = Math.min(Math.max(job.workers, this.#rank.children.length, 1), MAX_RANKS);
     const ranks = Array.from({ length: num }, (_, rank) => rank);
-    setItems(this.#rank, ranks, (rank) => rank, (rank) => element("option", { value: rank }, `worker ${rank}`), () => {});
+    const option = (rank) => element("option", { value: rank }, `worker ${rank}`);
+    setItems(this.#rank, ranks, (rank) => rank, option, () => {});
     this.#rank.hidden = num < 2;
   }
 

@@ -83,8 +83,8 @@ function showContact(isThere) {
   setText(document.getElementById("contact-text"), isThere ? "live" : "no answer");
   away.hidden = isThere;
   if (!isThere) {
-    const since = moment(lost_s, now_s());
-    setText(away, `The controller has not answered since ${since}. Jobs go on without it, and this page comes back by itself. Start it with: weft up`);
+    const since = `The controller has not answered since ${moment(lost_s, now_s())}.`;
+    setText(away, `${since} Jobs go on without it, and this page comes back by itself. Start it with: weft up`);
   }
 }
 

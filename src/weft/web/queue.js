@@ -37,8 +37,9 @@ export class Queue {
       this.#num_shown += 2 * SHOWN_AT_ONCE;
       this.#again();
     });
-    const head = element("tr", {}, ...HEADINGS.map((text) => element("th", { scope: "col", class: classOf(text) }, text)));
-    this.#root.append(element("table", {}, element("thead", {}, head), this.#body), this.#note, this.#more);
+    const headings = HEADINGS.map((text) => element("th", { scope: "col", class: classOf(text) }, text));
+    const head = element("thead", {}, element("tr", {}, ...headings));
+    this.#root.append(element("table", {}, head, this.#body), this.#note, this.#more);
   }
 
   show(now_s, jobs, selected) {
@@ -54,7 +55,8 @@ export class Queue {
       showRow(child, job, jobs, now_s);
     });
     this.#root.firstChild.hidden = found.length === 0;
-    setText(this.#note, found.length ? "" : jobs.all.length ? "No job fits." : "No jobs yet. Submit one: weft submit -- python train.py");
+    const why = jobs.all.length ? "No job fits." : "No jobs yet. Submit one: weft submit -- python train.py";
+    setText(this.#note, found.length ? "" : why);
     const num_more = found.length - this.#num_shown;
     this.#more.hidden = num_more <= 0;
     setText(this.#more, `Show more (${count(Math.max(num_more, 0))} left)`);
@@ -116,13 +118,17 @@ export function showProgress(cell, job, now_s) {
     bar.value = Math.min(job.step / job.total_steps, 1);
     setAttribute(bar, "aria-label", `step ${job.step} of ${job.total_steps}`);
   }
-  const steps = job.total_steps ? `${count(job.step)} / ${count(job.total_steps)}` : job.step ? `step ${count(job.step)}` : "";
-  setText(text, [steps, timeOf(job, now_s)].filter(Boolean).join(" · "));
+  setText(text, [stepsOf(job), timeOf(job, now_s)].filter(Boolean).join(" · "));
+}
+
+function stepsOf(job) {
+  if (job.total_steps) return `${count(job.step)} / ${count(job.total_steps)}`;
+  return job.step ? `step ${count(job.step)}` : "";
 }
 
 function timeOf(job, now_s) {
   if (isOver(job)) return job.started_s === null ? "never ran" : `took ${duration(job.finished_s - job.submitted_s)}`;
-  if (job.state === "PENDING") return job.started_s === null ? `waits for ${duration(now_s - job.submitted_s)}` : "waits";
+  if (job.state === "PENDING") return job.started_s === null ? `for ${duration(now_s - job.submitted_s)}` : "";
   const left_s = job.total_steps && job.step_s ? (job.total_steps - job.step) * job.step_s : null;
   if (left_s !== null) return `≈ ${duration(left_s)} left`;
   return job.started_s === null ? "" : `for ${duration(now_s - job.started_s)}`;
