@@ -178,7 +178,8 @@ HISTORY = """
   const { History } = await import("/web/history.js");
   const { Devices } = await import("/web/devices.js");
   const { Jobs } = await import("/web/jobs.js");
-  const nodes = (...held) => [{ node: 0, name: "n", up: true, devices: held.map((jobs, device) => ({ device, jobs })) }];
+  const devices = (held) => held.map((jobs, device) => ({ device, jobs }));
+  const nodes = (...held) => [{ node: 0, name: "n", up: true, devices: devices(held) }];
   const rows = [{ id: "a", name: "a", finished_s: 150 }, { id: "b", name: "b", finished_s: null }];
   const decisions = [
     { time_s: 100, devices: { a: [0], b: [1] }, reasons: {} },
