@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from fastapi import APIRouter, Request, Response
 from pydantic import create_model
 
@@ -82,7 +80,7 @@ def _add_file(router: APIRouter, path: str, file: web.WebFile) -> None:
 
 
 def _headers(file: web.WebFile, policy: str) -> list[tuple[bytes, bytes]]:
-    named: dict[str, Any] = {
+    named = {
         "content-type": file.content_type,
         "content-security-policy": policy,
         "cross-origin-opener-policy": "same-origin",
