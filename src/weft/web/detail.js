@@ -24,7 +24,8 @@ export class Detail {
       if (this.#shown?.id !== id) {
         this.#shown = new JobView(job);
         this.#root.replaceChildren(this.#shown.root);
-        this.#root.scrollTop = 0;
+        // Where there is room its column scrolls, else it does so itself.
+        this.#root.scrollTop = this.#root.parentElement.scrollTop = 0;
       }
       this.#shown.show(now_s, job, jobs, this.#trails.of(id));
     }
@@ -177,13 +178,14 @@ class CancelControl {
   }
 
   show(job) {
-    const kills = this.#wasAsked && job.state === "STOPPING";
-    this.root.hidden = isOver(job) && !this.#said.textContent;
     if (isOver(job)) {
-      this.#ask.hidden = this.#confirm.hidden = true;
-      setText(this.#said, "");
+      // Whoever pressed the button should not find themselves at the top of the page.
+      if (this.root.contains(document.activeElement)) document.getElementById("detail-title").focus();
+      this.root.hidden = true;
       return;
     }
+    // A job may be on its way out for another reason: to be resized.  Then this is the first time it is asked.
+    const kills = job.state === "STOPPING" && (this.#wasAsked || job.reason.startsWith("cancelled"));
     this.#ask.hidden = !this.#confirm.hidden;
     setText(this.#ask, kills ? "Kill the workers" : "Cancel job");
     setText(this.#yes, kills ? "Yes, kill them" : "Yes, stop it");

@@ -11,6 +11,7 @@ const NEAR_END_PX = 40;
 
 export class LogTail {
   #job = null;
+  #turn = 0;
   #stream = "out";
   #text = element("pre", { class: "log", tabindex: "0", "aria-label": "Output" });
   #which = element("span", { class: "which" });
@@ -42,12 +43,12 @@ export class LogTail {
 
   /** Ask again.  What could not be had is said in its place. */
   async refresh() {
-    const stream = this.#stream;
+    const turn = ++this.#turn;
     const rank = this.#rank.value || "0";
-    const address = `/v1/jobs/${this.#job.id}/logs?stream=${stream}&rank=${rank}&tail_bytes=${TAIL_BYTES}`;
+    const address = `/v1/jobs/${this.#job.id}/logs?stream=${this.#stream}&rank=${rank}&tail_bytes=${TAIL_BYTES}`;
     try {
       const { text, headers } = await askText(address);
-      if (stream !== this.#stream) return;
+      if (turn !== this.#turn) return; // another one was chosen meanwhile
       const skipped = Number(headers.get("x-weft-skipped-bytes") ?? 0) > 0;
       this.#fill(asOnTerminal(skipped ? text.slice(text.indexOf("\n") + 1) : text) || "(nothing yet)");
       const attempt = `attempt ${headers.get("x-weft-attempt")}`;
