@@ -96,11 +96,13 @@ class Browser:
 
     def wait_for(self, condition: str) -> Any:
         """Until the expression is true; the page is asked again at its own next chance to change."""
+        # An element has no value that could be sent over: that it is there is what counts.
+        look = f"(() => {{ const found = {condition}; return found instanceof Node || found; }})()"
         deadline_s = time.monotonic() + TIMEOUT_S
         while time.monotonic() < deadline_s:
             # A page that is being replaced by another one cannot be asked.
             with contextlib.suppress(BrowserError):
-                value = self.run(f"new Promise(done => setTimeout(() => done({condition}), 30))")
+                value = self.run(f"new Promise(done => setTimeout(() => done({look}), 30))")
                 if value:
                     return value
         text = self.run("document.body.innerText")
