@@ -41,10 +41,12 @@ class Site:
         launch = Launch((sys.executable, "-c", code), str(self.home.root))
         return self.client.submit(Submission(launch, title=title))
 
-    def log_in(self) -> None:
+    def log_in(self, fragment: str = "") -> None:
         """By typing the token, unless this browser is still logged in."""
         live = "document.querySelector('#contact-text')?.textContent === 'live'"
-        self.tab.go(self.page)
+        # From elsewhere: between two fragments of one address nothing would be loaded.
+        self.tab.go("about:blank")
+        self.tab.go(self.page + fragment)
         if self.tab.wait_for(f"document.querySelector('#token') ? 'asks' : {live} ? 'live' : ''") == "asks":
             self.tab.type_into("#token", self.home.token())
             self.tab.press("Enter")
@@ -148,9 +150,19 @@ def test_the_token_is_nowhere_in_the_browser_and_logging_out_forgets_the_rest(si
     assert tab.run("fetch('/v1/jobs').then(answer => answer.status)") == 401
 
 
+def test_a_bookmark_of_a_job_survives_the_login(site: Site) -> None:
+    job_id = site.submit("marked", "pass")
+    site.log_in()
+    site.tab.click("#logout")
+    site.tab.wait_for("document.querySelector('#token')")
+    site.log_in(f"#job/{job_id}")
+    assert site.tab.wait_for("document.querySelector('#detail-title')?.textContent") == "marked"
+    assert site.tab.run("location.pathname + location.hash") == f"/#job/{job_id}"
+
+
 def test_a_wrong_token_is_said_in_a_sentence_and_opens_nothing(site: Site) -> None:
     tab = site.tab
-    tab.go(site.page)
+    tab.go(f"{site.page}login")
     tab.wait_for("document.querySelector('#token')")
     tab.type_into("#token", "not-the-token")
     tab.press("Enter")

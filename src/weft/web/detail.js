@@ -5,7 +5,7 @@ import { drawing, element, setAttribute, setItems, setText } from "./elements.js
 import { count, duration, loss, moment, percent, stepTime } from "./figures.js";
 import { isOver, setStateBadge, stateBadge, workersText } from "./jobs.js";
 import { LogTail } from "./logs.js";
-import { showProgress } from "./queue.js";
+import { progressParts, showProgress } from "./queue.js";
 import { plain } from "./text.js";
 
 export class Detail {
@@ -50,7 +50,7 @@ export class Detail {
 class JobView {
   #title = element("bdi");
   #badge = stateBadge();
-  #progress = element("div", { class: "cell-progress" }, element("progress", { max: "1" }), element("span"));
+  #progress = element("div", { class: "cell-progress" }, ...progressParts());
   #facts = element("dl", { class: "facts" });
   #chart = new LossChart();
   #sentences = element("ol", { class: "sentences" });

@@ -8,9 +8,9 @@ import { plain } from "./text.js";
 
 // Window in seconds, its name, and the labels of its parts.
 const WINDOWS = [
-  [600, "10 min", ["10 min ago", "8", "6", "4", "2", "now"]],
-  [3600, "1 h", ["60 min ago", "45", "30", "15", "now"]],
-  [21600, "6 h", ["6 h ago", "5", "4", "3", "2", "1", "now"]],
+  [600, "10 min", ["10 min", "8", "6", "4", "2", "now"]],
+  [3600, "1 h", ["60 min", "45", "30", "15", "now"]],
+  [21600, "6 h", ["6 h", "5", "4", "3", "2", "1", "now"]],
 ];
 // More devices than this are drawn thinner.
 const MANY = 16;

@@ -76,7 +76,7 @@ function row(job) {
   const state = element("td", { class: "cell-state" }, stateBadge());
   const pips = element("span", { class: "pips", "aria-hidden": "true" });
   const workers = element("td", { class: "cell-workers" }, element("span"), pips);
-  const progress = element("td", { class: "cell-progress" }, element("progress", { max: "1" }), element("span"));
+  const progress = element("td", { class: "cell-progress" }, ...progressParts());
   const figures = HEADINGS.slice(4, 7).map((text) => element("td", { class: classOf(text), "data-label": text }));
   const reason = element("td", { class: "cell-reason" }, element("span"));
   const made = element("tr", {}, name, state, workers, progress, ...figures, reason);
@@ -110,15 +110,20 @@ function showPips(pips, job) {
   );
 }
 
+export function progressParts() {
+  return [element("progress", { max: "1" }), element("span"), element("span")];
+}
+
 /** How far it is, and how long it has taken or will take. */
 export function showProgress(cell, job, now_s) {
-  const [bar, text] = cell.children;
+  const [bar, steps, time] = cell.children;
   bar.hidden = !job.total_steps || (isOver(job) && job.step === 0);
   if (job.total_steps) {
     bar.value = Math.min(job.step / job.total_steps, 1);
     setAttribute(bar, "aria-label", `step ${job.step} of ${job.total_steps}`);
   }
-  setText(text, [stepsOf(job), timeOf(job, now_s)].filter(Boolean).join(" · "));
+  setText(steps, stepsOf(job));
+  setText(time, timeOf(job, now_s));
 }
 
 function stepsOf(job) {
