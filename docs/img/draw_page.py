@@ -51,7 +51,14 @@ class Act:
 
 PLAY = (
     Act("resnet50-flowers", 14, ((9.8, (0, 1, 2, 3)), (6.1, (0, 1))), 4, 9000, 0.214),
-    Act("gpt2-small-wikitext", 12, ((9.8, (4, 5, 6, 7)), (7.4, (4, 5))), 8, 40000, 0.431),
+    Act(
+        "gpt2-small-wikitext",
+        12,
+        ((9.8, (4, 5, 6, 7)), (7.4, (4, 5)), (5.2, (4,)), (4.3, (4, 5)), (1.6, (4,))),
+        8,
+        40000,
+        0.431,
+    ),
     Act("bert-finetune-mnli", 9.5, ((9.8, ()), (7.4, (6, 7))), 2, 3000, 0.118, 3.2, JobState.COMPLETED, "completed"),
     Act("unet-cells", 6.4, ((6.1, (2, 3)),), 2, 5200, 0.162),
     Act("vit-b16-cifar lr=1e-2", 5.5, ((5.2, (5,)),), 1, 4000, 0.09, 4.4, JobState.FAILED, "exit code 1"),
@@ -119,6 +126,8 @@ class Stage(FakeController):
             return "waits: every device is with a job that gains more from it; goes first when one is free"
         if act.name.startswith("speech"):
             return f"takes turns on {num} devices: together they are 21 % faster than one after the other"
+        if num == act.max_workers:
+            return f"has all of the {num} workers it may have"
         return f"has {num} of {act.max_workers} workers: one more would save it 6 %, less than the others would lose"
 
     def _decision(self, at_min: float) -> Decision:
@@ -164,7 +173,7 @@ class Stage(FakeController):
 
 
 def _loss(step: int) -> float:
-    return 0.35 + 2.6 / (1 + step / 400) + 0.02 * math.sin(step * 1.7)
+    return 0.35 + 2.6 / (1 + step / 400) + 0.0006 * math.sin(step * 1.7)
 
 
 def main() -> None:

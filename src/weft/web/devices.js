@@ -114,7 +114,7 @@ function showBlock(block, { id, from_s, to_s, lane, num }, now_s, jobs) {
 function showHolders(holders, { jobs: ids }, jobs, isUp) {
   setItems(
     holders,
-    ids.length ? ids : [""],
+    ids.length ? [...ids].sort() : [""], // as in the strip
     (id) => id,
     (id) => (id ? jobLink() : element("span", { class: "idle" })),
     (child, id) => (id ? setJobLink(child, id, jobs) : setText(child, isUp ? "idle" : "")),

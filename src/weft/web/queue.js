@@ -75,7 +75,7 @@ function row(job) {
   const name = element("td", { class: "cell-job" }, jobLink(), element("code", { class: "id" }, job.id));
   const state = element("td", { class: "cell-state" }, stateBadge());
   const pips = element("span", { class: "pips", "aria-hidden": "true" });
-  const workers = element("td", { class: "cell-workers" }, element("span"), pips);
+  const workers = element("td", { class: "cell-workers", "data-label": "Workers" }, element("span"), pips);
   const progress = element("td", { class: "cell-progress" }, ...progressParts());
   const figures = HEADINGS.slice(4, 7).map((text) => element("td", { class: classOf(text), "data-label": text }));
   const reason = element("td", { class: "cell-reason" }, element("span"));
