@@ -127,7 +127,7 @@ class Stage(FakeController):
         if act.name.startswith("speech"):
             return f"takes turns on {num} devices: together they are 21 % faster than one after the other"
         if num == act.max_workers:
-            return f"has all of the {num} workers it may have"
+            return "has as many workers as it may have"
         return f"has {num} of {act.max_workers} workers: one more would save it 6 %, less than the others would lose"
 
     def _decision(self, at_min: float) -> Decision:
