@@ -19,6 +19,14 @@ export function duration(seconds) {
   return `${Math.floor(h / 24)} d ${h % 24} h`;
 }
 
+/** What is only guessed, without more digits than it deserves: "40 s", "8 min", "4.6 h", "3 d" */
+export function roughly(seconds) {
+  if (seconds < 90) return `${Math.round(seconds)} s`;
+  if (seconds < 90 * 60) return `${Math.round(seconds / 60)} min`;
+  const h = seconds / 3600;
+  return h < 48 ? `${Number(h.toPrecision(2))} h` : `${Math.round(h / 24)} d`;
+}
+
 /** Time of a step: "1.24 s", "83 ms"; nothing where it is not known. */
 export function stepTime(seconds) {
   if (!seconds) return "";

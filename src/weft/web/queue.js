@@ -1,7 +1,7 @@
 // The queue: a row per job.
 
 import { choices, element, setAttribute, setItems, setText } from "./elements.js";
-import { count, duration, loss, stepTime } from "./figures.js";
+import { count, duration, loss, roughly, stepTime } from "./figures.js";
 import { addressOf, inOrder, isOver, jobLink, setJobLink, setStateBadge, stateBadge, workersText } from "./jobs.js";
 import { plain } from "./text.js";
 
@@ -135,6 +135,6 @@ function timeOf(job, now_s) {
   if (isOver(job)) return job.started_s === null ? "never ran" : `took ${duration(job.finished_s - job.submitted_s)}`;
   if (job.state === "PENDING") return job.started_s === null ? `for ${duration(now_s - job.submitted_s)}` : "";
   const left_s = job.total_steps && job.step_s ? (job.total_steps - job.step) * job.step_s : null;
-  if (left_s !== null) return `≈ ${duration(left_s)} left`;
+  if (left_s !== null) return `≈ ${roughly(left_s)} left`;
   return job.started_s === null ? "" : `for ${duration(now_s - job.started_s)}`;
 }
