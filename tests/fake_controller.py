@@ -32,6 +32,11 @@ class FakeLog:
         data, self._data = self._data[:max_bytes], self._data[max_bytes:]
         return data
 
+    def skip_to_last(self, num_bytes: int) -> int:
+        skipped = max(len(self._data) - num_bytes, 0)
+        self._data = self._data[skipped:]
+        return skipped
+
     async def follow(self) -> AsyncIterator[bytes]:
         while data := self.read(7):
             yield data

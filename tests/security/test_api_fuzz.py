@@ -96,7 +96,7 @@ FIELDS = [
     "comand",
     "__class__",
 ]
-QUERIES = ["attempt", "rank", "stream", "follow", "id", "timeout_s", "last", "detail", "token", "x"]
+QUERIES = ["attempt", "rank", "stream", "follow", "id", "timeout_s", "last", "detail", "tail_bytes", "token", "x"]
 # No `follow` of a job that never ends and no long waiting in here: those are not errors, they only take long.
 QUERY_VALUES = ["", "0", "1", "-1", "9" * 30, "nan", "inf", "1e400", "true", "out", "err", "%00", "%ff", "../x", "é"]
 
@@ -118,6 +118,10 @@ def random_path(rng: random.Random, ids: list[str]) -> str:
             "/metrics",
             "/healthz",
             "/openapi.json",
+            "/",
+            "/v1/login",
+            "/v1/logout",
+            f"/web/{job_id}",
             "/" + "".join(rng.choices(string.printable, k=rng.randrange(12))),
         ]
     ).replace("?", "%3F")

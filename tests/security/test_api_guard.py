@@ -20,7 +20,7 @@ AGENTS = ("curl/8", "Mozilla/5.0 (X11; Linux)", "weft", "")
 
 @functools.cache
 def app() -> Application:
-    """One for all: the guard has no memory."""
+    """One for all: nobody logs in here, so it has nothing to remember."""
     return make_app(FakeController(), TOKEN, port=PORT)
 
 
@@ -29,12 +29,15 @@ def known_paths() -> list[str]:
     return sorted(path.replace("{job_id}", "k3v9x2qa") for path in paths)
 
 
-PATHS = [*known_paths(), "/openapi.json", "/docs", "/", "/no-such-thing", "/v1/jobs/../../healthz", "//healthz"]
+# The page's files are not part of the api, so the description does not list them.
+FILES = ["/", "/web/main.js", "/web/style.css", "/web/icon.svg", "/web/nothing.js", "/login"]
+PATHS = [*known_paths(), *FILES, "/openapi.json", "/docs", "/no-such-thing", "/v1/jobs/../../healthz", "//healthz"]
 
 
 def test_the_routes_tested_here_are_all_there_are() -> None:
     assert {"/v1/jobs", "/v1/shutdown", "/metrics", "/healthz", "/v1/nodes", "/v1/decisions"} < set(PATHS)
-    assert len(known_paths()) == 12
+    assert {"/v1/login", "/v1/logout"} < set(PATHS)
+    assert len(known_paths()) == 14
 
 
 @pytest.mark.parametrize("method", METHODS)

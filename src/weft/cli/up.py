@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import subprocess
 import sys
 import time
@@ -70,11 +71,18 @@ def up(
     record = _started(client, command)
     if as_json:
         render.print_json(
-            {"home": str(home.root), "pid": record.pid, "url": record.url, "socket": record.socket, "policy": policy}
+            {
+                "home": str(home.root),
+                "pid": record.pid,
+                "url": record.url,
+                "page": f"{record.url}/",
+                "socket": record.socket,
+                "policy": policy,
+            }
         )
     else:
         print(f"controller {record.pid} is up in {home.root}, policy {policy}")
-        print(record.url)
+        print(f"page  {record.url}/  (asks once for the token: cat {shlex.quote(str(home.token_file))})")
 
 
 def _arguments(**values: object) -> list[str]:

@@ -81,6 +81,9 @@ class LogFile(Protocol):
     def read(self, max_bytes: int = 65536) -> bytes:
         """What has come since the last call, at most so much; empty when there is nothing new.  Never blocks."""
 
+    def skip_to_last(self, num_bytes: int) -> int:
+        """Read on from so far before the end, where that is further on; returns how much was left out."""
+
     def follow(self) -> AsyncIterator[bytes]:
         """Everything from the beginning, and what comes, until the attempt is over."""
 

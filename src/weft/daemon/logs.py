@@ -24,12 +24,24 @@ class WorkerLog:
 
     def read(self, max_bytes: int = 65536) -> bytes:
         """What has come since the last call, at most so much.  Never blocks."""
+        descriptor = self._opened()
+        return b"" if descriptor is None else os.read(descriptor, max_bytes)
+
+    def skip_to_last(self, num_bytes: int) -> int:
+        """Read on from so far before the end, where that is further on; returns how much was left out."""
+        descriptor = self._opened()
+        if descriptor is None:
+            return 0
+        here = os.lseek(descriptor, 0, os.SEEK_CUR)
+        start = max(os.fstat(descriptor).st_size - num_bytes, here)
+        os.lseek(descriptor, start, os.SEEK_SET)
+        return start - here
+
+    def _opened(self) -> int | None:
         if self._descriptor is None:
-            try:
+            with contextlib.suppress(FileNotFoundError):
                 self._descriptor = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
-            except FileNotFoundError:
-                return b""
-        return os.read(self._descriptor, max_bytes)
+        return self._descriptor
 
     async def follow(self) -> AsyncIterator[bytes]:
         """Everything, and what comes, until the attempt is over."""

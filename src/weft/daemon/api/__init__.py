@@ -1,1 +1,1 @@
-"""The controller over HTTP: ``guard`` lets in, ``schemas`` read, ``routes`` ask, ``rows`` answer."""
+"""The controller over HTTP: ``guard`` lets in, ``schemas`` read, ``routes`` ask, ``rows`` answer, ``page`` shows."""

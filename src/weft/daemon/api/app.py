@@ -12,8 +12,10 @@ from starlette.exceptions import HTTPException
 
 from weft.core.nearest_name import unknown_name
 from weft.daemon.api.guard import Application, Guard
+from weft.daemon.api.page import cookie_name, login_body, make_page_router
 from weft.daemon.api.routes import Json, make_router
 from weft.daemon.api.schemas import JobRequest, ShutdownRequest
+from weft.daemon.api.sessions import Sessions
 from weft.daemon.contract import ControllerApi, StoppingError, UnknownJobError
 from weft.errors import StoreError, UsageError, WeftError
 from weft.version import __version__
@@ -31,13 +33,15 @@ def make_app(controller: ControllerApi, token: str, *, port: int | None = None) 
     # The framework's pages of documentation load scripts from elsewhere; the description itself is enough.
     app = FastAPI(title="weft", version=__version__, docs_url=None, redoc_url=None, openapi_url="/openapi.json")
     app.include_router(make_router(controller))
+    sessions = Sessions()
+    app.include_router(make_page_router(sessions, port))
     for kind, status in ((UnknownJobError, 404), (UsageError, 400), (StoreError, 503), (StoppingError, 503)):
         app.add_exception_handler(kind, _refusing(status))
     app.add_exception_handler(RequestValidationError, _misread)
     app.add_exception_handler(HTTPException, _http_error)
     app.add_exception_handler(WeftError, _refusing(503))
     app.add_exception_handler(Exception, _unforeseen)
-    return Guard(app, token, port=port)
+    return Guard(app, token, sessions, port=port, cookie=cookie_name(port), login=login_body())
 
 
 def _refusing(status: int) -> Any:

@@ -4,7 +4,9 @@
 1. The ``Host`` must be ours: a page elsewhere whose name was made to point at 127.0.0.1 sends its own name there.
 2. The ``Origin``, where a browser sends one, must be ours: other pages may not even knock.
 3. The bearer token must be right, compared in constant time.  It is taken from the header and from nowhere else:
-   URLs end up in histories and logs.
+   URLs end up in histories and logs, cookies are sent to whoever listens on another port of this machine.
+   The key of a browser's session is taken in its place, for looking and cancelling; the cookie that goes with a session
+   opens the page's own files (see ``sessions.py``).
 4. The body may not be larger than :data:`MAX_BODY_BYTES`, whatever it says about itself.
 Nothing here looks at who the caller says it is (``User-Agent``).
 """
@@ -14,9 +16,11 @@ from __future__ import annotations
 import hmac
 import json
 from collections.abc import Awaitable, Callable, Iterable, MutableMapping
-from typing import Any
+from typing import Any, Final, NamedTuple
 
 from starlette.exceptions import HTTPException
+
+from weft.daemon.api.sessions import SessionId, Sessions
 
 MAX_BODY_BYTES = 1024 * 1024
 
@@ -34,6 +38,19 @@ _ON_EVERY_ANSWER = (
 )
 
 
+# Where the routes find in the scope who asks: the id of a session, or None for the token itself.
+SESSION: Final = "weft.session"
+
+Given = dict[bytes, list[bytes]]
+
+
+class Refused(NamedTuple):
+    """What a browser without a session is shown."""
+
+    body: bytes
+    headers: list[tuple[bytes, bytes]]
+
+
 class _Refusal(HTTPException):
     """Also raised while a route reads its body: the framework passes on only errors of this kind."""
 
@@ -41,9 +58,15 @@ class _Refusal(HTTPException):
 class Guard:
     """ASGI application around ours."""
 
-    def __init__(self, inner: Application, token: str, *, port: int | None) -> None:
+    def __init__(
+        self, inner: Application, token: str, sessions: Sessions, *, port: int | None, cookie: str, login: Refused
+    ) -> None:
+        """``cookie``: name of the page's; ``login``: shown to browsers instead of the 401 that programs get."""
         self._inner = inner
         self._token = token.encode()
+        self._sessions = sessions
+        self._cookie = cookie.encode()
+        self._login = login
         self._hosts, self._origins = _own_names(port)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -62,23 +85,25 @@ class Guard:
             nonlocal started
             if message["type"] == "http.response.start":
                 started = True
-                message["headers"] = [*message.get("headers", ()), *_ON_EVERY_ANSWER]
+                own = list(message.get("headers", ()))
+                names = {name.lower() for name, _ in own}
+                message["headers"] = own + [pair for pair in _ON_EVERY_ANSWER if pair[0] not in names]
             await send(message)
 
+        given = _by_name(scope["headers"])
         try:
-            self._check(scope["headers"])
+            scope[SESSION] = self._check(scope, given)
             if not scope["query_string"].isascii():
                 raise _Refusal(400, "the address holds bytes that are not ASCII: write them as %XX")
             await self._inner(scope, _capped(receive), sending)
         except _Refusal as refusal:
             if started:
                 raise
-            await _answer(sending, refusal)
+            is_browser = refusal.status_code == 401 and scope["method"] == "GET" and _prefers_html(given)
+            await _answer(sending, refusal, self._login if is_browser else None)
 
-    def _check(self, headers: Iterable[tuple[bytes, bytes]]) -> None:
-        given: dict[bytes, list[bytes]] = {}
-        for name, value in headers:
-            given.setdefault(name.lower(), []).append(value.strip())
+    def _check(self, scope: Scope, given: Given) -> SessionId | None:
+        """Raises unless the request may go on; returns the session it belongs to, none if it has the token itself."""
         hosts = given.get(b"host", [])
         if len(hosts) != 1:
             raise _Refusal(400, "expected exactly one Host header")
@@ -88,22 +113,64 @@ class Guard:
             raise _Refusal(403, "pages of another origin may not talk to this controller")
         if any(site not in (b"same-origin", b"none") for site in given.get(b"sec-fetch-site", [])):
             raise _Refusal(403, "pages of another site may not talk to this controller")
-        if not self._knows_token(given.get(b"authorization", [])):
-            raise _Refusal(401, "no valid token: send `Authorization: Bearer TOKEN` with what is in WEFT_HOME/token")
+        session_id = self._admitted(scope, given)
         for length in given.get(b"content-length", []):
             # isdigit alone would let through digits of other scripts, but these are bytes.
             if not length.isdigit():
                 raise _Refusal(400, "Content-Length is no number")
             if len(length) > 20 or int(length) > MAX_BODY_BYTES:
                 raise _too_large()
+        return session_id
 
-    def _knows_token(self, values: list[bytes]) -> bool:
-        if len(values) != 1:
-            return False
-        scheme, _, token = values[0].partition(b" ")
-        # Compared whatever the scheme is: the time taken tells nothing.
-        is_right = hmac.compare_digest(token.strip(), self._token)
-        return scheme.lower() == b"bearer" and is_right
+    def _admitted(self, scope: Scope, given: Given) -> SessionId | None:
+        method, path = scope["method"], scope["path"]
+        bearer = _bearer(given.get(b"authorization", []))
+        if bearer is not None and hmac.compare_digest(bearer, self._token):
+            return None
+        session_id = None if bearer is None else self._sessions.of_key(bearer)
+        if session_id is not None:
+            if not _may_in_session(method, path):
+                raise _Refusal(403, "a session of the page may look and cancel: this needs the token itself")
+            return session_id
+        if method == "GET" and _is_file(path) and any(map(self._sessions.knows_cookie, self._cookies(given))):
+            return None  # files are the same for everybody
+        raise _Refusal(401, "no valid token: send `Authorization: Bearer TOKEN` with what is in WEFT_HOME/token")
+
+    def _cookies(self, given: Given) -> list[bytes]:
+        """Values of our cookie; others on this machine may have set some of that name, so all are looked at."""
+        pairs = [pair.partition(b"=") for line in given.get(b"cookie", []) for pair in line.split(b";")]
+        return [value.strip() for name, _, value in pairs if name.strip() == self._cookie]
+
+
+def _bearer(values: list[bytes]) -> bytes | None:
+    if len(values) != 1:
+        return None
+    scheme, _, value = values[0].partition(b" ")
+    return value.strip() if scheme.lower() == b"bearer" else None
+
+
+def _may_in_session(method: str, path: str) -> bool:
+    """What the page does, and no more: who steals a session's key can run nothing with it."""
+    if method == "POST":
+        return path == "/v1/logout" or (path.startswith("/v1/jobs/") and path.endswith("/cancel"))
+    return method == "GET"
+
+
+def _is_file(path: str) -> bool:
+    return path == "/" or path.startswith("/web/")
+
+
+def _prefers_html(given: Given) -> bool:
+    """As browsers do when somebody goes to an address; scripts and programs do not."""
+    first = b",".join(given.get(b"accept", [])).partition(b",")[0]
+    return first.partition(b";")[0].strip().lower() == b"text/html"
+
+
+def _by_name(headers: Iterable[tuple[bytes, bytes]]) -> Given:
+    given: Given = {}
+    for name, value in headers:
+        given.setdefault(name.lower(), []).append(value.strip())
+    return given
 
 
 def _own_names(port: int | None) -> tuple[frozenset[bytes], frozenset[bytes]]:
@@ -134,9 +201,11 @@ def _too_large() -> _Refusal:
     return _Refusal(413, f"the body is larger than {MAX_BODY_BYTES // 1024} KiB: send less")
 
 
-async def _answer(send: Send, refusal: _Refusal) -> None:
-    body = json.dumps({"error": refusal.detail}).encode()
-    headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
+async def _answer(send: Send, refusal: _Refusal, shown: Refused | None) -> None:
+    if shown is None:
+        shown = Refused(json.dumps({"error": refusal.detail}).encode(), [(b"content-type", b"application/json")])
+    body = shown.body
+    headers = [*shown.headers, (b"content-length", str(len(body)).encode())]
     if refusal.status_code == 401:
         headers.append((b"www-authenticate", b"Bearer"))
     if refusal.status_code == 413:

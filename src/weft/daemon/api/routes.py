@@ -115,10 +115,16 @@ def _add_watch_routes(router: APIRouter, controller: ControllerApi) -> None:
         rank: Annotated[int | None, Query(ge=0, le=2**31, description="which worker; default 0")] = None,
         stream: Annotated[Literal["out", "err"], Query(description="standard output or standard error")] = "out",
         follow: Annotated[bool, Query(description="go on until the attempt is over")] = False,
+        tail_bytes: Annotated[int | None, Query(ge=0, le=2**53, description="no more than the end of it")] = None,
     ) -> Response:
-        """Output of one worker.  The headers say of which attempt and rank."""
+        """Output of one worker.  The headers say of which attempt and rank, and how much was left out before it."""
         log = controller.logs(_checked(job_id), attempt, rank, stream)
-        headers = {"X-Weft-Attempt": str(log.attempt), "X-Weft-Rank": str(log.rank)}
+        skipped = 0 if tail_bytes is None else log.skip_to_last(tail_bytes)
+        headers = {
+            "X-Weft-Attempt": str(log.attempt),
+            "X-Weft-Rank": str(log.rank),
+            "X-Weft-Skipped-Bytes": str(skipped),
+        }
         body = log.follow() if follow else _whole(log)
         return StreamingResponse(body, media_type="text/plain; charset=utf-8", headers=headers)
 

@@ -1,0 +1,57 @@
+// Numbers as people read them.
+
+const THIN = "\u2009";
+
+/** 1234567 -> "1 234 567" */
+export function count(number) {
+  return String(number).replace(/\B(?=(\d{3})+$)/g, THIN);
+}
+
+/** "45 s", "12 min", "3 h 05 min", "2 d 4 h" */
+export function duration(seconds) {
+  const s = Math.max(Math.round(seconds), 0);
+  if (s < 60) return `${s} s`;
+  const min = Math.floor(s / 60);
+  if (min < 10) return `${min} min ${pad(s % 60)} s`;
+  if (min < 60) return `${min} min`;
+  const h = Math.floor(min / 60);
+  if (h < 24) return `${h} h ${pad(min % 60)} min`;
+  return `${Math.floor(h / 24)} d ${h % 24} h`;
+}
+
+/** What is only guessed, without more digits than it deserves: "40 s", "8 min", "4.6 h", "3 d" */
+export function roughly(seconds) {
+  if (seconds < 90) return `${Math.round(seconds)} s`;
+  if (seconds < 90 * 60) return `${Math.round(seconds / 60)} min`;
+  const h = seconds / 3600;
+  return h < 48 ? `${Number(h.toPrecision(2))} h` : `${Math.round(h / 24)} d`;
+}
+
+/** Time of a step: "1.24 s", "83 ms"; nothing where it is not known. */
+export function stepTime(seconds) {
+  if (!seconds) return "";
+  if (seconds < 0.001) return `${(seconds * 1e6).toPrecision(2)} µs`;
+  return seconds < 1 ? `${Number((seconds * 1000).toPrecision(3))} ms` : `${seconds.toPrecision(3)} s`;
+}
+
+/** Four digits that count: 0.03412, 12.31, 1.2e-7 */
+export function loss(value) {
+  if (value === null) return "";
+  return value !== 0 && Math.abs(value) < 1e-4 ? value.toExponential(2) : String(Number(value.toPrecision(4)));
+}
+
+export function percent(share) {
+  return `${Math.round(Math.min(Math.max(share, 0), 1) * 100)} %`;
+}
+
+/** Time of day; with the date where it is not today's. */
+export function moment(time_s, now_s) {
+  const then = new Date(time_s * 1000);
+  const clock = `${pad(then.getHours())}:${pad(then.getMinutes())}:${pad(then.getSeconds())}`;
+  if (then.toDateString() === new Date(now_s * 1000).toDateString()) return clock;
+  return `${then.getFullYear()}-${pad(then.getMonth() + 1)}-${pad(then.getDate())} ${clock}`;
+}
+
+function pad(number) {
+  return String(number).padStart(2, "0");
+}

@@ -1,0 +1,67 @@
+// The end of what a worker wrote, refreshed while the job runs.
+
+import { askText, AwayError } from "./api.js";
+import { choices, element, setItems, setText } from "./elements.js";
+import { asOnTerminal } from "./text.js";
+
+const TAIL_BYTES = 64 * 1024;
+const MAX_RANKS = 64;
+// Closer to the end than this, whoever reads wants to see what comes.
+const NEAR_END_PX = 40;
+
+export class LogTail {
+  #job = null;
+  #turn = 0;
+  #stream = "out";
+  #text = element("pre", { class: "log", tabindex: "0", "aria-label": "Output" });
+  #which = element("span", { class: "which" });
+  #rank = element("select", { "aria-label": "Worker" });
+
+  constructor(job) {
+    this.#job = job;
+    // What made it fail stands in the other one.
+    this.#stream = job.state === "FAILED" ? "err" : "out";
+    const streams = element("div", { class: "choices", role: "group", "aria-label": "Stream" });
+    choices(streams, [["out", "stdout"], ["err", "stderr"]], this.#stream, (stream) => {
+      this.#stream = stream;
+      void this.refresh();
+    });
+    this.#rank.addEventListener("change", () => void this.refresh());
+    const head = element("div", { class: "card-head" }, element("h3", {}, "Output"), streams, this.#rank);
+    this.root = element("section", {}, head, this.#which, this.#text);
+    this.show(job);
+  }
+
+  show(job) {
+    this.#job = job;
+    const num = Math.min(Math.max(job.workers, this.#rank.children.length, 1), MAX_RANKS);
+    const ranks = Array.from({ length: num }, (_, rank) => rank);
+    const option = (rank) => element("option", { value: rank }, `worker ${rank}`);
+    setItems(this.#rank, ranks, (rank) => rank, option, () => {});
+    this.#rank.hidden = num < 2;
+  }
+
+  /** Ask again.  What could not be had is said in its place. */
+  async refresh() {
+    const turn = ++this.#turn;
+    const rank = this.#rank.value || "0";
+    const address = `/v1/jobs/${this.#job.id}/logs?stream=${this.#stream}&rank=${rank}&tail_bytes=${TAIL_BYTES}`;
+    try {
+      const { text, headers } = await askText(address);
+      if (turn !== this.#turn) return; // another one was chosen meanwhile
+      const skipped = Number(headers.get("x-weft-skipped-bytes") ?? 0) > 0;
+      this.#fill(asOnTerminal(skipped ? text.slice(text.indexOf("\n") + 1) : text) || "(nothing yet)");
+      const attempt = `attempt ${headers.get("x-weft-attempt")}`;
+      setText(this.#which, skipped ? `the end of ${attempt}; all of it: weft logs ${this.#job.id}` : attempt);
+    } catch (error) {
+      if (!(error instanceof AwayError)) this.#fill(error.message);
+    }
+  }
+
+  #fill(text) {
+    const box = this.#text;
+    const isAtEnd = box.scrollHeight - box.scrollTop - box.clientHeight < NEAR_END_PX;
+    setText(box, text);
+    if (isAtEnd) box.scrollTop = box.scrollHeight;
+  }
+}

@@ -1,0 +1,140 @@
+// The queue: a row per job.
+
+import { choices, element, setAttribute, setItems, setText } from "./elements.js";
+import { count, duration, loss, roughly, stepTime } from "./figures.js";
+import { addressOf, inOrder, isOver, jobLink, setJobLink, setStateBadge, stateBadge, workersText } from "./jobs.js";
+import { plain } from "./text.js";
+
+const FILTERS = [
+  ["all", "All", () => true],
+  ["running", "Running", (job) => job.state === "RUNNING" || job.state === "STOPPING"],
+  ["waiting", "Waiting", (job) => job.state === "PENDING"],
+  ["over", "Over", isOver],
+];
+const HEADINGS = ["Job", "State", "Workers", "Progress", "Step time", "Loss", "Restarts", "Reason"];
+const SHOWN_AT_ONCE = 100;
+const MAX_PIPS = 8;
+
+export class Queue {
+  #root = document.getElementById("queue");
+  #search = document.getElementById("search");
+  #filter = FILTERS[0];
+  #num_shown = SHOWN_AT_ONCE;
+  #last = null;
+  #body = element("tbody");
+  #note = element("p", { class: "empty" });
+  #more = element("button", { type: "button", class: "quiet more" });
+
+  constructor() {
+    const options = FILTERS.map(([key, label]) => [key, label]);
+    this.buttons = choices(document.getElementById("filters"), options, "all", (key) => {
+      this.#filter = FILTERS.find((one) => one[0] === key);
+      this.#num_shown = SHOWN_AT_ONCE;
+      this.#again();
+    });
+    this.#search.addEventListener("input", () => this.#again());
+    this.#more.addEventListener("click", () => {
+      this.#num_shown += 2 * SHOWN_AT_ONCE;
+      this.#again();
+    });
+    const headings = HEADINGS.map((text) => element("th", { scope: "col", class: classOf(text) }, text));
+    const head = element("thead", {}, element("tr", {}, ...headings));
+    this.#root.append(element("table", {}, head, this.#body), this.#note, this.#more);
+  }
+
+  show(now_s, jobs, selected) {
+    this.#last = [now_s, jobs, selected];
+    for (const [key, label, fits] of FILTERS) {
+      setText(this.buttons.get(key), `${label} ${count(jobs.all.filter(fits).length)}`);
+    }
+    const wanted = this.#search.value.trim().toLowerCase();
+    const fits = (job) => !wanted || job.id.includes(wanted) || job.title.toLowerCase().includes(wanted);
+    const found = inOrder(jobs.all.filter(this.#filter[2]).filter(fits));
+    setItems(this.#body, found.slice(0, this.#num_shown), (job) => job.id, row, (child, job) => {
+      setAttribute(child, "class", `${isOver(job) ? "over" : ""} ${job.id === selected ? "selected" : ""}`);
+      showRow(child, job, jobs, now_s);
+    });
+    this.#root.firstChild.hidden = found.length === 0;
+    const why = jobs.all.length ? "No job fits." : "No jobs yet. Submit one: weft submit -- python train.py";
+    setText(this.#note, found.length ? "" : why);
+    const num_more = found.length - this.#num_shown;
+    this.#more.hidden = num_more <= 0;
+    setText(this.#more, `Show more (${count(Math.max(num_more, 0))} left)`);
+  }
+
+  #again() {
+    if (this.#last) this.show(...this.#last);
+  }
+}
+
+function classOf(heading) {
+  return `cell-${heading.toLowerCase().replace(" ", "-")}`;
+}
+
+function row(job) {
+  const name = element("td", { class: "cell-job" }, jobLink(), element("code", { class: "id" }, job.id));
+  const state = element("td", { class: "cell-state" }, stateBadge());
+  const pips = element("span", { class: "pips", "aria-hidden": "true" });
+  const workers = element("td", { class: "cell-workers", "data-label": "Workers" }, element("span"), pips);
+  const progress = element("td", { class: "cell-progress" }, ...progressParts());
+  const figures = HEADINGS.slice(4, 7).map((text) => element("td", { class: classOf(text), "data-label": text }));
+  const reason = element("td", { class: "cell-reason" }, element("span"));
+  const made = element("tr", {}, name, state, workers, progress, ...figures, reason);
+  made.addEventListener("click", (event) => {
+    // Whoever marks text to copy it, or takes the link itself, does not want to go elsewhere.
+    if (!event.target.closest("a") && getSelection().isCollapsed) location.hash = addressOf(job.id);
+  });
+  return made;
+}
+
+function showRow(made, job, jobs, now_s) {
+  const [name, state, workers, progress, step, lossCell, restarts, reason] = made.children;
+  setJobLink(name.firstChild, job.id, jobs);
+  setStateBadge(state.firstChild, job.state);
+  setText(workers.firstChild, isOver(job) ? "" : workersText(job));
+  showPips(workers.lastChild, job);
+  showProgress(progress, job, now_s);
+  setText(step, stepTime(job.step_s));
+  setText(lossCell, loss(job.loss));
+  setText(restarts, job.restarts ? String(job.restarts) : "");
+  setText(reason.firstChild, plain(job.reason));
+  setAttribute(reason, "title", plain(job.reason));
+}
+
+/** A square per worker it may have: full for those it has. */
+function showPips(pips, job) {
+  const num = isOver(job) || job.max_workers > MAX_PIPS || job.max_workers < 2 ? 0 : job.max_workers;
+  const kinds = Array.from({ length: num }, (_, index) => (index < job.workers ? "has" : "may"));
+  setItems(pips, kinds.map((kind, index) => ({ kind, index })), (pip) => pip.index, () => element("i"), (child, pip) =>
+    setAttribute(child, "class", pip.kind),
+  );
+}
+
+export function progressParts() {
+  return [element("progress", { max: "1" }), element("span"), element("span")];
+}
+
+/** How far it is, and how long it has taken or will take. */
+export function showProgress(cell, job, now_s) {
+  const [bar, steps, time] = cell.children;
+  bar.hidden = !job.total_steps || (isOver(job) && job.step === 0);
+  if (job.total_steps) {
+    bar.value = Math.min(job.step / job.total_steps, 1);
+    setAttribute(bar, "aria-label", `step ${job.step} of ${job.total_steps}`);
+  }
+  setText(steps, stepsOf(job));
+  setText(time, timeOf(job, now_s));
+}
+
+function stepsOf(job) {
+  if (job.total_steps) return `${count(job.step)} / ${count(job.total_steps)}`;
+  return job.step ? `step ${count(job.step)}` : "";
+}
+
+function timeOf(job, now_s) {
+  if (isOver(job)) return job.started_s === null ? "never ran" : `took ${duration(job.finished_s - job.submitted_s)}`;
+  if (job.state === "PENDING") return job.started_s === null ? `for ${duration(now_s - job.submitted_s)}` : "";
+  const left_s = job.total_steps && job.step_s ? (job.total_steps - job.step) * job.step_s : null;
+  if (left_s !== null) return `≈ ${roughly(left_s)} left`;
+  return job.started_s === null ? "" : `for ${duration(now_s - job.started_s)}`;
+}
