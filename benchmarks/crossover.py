@@ -117,7 +117,8 @@ class Measurement:
         self._tell("compute alone")
         bare = Member("single", self._members[job].size)
         described = self._prepare({job: bare}, share=False)[job][0]
-        timed = self._run({job: self._effort.num_alone_steps}, {job: 0.0})[job]
+        # Link rate and bound hang on this one number: twice as many steps as elsewhere.
+        timed = self._run({job: 2 * self._effort.num_alone_steps}, {job: 0.0})[job]
         return timed.step_s, int(described["gradient_bytes"])
 
     def _alone(self) -> tuple[dict[str, float], float]:
