@@ -107,14 +107,17 @@ def admitted(
     """The jobs that can run at all, by row, at their smallest size (a pinned one at the size it has)."""
     room = Room(snapshot)
     sizes: dict[int, int] = {}
-    jobs, may_pin = snapshot.jobs, rules.hold_s > 0
+    jobs = snapshot.jobs
+    keeping: set[int] = set()
+    if rules.hold_s > 0:
+        # One whose size is no longer on its menu must change: not at the expense of those that can stay as they are.
+        keeping = {row for row in order if rules.pinned(jobs[row]) and jobs[row].workers in menus[row].sizes}
+        order = [*(row for row in order if row in keeping), *(row for row in order if row not in keeping)]
     for row in order:
         job, menu = jobs[row], menus[row]
         if not menu.sizes:
             continue
-        size = menu.sizes[0]
-        if may_pin and rules.pinned(job) and job.workers in menu.sizes:
-            size = job.workers
+        size = job.workers if row in keeping else menu.sizes[0]
         if room.fits(job, size):
             room.take(job, size)
             sizes[row] = size

@@ -123,6 +123,22 @@ def test_rate_limit_leaves_a_freshly_started_job_alone(name: str, snapshot: Snap
             assert allocation.workers[job.name] == job.workers
 
 
+@pytest.mark.parametrize("name", POLICIES)
+def test_a_job_that_must_change_its_size_takes_nothing_from_one_that_was_just_started(name: str) -> None:
+    """Two workers do not pack into nodes of three, so the third job would have to grow."""
+    curve = SpeedCurve({size: StepTime(size**-0.5) for size in (1, 2, 3)})
+    specs = (
+        JobSpec("single", 0.0, 1, 1, 1),
+        JobSpec("whole", 1.0, 3, 3, 3),
+        JobSpec("odd", 2.0, 2, 3, 2),
+    )
+    jobs = tuple(JobView(spec, curve, 1.0, 0.0, workers) for spec, workers in zip(specs, (1, 3, 2), strict=True))
+    snapshot = Snapshot(1e5, Cluster.uniform(2, 3), jobs)
+    workers = policy_named(name, Rules(hold_s=1e9)).decide(snapshot).workers
+    assert workers["single"] == 1
+    assert workers["whole"] == 3
+
+
 @pytest.mark.parametrize("name", ["fifo", "equal", "doubling", "optimus", "afs"])
 @settings(max_examples=30, deadline=None)
 @given(num_jobs=st.integers(1, 12), num_nodes=st.integers(1, 3))
