@@ -65,8 +65,6 @@ def test_forgotten_it_is_not_started_again_and_its_output_stays(bench: Bench, jo
 
 
 def test_what_runs_is_not_forgotten(bench: Bench, job_id: str) -> None:
-    if bench.is_simulated:
-        pytest.skip("a simulation forgets nothing that it needs")
     start(bench, job_id, "wait")
     bench.engine.forget(job_id, 1)
     assert (job_id, 1) in bench.engine.known()

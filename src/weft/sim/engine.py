@@ -95,7 +95,9 @@ class SimulatedEngine:
         return tuple(self._known)
 
     def forget(self, job_id: str, attempt: int) -> None:
-        self._known.pop((job_id, attempt), None)
+        run = self.runs.get(job_id)
+        if run is None or run.attempt != attempt or not run.devices:
+            self._known.pop((job_id, attempt), None)
 
     def close(self) -> None:
         """Nothing to let go of."""

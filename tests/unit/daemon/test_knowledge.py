@@ -59,6 +59,14 @@ def test_job_that_lost_its_work_when_stopped_is_left_alone_from_then_on(knowledg
     assert not knowledge.is_movable(again)
 
 
+def test_job_that_says_it_cannot_resume_is_left_alone(knowledge: Knowledge) -> None:
+    job = running()
+    measure(knowledge, job, 0.1, can_resume=False)
+    assert not knowledge.is_movable(job)
+    measure(knowledge, job, 0.1, can_resume=True)
+    assert knowledge.is_movable(job), "it has called resume in the meantime"
+
+
 def test_attempt_called_off_before_its_first_step_says_nothing_about_saving(knowledge: Knowledge) -> None:
     measure(knowledge, running(), 0.1)
     knowledge.stopped("a", 2, 20.0, saved=False)

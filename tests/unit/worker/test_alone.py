@@ -104,6 +104,23 @@ def test_training_goes_on_when_the_controller_goes_and_is_heard_before(
     assert heard[0]["metrics"].keys() == {"loss"}
 
 
+@pytest.mark.parametrize("registers", [True, False])
+def test_reports_say_whether_the_run_could_resume(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, registers: bool
+) -> None:
+    monkeypatch.setenv("WEFT_CHANNEL", str(tmp_path / "channel"))
+    with controller(tmp_path / "channel") as listening, weft.session() as run:
+        model = torch.nn.Linear(1, 1)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+        data = run.loader(torch.arange(4.0).view(4, 1), batch_size=4)
+        if registers:
+            run.resume(model=model, optimizer=optimizer, data=data)
+        for x in run.steps(data, max_steps=1):
+            model(x).sum().backward()
+            optimizer.step()
+        assert json.loads(listening.recv(1 << 16))["can_resume"] is registers
+
+
 def test_what_is_no_number_is_refused_whether_or_not_anybody_listens() -> None:
     with weft.session() as run, pytest.raises(UsageError, match=r"run\.log\(phase=\.\.\.\) was given a str"):
         run.log(phase="train")
