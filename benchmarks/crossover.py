@@ -1,16 +1,17 @@
 """``weft bench crossover``: two jobs on the same hosts, in every way they can share them.
 
-The way of the data: scenario -> compute of each job -> link rate -> cells -> row -> files.  A cell is one way of
-running the two jobs; each begins with fresh models, so that the losses of every cell can be compared with those of each
-job alone.  This side never imports torch; the workers do, each in its own network namespace.
+The way of the data: scenario -> compute of each job -> link rate -> rounds of cells -> row -> files.  A cell is one way
+of running the two jobs; each begins with fresh models, so that the losses of every cell can be compared with those of
+each job alone.  This side never imports torch; the workers do, each in its own network namespace.
 """
 
 from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import asdict
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from datetime import datetime
 from pathlib import Path
 from statistics import median
@@ -18,7 +19,7 @@ from typing import Any
 
 from benchmarks.crossover_fleet import Fleet
 from benchmarks.crossover_results import Results
-from benchmarks.crossover_rows import Cost, PairTimes, Row, Timed, make_row, pair_times, slowest
+from benchmarks.crossover_rows import Cost, PairTimes, Row, Timed, make_row, middle_of, pair_times, slowest
 from benchmarks.crossover_scenarios import Effort, Member, Scenario
 from benchmarks.overlap_bounds import half_exchange_s
 from benchmarks.testbed import HostFailed, Testbed
@@ -64,6 +65,26 @@ def run_scenarios(
     return results
 
 
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """Steps of a job without communication, and how many bytes it would have to communicate."""
+
+    steps_s: tuple[float, ...]
+    gradient_bytes: int
+
+
+@dataclass(slots=True)
+class Rounds:
+    """What the rounds of a row have measured so far."""
+
+    compute_s: dict[str, tuple[float, ...]] = field(default_factory=lambda: defaultdict(tuple))
+    alone_s: dict[str, tuple[float, ...]] = field(default_factory=lambda: defaultdict(tuple))
+    # With sharing switched on, though there is nobody to share with: only then a job's waits are seen.
+    lone_s: dict[str, tuple[float, ...]] = field(default_factory=lambda: defaultdict(tuple))
+    waited_s: dict[str, tuple[float, ...]] = field(default_factory=lambda: defaultdict(tuple))
+    cells: list[dict[str, PairTimes]] = field(default_factory=list)
+
+
 class Measurement:
     """One row."""
 
@@ -78,25 +99,33 @@ class Measurement:
         self._same_size = scenario.first.size == scenario.second.size
         self._loss_equal: dict[str, bool] = {}
         self._gate_s = 0.0
+        self._waited_s = 0.0
         self._timelines: dict[str, dict[str, Any]] = {}
+        self._offset = random.Random(OFFSET_SEED)
 
     def row(self) -> Row:
-        compute = {"A": self._compute("A")}
-        compute["B"] = compute["A"] if self._same_size else self._compute("B")
-        ratio_s = self._scenario.ratio * compute["A"][0]
-        self._bed.set_rate(2 * half_exchange_s(compute["A"][1], NUM_HOSTS, 1.0) / ratio_s)
-        alone, lone_s = self._alone()
-        costs = {
-            job: Cost(compute[job][0], self._network_s(self._members[job], compute[job][1]), alone[job])
-            for job in self._members
-        }
-        first, second = costs["A"], costs["B"]
-        offset_s = random.Random(OFFSET_SEED).uniform(0.25, 0.75) * first.alone_s
-        cells = {
-            "in_phase": self._together("in_phase", first, second),
-            "random_phase": self._together("random_phase", first, second, offset_s=offset_s),
-            "crossover": self._together("crossover", first, second, share=True),
-        }
+        jobs = ("A",) if self._same_size else ("A", "B")
+        # Link rate and row hang on this one number: measured once to set the rate, and again in every round.
+        shapes = {job: self._compute(job, 2 * self._effort.num_alone_steps) for job in jobs}
+        ratio_s = self._scenario.ratio * median(shapes["A"].steps_s)
+        self._bed.set_rate(2 * half_exchange_s(shapes["A"].gradient_bytes, NUM_HOSTS, 1.0) / ratio_s)
+        rounds = Rounds()
+        for _ in range(self._effort.num_rounds):
+            self._round(jobs, rounds)
+        for job in {"A", "B"} - set(jobs):
+            shapes[job], rounds.compute_s[job] = shapes["A"], rounds.compute_s["A"]
+        if self._scenario.is_equal:
+            rounds.waited_s["B"] = rounds.waited_s["A"]
+        first, second = (
+            Cost(
+                median(rounds.compute_s[job]),
+                self._network_s(self._members[job], shapes[job].gradient_bytes),
+                median(rounds.alone_s[job]),
+                median(rounds.waited_s[job]),
+            )
+            for job in ("A", "B")
+        )
+        lone_s = median(rounds.lone_s["A"])
         details = {
             "loss_equal": all(self._loss_equal.values()),
             "loss_equal_by_cell": dict(self._loss_equal),
@@ -105,52 +134,59 @@ class Measurement:
             # The gate's own time in a step: what drifting clocks and neighbours of the machine cannot hide.
             "lone_gate_share": round(self._gate_s / lone_s, 6),
             "ratio_wanted": self._scenario.ratio,
-            "offset_ms": round(offset_s * 1e3, 1),
             "rate_mbit_per_s": round(self._bed.rate_bits_per_s / 1e6, 1),
-            "gradient_bytes": [compute["A"][1], compute["B"][1]],
+            "gradient_bytes": [shapes[job].gradient_bytes for job in ("A", "B")],
+            "rounds": [
+                {cell: [round(1e3 * s, 1) for s in (times.first_s, times.second_s)] for cell, times in cells.items()}
+                for cells in rounds.cells
+            ],
             "timelines": self._timelines,
         }
-        return make_row(self._scenario, first, second, cells, details)
+        return make_row(self._scenario, first, second, middle_of(rounds.cells), details)
 
-    def _compute(self, job: str) -> tuple[float, int]:
-        """Seconds of compute in a step, and bytes of gradients."""
+    def _round(self, jobs: Sequence[str], rounds: Rounds) -> None:
+        """Everything once, one after the other: what the machine does to one it does to all."""
+        for job in jobs:
+            rounds.compute_s[job] += self._compute(job, self._effort.num_alone_steps).steps_s
+        for job in ("A",) if self._scenario.is_equal else ("A", "B"):
+            self._tell(f"{job} alone")
+            rounds.alone_s[job] += self._lone_steps(job, share=False)
+            self._tell(f"{job} alone, sharing switched on")
+            rounds.lone_s[job] += self._lone_steps(job, share=True)
+            rounds.waited_s[job] += (self._waited_s,)
+        if self._scenario.is_equal:
+            rounds.alone_s["B"] = rounds.alone_s["A"]
+            self._expected["B"] = self._expected["A"]
+        alone_s = {job: median(rounds.alone_s[job]) for job in self._members}
+        offset_s = self._offset.uniform(0.25, 0.75) * alone_s["A"]
+        rounds.cells.append(
+            {
+                "in_phase": self._together("in_phase", alone_s),
+                "random_phase": self._together("random_phase", alone_s, offset_s=offset_s),
+                "crossover": self._together("crossover", alone_s, share=True),
+            }
+        )
+
+    def _compute(self, job: str, num_steps: int) -> Shape:
+        """The job on one worker, without communication."""
         self._tell("compute alone")
         bare = Member("single", self._members[job].size)
         described = self._prepare({job: bare}, share=False)[job][0]
-        # Link rate and bound hang on this one number: twice as many steps as elsewhere.
-        timed = self._run({job: 2 * self._effort.num_alone_steps}, {job: 0.0})[job]
-        return timed.step_s, int(described["gradient_bytes"])
+        return Shape(self._run({job: num_steps}, {job: 0.0})[job].steps_s, int(described["gradient_bytes"]))
 
-    def _alone(self) -> tuple[dict[str, float], float]:
-        """Median step of each job alone, and of the first one alone with sharing switched on; in turn."""
-        steps: dict[str, list[float]] = {"A": [], "B": [], "lone": []}
-        for _ in range(self._effort.num_alone_blocks):
-            self._tell("A alone")
-            steps["A"] += self._lone_steps("A", share=False)
-            self._tell("A alone, sharing switched on")
-            steps["lone"] += self._lone_steps("A", share=True)
-            if not self._scenario.is_equal:
-                self._tell("B alone")
-                steps["B"] += self._lone_steps("B", share=False)
-        if self._scenario.is_equal:
-            steps["B"] = steps["A"]
-            self._expected["B"] = self._expected["A"]
-        return {job: median(steps[job]) for job in self._members}, median(steps["lone"])
-
-    def _lone_steps(self, job: str, *, share: bool) -> list[float]:
+    def _lone_steps(self, job: str, *, share: bool) -> tuple[float, ...]:
         self._prepare({job: self._members[job]}, share=share)
-        timed = self._run({job: self._effort.num_alone_steps}, {job: 0.0}, cell="lone" if share else "alone")[job]
-        starts_s = (timed.began_s, *timed.ends_s)
-        return [end - start for start, end in zip(starts_s, timed.ends_s, strict=False)]
+        cell = "lone" if share else "alone"
+        return self._run({job: self._effort.num_alone_steps}, {job: 0.0}, cell=cell)[job].steps_s
 
     def _together(
-        self, cell: str, first: Cost, second: Cost, *, offset_s: float = 0.0, share: bool = False
+        self, cell: str, alone_s: Mapping[str, float], *, offset_s: float = 0.0, share: bool = False
     ) -> PairTimes:
         self._tell(cell.replace("_", " "))
         self._prepare(self._members, share=share)
         num_steps = self._effort.num_pair_steps
         # The shorter one makes more steps, so that both are at it for about as long.
-        num_second = max(num_steps, round(num_steps * first.alone_s / second.alone_s))
+        num_second = max(num_steps, round(num_steps * alone_s["A"] / alone_s["B"]))
         timed = self._run({"A": num_steps, "B": num_second}, {"A": 0.0, "B": offset_s}, cell=cell)
         return pair_times(timed["A"], timed["B"])
 
@@ -179,6 +215,7 @@ class Measurement:
                 raise HostFailed(f"job {job} has lost its lease server: what it did then is not crossover")
             if cell == "lone":
                 self._gate_s = max(answer["turn_s"] for answer in found)
+                self._waited_s = max(answer["waited_s"] for answer in found)
             if cell:
                 self._compare(cell, job, [answer["losses"] for answer in found])
                 self._timelines.setdefault(cell, {})[job] = _from(start_s, found[0]["spans"])

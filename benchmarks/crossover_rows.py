@@ -1,7 +1,8 @@
 """From when each step ended to one row of the table.  Pure.
 
 c: compute of a step, measured on one worker without communication.  n: network time of a step at line rate.
-alone: a step of the job with its devices for itself; alone - c is what is exposed.
+alone: a step of the job with its devices for itself; alone - c is what is exposed.  Of that the job *waits* for a part
+only: on a core, moving its bytes also slows its compute down, and no other job can use that time.
 
 [Note: pairs]  Both jobs run at the same time; only the time in which both are at it counts.  With equal jobs the pair's
 time is the time until both have made one step.  Unequal jobs make different numbers of steps; their *work* is then
@@ -41,10 +42,17 @@ class Cost:
     compute_s: float
     network_s: float
     alone_s: float
+    waited_s: float | None = None
+    """What the job itself reports as waiting for the network; the exposed time where it was not asked."""
 
     @property
     def exposed_s(self) -> float:
         return max(0.0, self.alone_s - self.compute_s)
+
+    def measured(self, name: str) -> Measured:
+        """The job as a controller sees it: it knows a step and its waits, and takes the rest for compute."""
+        waited_s = min(self.exposed_s if self.waited_s is None else self.waited_s, self.alone_s)
+        return Measured(name, max(self.alone_s - waited_s, 1e-6), waited_s, self.network_s)
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,9 +63,9 @@ class Timed:
     ends_s: tuple[float, ...]
 
     @property
-    def step_s(self) -> float:
-        """The median step."""
-        return median(end - start for start, end in zip((self.began_s, *self.ends_s), self.ends_s, strict=False))
+    def steps_s(self) -> tuple[float, ...]:
+        """How long each step took."""
+        return tuple(end - start for start, end in zip((self.began_s, *self.ends_s), self.ends_s, strict=False))
 
     def steps_until(self, at_s: float) -> float:
         """How many steps were done then; within a step, the part of its time that had passed."""
@@ -100,8 +108,22 @@ def pair_times(first: Timed, second: Timed, num_skipped: int = 1) -> PairTimes:
     until_s = min(first.ends_s[-1], second.ends_s[-1])
     steps = [timed.steps_until(until_s) - timed.steps_until(from_s) for timed in (first, second)]
     if min(steps) <= 0:  # one of them had ended before the other was under way: nothing was shared
-        return PairTimes(first.step_s, second.step_s)
+        return PairTimes(median(first.steps_s), median(second.steps_s))
     return PairTimes((until_s - from_s) / steps[0], (until_s - from_s) / steps[1])
+
+
+def middle_of(rounds: Sequence[Mapping[str, PairTimes]]) -> dict[str, PairTimes]:
+    """Of each cell the median over the rounds, each job for itself.
+
+    >>> middle_of([{"crossover": PairTimes(1.0, 2.0)}, {"crossover": PairTimes(3.0, 4.0)}])
+    {'crossover': PairTimes(first_s=2.0, second_s=3.0)}
+    """
+    return {
+        cell: PairTimes(
+            median(cells[cell].first_s for cells in rounds), median(cells[cell].second_s for cells in rounds)
+        )
+        for cell in rounds[0]
+    }
 
 
 def bound_s(first: Cost, second: Cost, handover_s: float = HANDOVER_S) -> float:
@@ -145,6 +167,7 @@ def make_row(
         "compute_ms": [_ms(first.compute_s), _ms(second.compute_s)],
         "network_ms": [_ms(first.network_s), _ms(second.network_s)],
         "exposed_ms": [_ms(first.exposed_s), _ms(second.exposed_s)],
+        "waited_ms": [_ms(first.measured("A").exposed_s), _ms(second.measured("B").exposed_s)],
         "slowdown": {
             name: [round(times.first_s / first.alone_s, 3), round(times.second_s / second.alone_s, 3)]
             for name, times in cells.items()
@@ -158,9 +181,8 @@ def make_row(
 
 
 def _verdict(first: Cost, second: Cost) -> dict[str, Any]:
-    """What the controller's pairing makes of the measured jobs."""
-    one = Measured("A", first.compute_s, first.exposed_s, first.network_s)
-    other = Measured("B", second.compute_s, second.exposed_s, second.network_s)
+    """What the controller's pairing makes of the jobs."""
+    one, other = first.measured("A"), second.measured("B")
     return {
         "predicted_gain": round(prospects(one, other, HANDOVER_S)[0].gain, 3),
         "refused": refusal(one, other, HANDOVER_S),

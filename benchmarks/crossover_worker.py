@@ -53,7 +53,8 @@ class Worker:
             raise RuntimeError("run came before prepare")
         job.spans.clear()
         time.sleep(max(0.0, order["start_s"] - time.monotonic()))
-        began_s, ends_s, turn_wait_s = time.monotonic(), [], TURNS.turn_wait_s
+        began_s, ends_s = time.monotonic(), []
+        turn_wait_s, network_wait_s = TURNS.turn_wait_s, TURNS.network_wait_s
         for _ in range(order["num_steps"]):
             job.step()
             ends_s.append(time.monotonic())
@@ -63,6 +64,7 @@ class Worker:
         answer: Message = {"began_s": began_s, "ends_s": ends_s, "losses": job.losses}
         answer["is_shared"] = is_shared
         answer["turn_s"] = (TURNS.turn_wait_s - turn_wait_s) / order["num_steps"]
+        answer["waited_s"] = (TURNS.network_wait_s - network_wait_s) / order["num_steps"]
         if order["with_spans"]:
             answer["spans"] = job.spans
         return answer

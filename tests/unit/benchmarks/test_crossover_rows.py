@@ -75,6 +75,15 @@ def test_a_pair_that_cannot_gain_is_refused_in_the_row() -> None:
     assert row_of(equal("plain", 1.0, Effort()), PairTimes(2.2, 2.2))["refused"] is None
 
 
+def test_the_pairing_hears_what_a_job_reports_not_what_the_benchmark_knows() -> None:
+    # 0.3 s longer than its compute, of which it waits for 0.02: moving bytes has slowed the compute down.
+    slowed = Cost(compute_s=1.0, network_s=1.0, alone_s=1.3, waited_s=0.02)
+    cells = {name: PairTimes(2.6, 2.6) for name in ("in_phase", "random_phase", "crossover")}
+    row = make_row(equal("overlap", 1.0, Effort()), slowed, slowed, cells, {})
+    assert row["predicted_gain"] < 1.05
+    assert row["refused"]
+
+
 def test_every_row_of_a_run_has_a_name_of_its_own() -> None:
     for run in (full_run(), quick_run()):
         assert len({scenario.key for scenario in run}) == len(run)
