@@ -23,11 +23,11 @@ class FileGate:
 
     @property
     def contended(self) -> bool:
-        return self._is_taken(self._queue)
+        return self._is_taken(self._queue) or (not self._holds and self._is_taken(self._device))
 
     @property
     def would_wait(self) -> bool:
-        return self.contended or (not self._holds and self._is_taken(self._device))
+        return self.contended
 
     def acquire(self) -> None:
         if not self._holds:
@@ -37,7 +37,7 @@ class FileGate:
             self._holds = True
             self.num_turns += 1
 
-    def release(self) -> None:
+    def release(self, *, briefly: bool = False) -> None:
         if self._holds:
             fcntl.flock(self._device, fcntl.LOCK_UN)
             self._holds = False
@@ -56,10 +56,12 @@ class FileGate:
 
 
 class NotedGate:
-    """Grants at once and writes down what it was asked; ``contended`` is what the test says."""
+    """Grants at once and writes down what it was asked; ``contended`` and ``filled`` are what the test says."""
 
     def __init__(self, contended: bool = False, on_release: Callable[[], None] = lambda: None) -> None:
         self.contended = contended
+        self.filled = False
+        """Whether somebody waits who has to give way."""
         self.events: list[str] = []
         self.holds = False
         self.on_release = on_release
@@ -69,7 +71,7 @@ class NotedGate:
             self.events.append("acquire")
         self.holds = True
 
-    def release(self) -> None:
+    def release(self, *, briefly: bool = False) -> None:
         if self.holds:
             self.events.append("release")
             self.holds = False
@@ -77,7 +79,7 @@ class NotedGate:
 
     @property
     def would_wait(self) -> bool:
-        return self.contended
+        return self.contended or self.filled
 
     def note(self, event: str) -> None:
         self.events.append(event)

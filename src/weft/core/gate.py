@@ -15,7 +15,7 @@ class Gate(Protocol):
 
     @property
     def contended(self) -> bool:
-        """Whether another job wants the device now.  Costs no system call."""
+        """Whether another job that need not give way to ours has the device or wants it.  Costs no system call."""
 
     @property
     def would_wait(self) -> bool:
@@ -29,8 +29,12 @@ class Gate(Protocol):
         the next turn is waited for.  So call it often.
         """
 
-    def release(self) -> None:
-        """About to wait for the network: the device is free.  Does nothing when it is not ours."""
+    def release(self, *, briefly: bool = False) -> None:
+        """About to wait for the network: the device is free.  Does nothing when it is not ours.
+
+        ``briefly``: for a few milliseconds, so that only our equals need hear of it.  If it becomes longer everybody
+        does.
+        """
 
 
 class OpenGate:
@@ -42,7 +46,7 @@ class OpenGate:
     def acquire(self) -> None:
         """Always our turn."""
 
-    def release(self) -> None:
+    def release(self, *, briefly: bool = False) -> None:
         """Nobody waits."""
 
 

@@ -13,7 +13,8 @@ So every wait for another worker is inside ``yielded()``; then no order of turns
 Elsewhere (averaging gradients one after the other, clipping, agreeing on something) more waits often follow, and
 between them is next to nothing to compute.  To queue for the device there would leave the network idle for a whole
 turn of the other job.  ``yielded(later=True)`` therefore takes it back only if nobody wants it, and otherwise leaves
-that to the next ``compute()``.
+that to the next ``compute()``.  With ``insist=True`` only an equal keeps it: who has something to compute between
+two such waits and is not there to fill the gaps of others takes the device back from those who are.
 
 Without a gate (nobody to share with) every call here ends after one comparison.
 """
@@ -109,22 +110,23 @@ class Turns:
 
     @property
     def contended(self) -> bool:
-        """Whether another job wants the device now."""
+        """Whether another job that need not give way to ours has the device, or wants it."""
         return gate.current().contended
-
-    @property
-    def would_wait(self) -> bool:
-        """Whether another job has the device, or wants it."""
-        return gate.current().would_wait
 
     @property
     def gave_way(self) -> bool:
         """Whether the device was left to another job until the next :meth:`compute`."""
         return self.sharing and not self._has
 
-    def yielded(self, *, later: bool = False) -> Window:
-        """A context in which the device is free; see the module's text for ``later``."""
-        return Window(self, later) if self.computing else _NO_WINDOW
+    def yielded(self, *, later: bool = False, insist: bool = False, briefly: bool = False) -> Window:
+        """A context in which the device is free.
+
+        Args:
+            later: see [Note: later].
+            insist: see there.
+            briefly: for a few milliseconds; see the gate.
+        """
+        return Window(self, later, insist, briefly) if self.computing else _NO_WINDOW
 
     def own_time_s(self) -> float:
         """A clock that stands still while we wait for our turn: what a step costs does not depend on the others."""
@@ -134,9 +136,11 @@ class Turns:
 class Window:
     """A wait for the network.  Windows inside a window, and of threads that do not compute, do nothing."""
 
-    def __init__(self, turns: Turns | None, later: bool) -> None:
+    def __init__(self, turns: Turns | None, later: bool, insist: bool, briefly: bool) -> None:
         self._turns = turns
         self._later = later
+        self._insist = insist
+        self._briefly = briefly
         self._began_s = 0.0
 
     def __enter__(self) -> None:
@@ -144,7 +148,7 @@ class Window:
         if turns is not None:
             turns._window_open = True
             self._began_s = turns._now()
-            gate.current().release()
+            gate.current().release(briefly=self._briefly)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -154,12 +158,13 @@ class Window:
             return
         turns._window_open = False
         turns.network_wait_s += turns._now() - self._began_s
-        if self._later and gate.current().would_wait:
+        shared = gate.current()
+        if self._later and (shared.contended if self._insist else shared.would_wait):
             turns._has = False
         else:
             turns._take()
 
 
-_NO_WINDOW = Window(None, later=False)
+_NO_WINDOW = Window(None, later=False, insist=False, briefly=False)
 TURNS = Turns()
 os.register_at_fork(after_in_child=TURNS._forget)

@@ -111,6 +111,12 @@ class Arbiter:
         waiting = [member for member in self.members.values() if member.asked_s is not None]
         return sorted(waiting, key=lambda member: (member.asked_s, member.key))
 
+    def num_equals(self, member: Member) -> int:
+        """How many others have the device or want it, and need not give way to this one."""
+        rank = member.rank(self._now_s, self.limits)
+        busy = [other for other in self._others(member) if other.is_waiting or other.key == self.holder]
+        return sum(other.rank(self._now_s, self.limits) >= rank for other in busy)
+
     def wake_s(self) -> float | None:
         """When to say ``Ticked`` at the latest; ``None`` while nobody waits."""
         if not any(member.is_waiting for member in self.members.values()):

@@ -24,7 +24,18 @@ from weft.core.gate import OPEN, Gate
 from weft.core.worker_environment import JOB_ID, LEASE, LEASE_DEVICE, LEASE_KEY, LEASE_LEAD, LEASE_ROLE, LEASE_WEIGHT
 from weft.crossover.link import Link, connect
 from weft.crossover.messages import Join, Saying, Verb
-from weft.crossover.page import ASKED_BACK, COMPUTING, IDLE, NUM_WAITING, PAUSED, STATE, TOKEN, TURN, WAITING
+from weft.crossover.page import (
+    ASKED_BACK,
+    COMPUTING,
+    IDLE,
+    NUM_EQUALS,
+    NUM_WAITING,
+    PAUSED,
+    STATE,
+    TOKEN,
+    TURN,
+    WAITING,
+)
 from weft.crossover.phases import GapWatch, Limits, Role
 from weft.errors import LeaseError, UsageError
 
@@ -63,9 +74,9 @@ class LeaseGate:
 
     @property
     def contended(self) -> bool:
-        """Whether another job waits for the device."""
+        """Whether somebody else who need not give way has the device, or waits for it."""
         link = self._link
-        return link is not None and link.words[NUM_WAITING] > 0
+        return link is not None and link.words[NUM_EQUALS] > 0
 
     @property
     def would_wait(self) -> bool:
@@ -96,8 +107,8 @@ class LeaseGate:
         elif not (link.is_overdue and not token):
             self._wait_for_turn(link, token)
 
-    def release(self) -> None:
-        """About to wait: the device is free."""
+    def release(self, *, briefly: bool = False) -> None:
+        """About to wait: the device is free.  Briefly: not for those who would have to give it back at once."""
         if not self._is_computing or self._gap_since_s is not None:
             return
         self._turn += 1
@@ -108,7 +119,8 @@ class LeaseGate:
             return
         words = link.words
         words[TURN] = self._turn
-        if self._gaps.is_too_short and not words[ASKED_BACK]:
+        is_for_fillers = words[NUM_WAITING] > 0 and not words[NUM_EQUALS]
+        if (self._gaps.is_too_short or (briefly and is_for_fillers)) and not words[ASKED_BACK]:
             words[STATE] = PAUSED  # by the time somebody else had the device we would want it back
             return
         self._is_computing = False

@@ -8,7 +8,7 @@ from typing import Protocol
 from weft.crossover import kernel
 from weft.crossover.arbiter import Arbiter
 from weft.crossover.events import AskBack, Event, Grant, Overrule, Recall, Released
-from weft.crossover.page import ASKED_BACK, IDLE, NUM_WAITING, PAUSED, STATE, TOKEN, TURN, Page
+from weft.crossover.page import ASKED_BACK, IDLE, NUM_EQUALS, NUM_WAITING, PAUSED, STATE, TOKEN, TURN, Page
 from weft.crossover.phases import Limits
 
 
@@ -61,6 +61,7 @@ class SharedDevice:
                 continue
             words = member.page.words
             words[NUM_WAITING] = num_waiting - state.is_waiting
+            words[NUM_EQUALS] = self.arbiter.num_equals(state)
             words[ASKED_BACK] = int(self.arbiter.is_asked_back and self.arbiter.holder == key)
             if self.arbiter.holder != key:
                 words[TOKEN] = 0

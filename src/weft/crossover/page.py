@@ -3,6 +3,7 @@
     word 0   token of the client's lease, 0 for none    written by the server only
     word 1   number of other jobs that wait             "
     word 2   1 when the device is asked back            "
+    word 3   number of other jobs that have the device or wait for it, and need not give way to this one    "
     word 8   what the client does: idle, paused, waiting, computing    written by the client only
     word 9   number of its present or next turn                        "
 
@@ -29,6 +30,7 @@ PAGE_BYTES: Final = 4096
 TOKEN: Final = 0
 NUM_WAITING: Final = 1
 ASKED_BACK: Final = 2
+NUM_EQUALS: Final = 3
 STATE: Final = 8
 TURN: Final = 9
 

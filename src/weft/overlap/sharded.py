@@ -279,7 +279,7 @@ class ShardedSchedule(Rounds):
         if self.transport.reduce_arrived(bucket.exchange):
             self._finish_reduce(bucket)
         else:
-            with TURNS.yielded(later=True):
+            with TURNS.yielded(later=True, insist=True):
                 self._finish_reduce(bucket)
         bucket.add_carry()
         bucket.phase = Phase.REDUCED
@@ -306,7 +306,7 @@ class ShardedSchedule(Rounds):
     # ---- forward
 
     def before_compute(self) -> None:
-        if TURNS.gave_way and TURNS.would_wait:
+        if TURNS.gave_way and TURNS.contended:
             self._settle(self._gathering())
 
     def _before_read(self, number: int) -> None:
@@ -325,7 +325,8 @@ class ShardedSchedule(Rounds):
     def _settle(self, buckets: Sequence[Bucket]) -> None:
         if not buckets:
             return
-        with TURNS.yielded():
+        # Between two layers, when others have arrived already, it is not for long.
+        with TURNS.yielded(briefly=len(self._gathering()) < len(self.buckets)):
             for bucket in buckets:
                 with self.clock.waiting("all-gather", bucket):
                     self.transport.finish_gather(bucket.exchange)

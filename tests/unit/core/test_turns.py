@@ -61,6 +61,23 @@ def test_a_wait_between_two_phases_leaves_the_device_to_those_who_want_it(noted:
     assert not turns.gave_way
 
 
+def test_who_insists_leaves_the_device_to_equals_and_takes_it_back_from_fillers(noted: NotedGate) -> None:
+    turns = Turns()
+    turns.compute()
+    noted.filled = True
+    with turns.yielded(later=True, insist=True):
+        noted.note("wait")
+    assert turns.computing
+    with turns.yielded(later=True):
+        noted.note("wait")
+    assert turns.gave_way
+    turns.compute()
+    noted.contended = True
+    with turns.yielded(later=True, insist=True):
+        noted.note("wait")
+    assert turns.gave_way
+
+
 def test_a_wait_between_two_phases_keeps_the_device_if_nobody_wants_it(noted: NotedGate) -> None:
     turns = Turns()
     turns.compute()

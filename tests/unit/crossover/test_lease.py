@@ -99,6 +99,37 @@ def test_a_primary_interrupts_a_filler_at_its_next_border(server: LeaseServer) -
         assert filler.answer() == "interrupted"
 
 
+def test_a_primary_that_waits_briefly_keeps_the_device_from_a_filler_until_the_wait_is_long(
+    server: LeaseServer,
+) -> None:
+    gate = LeaseGate(str(server.path), Join("primary", "0", Role.PRIMARY))
+    with lease_workers(server.path, "filler") as (filler,):
+        set_role(server.path, "filler", Role.FILLER)
+        gate.acquire()
+        filler.tell("acquire")
+        wait_until(lambda: server.waiting() == ["filler"])
+        assert gate.would_wait
+        assert not gate.contended, "it has to give way to us"
+        gate.release(briefly=True)
+        gate.acquire()
+        assert server.waiting() == ["filler"]
+        gate.release(briefly=True)
+        assert filler.answer() == "acquired"
+    gate.close()
+
+
+def test_an_equal_is_not_kept_waiting_by_a_brief_wait(server: LeaseServer) -> None:
+    gate = LeaseGate(str(server.path), Join("a", "0"))
+    with lease_workers(server.path, "b") as (b,):
+        gate.acquire()
+        b.tell("acquire")
+        wait_until(lambda: gate.contended)
+        gate.release(briefly=True)
+        assert b.answer() == "acquired"
+        assert gate.contended, "it has the device now"
+    gate.close()
+
+
 def test_devices_are_shared_one_by_one(server: LeaseServer) -> None:
     gates = [LeaseGate(str(server.path), Join(job, device)) for job, device in (("a", "0"), ("b", "1"))]
     for gate in gates:
