@@ -40,14 +40,13 @@ def run_scenarios(
 ) -> Results:
     """Measure everything; a scenario that fails is noted and the rest goes on."""
     results = Results(folder, started or datetime.now(), command)
-    shapes: dict[tuple[str, int], StepShape] = {}
     peaks: dict[str, dict[str, int]] = {}
     # Many hosts first: they are what a broken machine fails at, and they take the shortest.
     for num_hosts in sorted({scenario.num_hosts for scenario in scenarios}, reverse=True):
         with Testbed(num_hosts, START_RATE_BITS_PER_S) as bed:
             for scenario in (s for s in scenarios if s.num_hosts == num_hosts):
                 try:
-                    _measure(bed, scenario, results, shapes, peaks, on_progress)
+                    _measure(bed, scenario, results, peaks, on_progress)
                 except HostFailed as failure:
                     results.failures.append(f"{scenario.label}: {failure}")
                     on_progress(0, f"{scenario.label} failed, going on")
@@ -65,16 +64,9 @@ def _measure(
     bed: Testbed,
     scenario: Scenario,
     results: Results,
-    shapes: dict[tuple[str, int], StepShape],
     peaks: dict[str, dict[str, int]],
     on_progress: OnProgress,
 ) -> None:
-    key = (scenario.model, scenario.num_hosts)
-    if scenario.timed is not None:
-        shapes[key] = _nominal_shape(scenario.timed)
-    elif key not in shapes:
-        on_progress(0, f"{scenario.model}, {scenario.num_hosts} hosts: how long is the compute?")
-        shapes[key] = StepShape(**_work(bed, "overlap_worker", scenario.calibration(), None)["shape"])
     if scenario.model not in peaks and scenario.timed is None:
         peaks[scenario.model] = {}
         for contender in MEMORY_CONTENDERS:
@@ -82,7 +74,12 @@ def _measure(
                 on_progress(0, f"{scenario.model}: memory of {contender}")
                 memory = _work(bed, "overlap_memory", scenario.memory(contender), None)
                 peaks[scenario.model][contender] = memory["peak_bytes"]
-    bed.set_rate(rate_for_ratio(shapes[key], scenario.num_hosts, scenario.ratio))
+    if scenario.timed is not None:
+        shape = _nominal_shape(scenario.timed)
+    else:  # right before each row: a shared machine is not equally fast for long
+        on_progress(0, f"{scenario.label}: how long is the compute?")
+        shape = StepShape(**_work(bed, "overlap_worker", scenario.calibration(), None)["shape"])
+    bed.set_rate(rate_for_ratio(shape, scenario.num_hosts, scenario.ratio))
     result = _work(bed, "overlap_worker", scenario, on_progress)
     results.rows.append(make_row(scenario, bed.rate_bits_per_s, result, peaks.get(scenario.model, {})))
 

@@ -21,7 +21,8 @@ def overlap(
     """Time a training step with each contender at several network/compute ratios.
 
     Needs root and iproute2 for the network namespaces; nothing else should run on the machine meanwhile.
-    Results go to benchmarks/results as JSON, Markdown and PNG; the full run takes under an hour.
+    Results go to benchmarks/results as JSON, Markdown and PNG; the full run takes about 100 minutes,
+    --model and --ratio run a part of it.
     """
     benchmark = load_benchmark("overlap")
     scenarios_module = load_benchmark("overlap_scenarios")
