@@ -22,6 +22,7 @@ from weft.core import gate
 from weft.core.turns import TURNS
 from weft.core.worker_environment import LEASE, LEASE_ROLE
 from weft.crossover.hooks import install_gate
+from weft.overlap.transport.network_threads import core_is_shared
 
 Message = dict[str, Any]
 
@@ -74,6 +75,7 @@ class Worker:
             self._job.close()
             self._job = None
         TURNS.rest()
+        core_is_shared(False)
         os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), 0)  # sharing has lowered it; the testbed needs root
         shared = gate.current()
         gate.install(gate.OPEN)

@@ -30,6 +30,7 @@ from weft.crossover.gpu import check_sharing
 from weft.crossover.hooks_collectives import watch_collectives
 from weft.crossover.hooks_ddp import CommHook, hook_ddp
 from weft.errors import UsageError
+from weft.overlap.transport.network_threads import core_is_shared
 
 NICENESS = 10
 _hooked: WeakSet[nn.Module] = WeakSet()
@@ -47,6 +48,7 @@ def install_gate(environment: Mapping[str, str] = os.environ) -> None:
     def give_way() -> None:
         # The device is a core, and the network threads of the other job, which need it for moments, go first.  Not
         # before there is a server: a controller names one to all its jobs, and starts it for the first pair.
+        core_is_shared(True)
         with contextlib.suppress(ProcessLookupError):  # that thread has ended
             if not torch.cuda.is_available() and os.getpriority(os.PRIO_PROCESS, computing) < niceness:
                 os.setpriority(os.PRIO_PROCESS, computing, niceness)
