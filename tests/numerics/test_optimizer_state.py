@@ -6,6 +6,7 @@ import copy
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,19 @@ def test_every_worker_gets_the_whole_state() -> None:
     assert_equal_states(found.optimizer.state_dict(), expected.optimizer.state_dict())
     for run in (expected, found):
         run.train(3)
+    assert_equal_states(found.optimizer.state_dict(), expected.optimizer.state_dict())
+
+
+@on_workers(2)
+def test_a_worker_that_asks_late_finds_the_others_waiting_for_its_gradients_and_is_answered() -> None:
+    expected, found = with_ddp(made(Tangle), grouped), with_weft(made(Tangle), grouped, bucket_bytes=512)
+    for run in (expected, found):
+        run.train(2)
+    if dist.get_rank() == 0:
+        time.sleep(1.0)  # the other one is in its next step by now
+        assert_equal_states(found.optimizer.state_dict(), expected.optimizer.state_dict())
+    for run in (found, expected):
+        run.train(2, first=2)
     assert_equal_states(found.optimizer.state_dict(), expected.optimizer.state_dict())
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -70,6 +71,7 @@ class Overlap:
             if schedule.transport.num_workers > 1:
                 ranks = dist.get_process_group_ranks(group)
                 self._service = StateService(StateService.group(ranks), _exporter(schedule))
+                schedule.changing = partial(self._service.changing, step_done=True)
             self._take_over_state(schedule)
         tuner.relayout = self._move_to
         _HANDLES[id(model)] = self
@@ -176,8 +178,7 @@ class Overlap:
                 "the optimizer was given parameters, or a frozen one was thawed, after weft.overlap was called; their "
                 "gradients would stay local: call detach() and weft.overlap again"
             )
-        with self._changing(step_done=True):
-            return self.schedule.before_step(args, kwargs)
+        return self.schedule.before_step(args, kwargs)
 
     def after_step(self) -> None:
         self.schedule.after_step()

@@ -23,7 +23,8 @@ asks for the device, and forward and backward then run through.  While nobody wa
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
@@ -74,6 +75,8 @@ class ShardedSchedule(Rounds):
         # From the first bucket that leaves in an eager round until step(): values are neither old nor new.
         self._half_updated = False
         self._draining = False
+        # Around every change of the optimizer's state, for who answers questions about it meanwhile.
+        self.changing: Callable[[], AbstractContextManager[None]] = nullcontext
 
     def lay_out(self, memory: FlatMemory, cuts: Sequence[Sequence[int]]) -> None:
         super().lay_out(memory, cuts)
@@ -224,8 +227,20 @@ class ShardedSchedule(Rounds):
             )
         for parameter in self.parameters:
             parameter.grad = None
-        self._apply(options, _amp_attributes(self.optimizer))
+        self._await_all_workers()
+        with self.changing():
+            self._apply(options, _amp_attributes(self.optimizer))
         return args, kwargs
+
+    def _await_all_workers(self) -> None:
+        """Until every worker has sent a gradient of this step.
+
+        Before that the state is still that of the last step, and a worker that has sent nothing may be asking for it:
+        to wait for it inside ``changing`` would be to wait for each other.
+        """
+        self.clock.step_began()
+        if self.buckets and self.buckets[0].phase is Phase.REDUCING:
+            self._reduce(self.buckets[0])
 
     def _check_memory(self) -> None:
         with torch._C.DisableTorchFunctionSubclass():  # where the memory is, not what is in it: nothing to wait for

@@ -7,6 +7,7 @@ thread that answers "give me your state of step k".
 [Note: why the answer is consistent]  A worker that asks after step k has not contributed a gradient of step k+1
 yet, so nobody can have updated anything beyond step k: whoever answers waits until its own step k is done, and
 is then exactly there.  Asked between backward and step, others may be ahead: then they say so and it is an error.
+They may be in step k+1 already, waiting for the asker's gradients; nobody is kept from answering while it waits so.
 
 [Note: leaving]  The last checkpoint is often written by rank 0 while the others have reached the end of the script.
 A worker that ends without an error therefore stays until all others are leaving too, or are gone.
