@@ -89,17 +89,18 @@ def _step_times(axis: Any, rows: Sequence[Row], title: str) -> None:
 
 
 def _speedups(axis: Any, rows: Sequence[Row], labels: Sequence[str], xlabel: str) -> None:
-    width = 0.8 / len(RIVALS)
-    for index, (rival, name, colour) in enumerate(RIVALS):
+    rivals = [rival for rival in RIVALS if any(speedup(row, rival[0], "weft") for row in rows)]
+    width = 0.8 / max(len(rivals), 1)
+    for index, (rival, name, colour) in enumerate(rivals):
         heights = [speedup(row, rival, "weft") or 0.0 for row in rows]
-        places = [place + (index - (len(RIVALS) - 1) / 2) * width for place in range(len(rows))]
+        places = [place + (index - (len(rivals) - 1) / 2) * width for place in range(len(rows))]
         bars = axis.bar(places, heights, width * 0.92, color=colour, label=name)
         axis.bar_label(bars, labels=[f"{height:.2f}" if height else "" for height in heights], fontsize=6.5)
     axis.axhline(1.0, color="#777777", linewidth=0.8)
     axis.set_xticks(range(len(rows)), labels)
     _dress(axis, "how many times as fast is weft?", xlabel, "ratio of step times")
     axis.margins(y=0.28)
-    axis.legend(fontsize=7.5, frameon=False, ncols=len(RIVALS), loc="upper center", columnspacing=0.9)
+    axis.legend(fontsize=7.5, frameon=False, ncols=max(len(rivals), 1), loc="upper center", columnspacing=0.9)
 
 
 def _growth(axis: Any, rows: Sequence[Row], hosts: Sequence[str]) -> None:

@@ -72,7 +72,7 @@ def bytes_per_step(kind: str) -> float:
             timeout=120,
             check=False,
         )
-    if done.returncode == 77 or "Operation not permitted" in done.stderr:
+    if done.returncode == 77 or done.stderr.startswith("unshare:"):  # not a worker's own complaint
         pytest.skip("making a network namespace is not permitted here")
     assert done.returncode == 0, done.stderr
     return int(done.stdout) / NUM_STEPS

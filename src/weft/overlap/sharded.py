@@ -190,6 +190,7 @@ class ShardedSchedule(Rounds):
     def _drop_round(self) -> None:
         if self._half_updated:
             # Which buckets were updated differs between workers: end the step on all of them, alike, then say so.
+            self.clock.step_began()
             self._apply(options_of(self.optimizer), {})
             self.flush()
             for parameter in self.parameters:
@@ -258,7 +259,6 @@ class ShardedSchedule(Rounds):
 
     def _apply(self, options: Options, amp: dict[str, Any]) -> None:
         clock = self.clock
-        clock.step_began()
         self._half_updated = False
         self._readers.guard(range(len(self.parameters)))
         forward_order = self.buckets[::-1]

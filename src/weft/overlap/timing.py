@@ -106,9 +106,8 @@ class StepClock:
         self.current.backward_end_s = self.now()
 
     def step_began(self) -> None:
-        if not self._in_step:
-            self._in_step = True
-            self.current.update_begin_s = self.now()
+        self._in_step = True
+        self.current.update_begin_s = self.now()
 
     def step_ended(self) -> None:
         done = self.current
