@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import select
@@ -65,6 +66,9 @@ class WeftRun:
 
     def close(self) -> None:
         self.process.kill()
+        for handle in self.handles:  # whoever outlived the test keeps the pipes open
+            with contextlib.suppress(ProcessLookupError):
+                signal.pidfd_send_signal(handle, signal.SIGKILL)
         self.process.communicate(timeout=TIMEOUT_S)
         for handle in self.handles:
             os.close(handle)
@@ -118,10 +122,10 @@ def test_nobody_outlives_a_killed_pool_and_its_end_is_told(weft_run):
 
 def test_workers_go_on_without_weft_run_when_asked(weft_run, tmp_path):
     source = """
-        import os, signal, sys
-        signal.signal(signal.SIGUSR1, lambda *_: None)
+        import os, signal
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR1})  # it waits for us, however late we look
         os.write(os.open("ready", os.O_WRONLY), f"{os.getpid()}\\n".encode())
-        signal.pause()
+        signal.sigwait({signal.SIGUSR1})
         print("still here")
     """
     os.mkfifo(tmp_path / "ready")
