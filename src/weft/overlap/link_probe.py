@@ -9,6 +9,7 @@ import torch
 from weft.overlap.transport.base import Exchange, Transport
 from weft.perf.link import Link, fit_link
 
+# On the wire, of each worker.
 _SIZES_BYTES = (16 << 10, 256 << 10, 1 << 20, 4 << 20)
 _REPEATS = 3
 # Tags of a real step's buckets start at 0; these are far above any plan's.
@@ -41,7 +42,7 @@ def measure_link(transport: Transport, device: torch.device) -> Link:
 
 
 def _exchange(transport: Transport, device: torch.device, num_bytes: int, index: int) -> Exchange:
-    shard = num_bytes // 4
+    shard = num_bytes // 4 // (transport.num_workers - 1)
     send = torch.zeros(transport.num_workers, shard + 2, device=device)
     stage = [send[w] if w == transport.rank else send.new_empty(shard + 2) for w in range(transport.num_workers)]
     return Exchange(

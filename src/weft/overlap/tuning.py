@@ -93,8 +93,11 @@ class Tuner:
             self.relayout(agreed, schedule.cuts)
 
     def _measure_link(self) -> None:
-        self.link = measure_link(self._schedule.transport, self._device)
-        link = self.link
+        transport = self._schedule.transport
+        link = measure_link(transport, self._device)
+        if transport.adapt(link):
+            link = measure_link(transport, self._device)
+        self.link = link
         self._schedule.clock.predict = lambda num_bytes: link.alpha_s + link.beta_s_per_byte * num_bytes
         if isinstance(self._schedule, ShardedSchedule):
             self._schedule.link = link

@@ -19,6 +19,8 @@ from typing import Any, Protocol
 
 import torch
 
+from weft.perf.link import Link
+
 
 @dataclass(slots=True)
 class Exchange:
@@ -57,6 +59,10 @@ class Transport(Protocol):
     needs_stage: bool
     # Every worker must launch the same collectives in the same order, and completion cannot be polled.
     ordered: bool
+
+    def adapt(self, link: Link) -> bool:
+        """To what collectives were measured to cost.  True, on every worker alike, if they now cost something else."""
+        ...
 
     def open_reduce(self, exchange: Exchange, tag: int) -> None:
         """The others may send their share of our shard."""

@@ -10,16 +10,17 @@ from weft.overlap.transport.base import Transport
 from weft.overlap.transport.gloo import GlooTransport
 from weft.overlap.transport.nccl import NcclTransport
 from weft.overlap.transport.network_threads import let_computing_finish_first, network_threads
+from weft.overlap.transport.receive_window import tcp_connections
 
 
 def transport_for(group: dist.ProcessGroup, device: torch.device) -> Transport:
     """A carrier on groups of its own, with the same workers as ``group``.  Collective."""
     ranks = dist.get_process_group_ranks(group)
     if device.type == "cpu":
-        before = network_threads()
+        threads, connections = network_threads(), tcp_connections()
         group = dist.new_group(ranks, backend="gloo")
-        let_computing_finish_first(network_threads() - before)
-        return GlooTransport(group)
+        let_computing_finish_first(network_threads() - threads)
+        return GlooTransport(group, tcp_connections() - connections)
     if device.type == "cuda" and dist.is_nccl_available():
         return NcclTransport(dist.new_group(ranks, backend="nccl"), dist.new_group(ranks, backend="nccl"))
     raise OverlapError(

@@ -75,6 +75,9 @@ class FakeTransport:
         """The calls of one name, in order."""
         return [call for call in self.calls if call.name == name]
 
+    def adapt(self, link: Link) -> bool:
+        return False
+
     def open_reduce(self, exchange: Exchange, tag: int) -> None:
         self._note("open reduce", exchange, tag)
         exchange.reduced = None

@@ -17,6 +17,7 @@ results do not depend on timing, on the plan, or on overlap being switched on.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any
 
 import torch
@@ -24,6 +25,8 @@ import torch.distributed as dist
 
 from weft.errors import OverlapError
 from weft.overlap.transport.base import Exchange
+from weft.overlap.transport.receive_window import Connection, limit_window, window_bytes
+from weft.perf.link import Link
 
 _HALF = (torch.bfloat16, torch.float16)
 
@@ -38,15 +41,23 @@ class GlooTransport:
     needs_stage = True
     ordered = False
 
-    def __init__(self, group: dist.ProcessGroup) -> None:
+    def __init__(self, group: dist.ProcessGroup, connections: Collection[Connection] = ()) -> None:
         self.rank = dist.get_rank(group)
         self.num_workers = dist.get_world_size(group)
         self._group = group
+        self._connections = connections
         backend: Any = group._get_backend(torch.device("cpu"))
         self._send = backend.send
         self._recv = backend.recv
         # Start with the neighbour above: no two workers then begin with the same receiver.
         self._others = [(self.rank + k) % self.num_workers for k in range(1, self.num_workers)]
+
+    def adapt(self, link: Link) -> bool:
+        window = window_bytes(self.num_workers, link)
+        if window is None:
+            return False
+        limit_window(self._connections, window)
+        return True
 
     def open_reduce(self, exchange: Exchange, tag: int) -> None:
         tag = self._tag(exchange, tag, gather=False)

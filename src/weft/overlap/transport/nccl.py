@@ -13,6 +13,7 @@ import torch
 import torch.distributed as dist
 
 from weft.overlap.transport.base import Exchange
+from weft.perf.link import Link
 
 
 class NcclTransport:
@@ -26,6 +27,9 @@ class NcclTransport:
         self.num_workers = dist.get_world_size(reduce_group)
         self._reduce_group = reduce_group
         self._gather_group = gather_group
+
+    def adapt(self, link: Link) -> bool:
+        return False  # NCCL sees to its own flow control
 
     def open_reduce(self, exchange: Exchange, tag: int) -> None:
         exchange.reduced = None
