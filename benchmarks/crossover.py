@@ -18,9 +18,10 @@ from statistics import median
 from typing import Any
 
 from benchmarks.crossover_fleet import Fleet
+from benchmarks.crossover_lone import measure_lone
 from benchmarks.crossover_results import Results
 from benchmarks.crossover_rows import Cost, PairTimes, Row, Timed, make_row, middle_of, pair_times, slowest
-from benchmarks.crossover_scenarios import Effort, Member, Scenario
+from benchmarks.crossover_scenarios import Effort, Lone, Member, Scenario
 from benchmarks.overlap_bounds import half_exchange_s
 from benchmarks.testbed import HostFailed, Testbed
 
@@ -36,7 +37,7 @@ OnProgress = Callable[[int, str], None]
 
 
 def run_scenarios(
-    scenarios: Sequence[Scenario],
+    scenarios: Sequence[Scenario | Lone],
     *,
     command: str,
     on_progress: OnProgress,
@@ -56,7 +57,10 @@ def run_scenarios(
                     while left:
                         scenario = left.pop(0)
                         on_progress(0, scenario.label)
-                        results.add(scenario, Measurement(bed, fleet, scenario, on_progress).row())
+                        if isinstance(scenario, Lone):
+                            results.add_lone(scenario, measure_lone(bed, fleet, scenario))
+                        else:
+                            results.add(scenario, Measurement(bed, fleet, scenario, on_progress).row())
                         on_progress(1, scenario.label)
             except HostFailed as failure:  # the others of its job wait for it: a fresh fleet for the next row
                 results.failures.append(f"{scenario.label}: {failure}")
@@ -80,7 +84,6 @@ class Rounds:
     compute_s: dict[str, tuple[float, ...]] = field(default_factory=lambda: defaultdict(tuple))
     alone_s: dict[str, tuple[float, ...]] = field(default_factory=lambda: defaultdict(tuple))
     # With sharing switched on, though there is nobody to share with: only then a job's waits are seen.
-    lone_s: dict[str, tuple[float, ...]] = field(default_factory=lambda: defaultdict(tuple))
     waited_s: dict[str, tuple[float, ...]] = field(default_factory=lambda: defaultdict(tuple))
     cells: list[dict[str, PairTimes]] = field(default_factory=list)
 
@@ -98,7 +101,6 @@ class Measurement:
         self._expected: dict[str, list[list[float]]] = {}
         self._same_size = scenario.first.size == scenario.second.size
         self._loss_equal: dict[str, bool] = {}
-        self._gate_s = 0.0
         self._waited_s = 0.0
         self._timelines: dict[str, dict[str, Any]] = {}
         self._offset = random.Random(OFFSET_SEED)
@@ -125,14 +127,9 @@ class Measurement:
             )
             for job in ("A", "B")
         )
-        lone_s = median(rounds.lone_s["A"])
         details = {
             "loss_equal": all(self._loss_equal.values()),
             "loss_equal_by_cell": dict(self._loss_equal),
-            "lone_shared_ms": round(lone_s * 1e3, 2),
-            "lone_overhead": round(lone_s / first.alone_s - 1.0, 4),
-            # The gate's own time in a step: what drifting clocks and neighbours of the machine cannot hide.
-            "lone_gate_share": round(self._gate_s / lone_s, 6),
             "ratio_wanted": self._scenario.ratio,
             "rate_mbit_per_s": round(self._bed.rate_bits_per_s / 1e6, 1),
             "gradient_bytes": [shapes[job].gradient_bytes for job in ("A", "B")],
@@ -152,7 +149,7 @@ class Measurement:
             self._tell(f"{job} alone")
             rounds.alone_s[job] += self._lone_steps(job, share=False)
             self._tell(f"{job} alone, sharing switched on")
-            rounds.lone_s[job] += self._lone_steps(job, share=True)
+            self._lone_steps(job, share=True)
             rounds.waited_s[job] += (self._waited_s,)
         if self._scenario.is_equal:
             rounds.alone_s["B"] = rounds.alone_s["A"]
@@ -214,7 +211,6 @@ class Measurement:
             if cell in SHARED_CELLS and not all(answer["is_shared"] for answer in found):
                 raise HostFailed(f"job {job} has lost its lease server: what it did then is not crossover")
             if cell == "lone":
-                self._gate_s = max(answer["turn_s"] for answer in found)
                 self._waited_s = max(answer["waited_s"] for answer in found)
             if cell:
                 self._compare(cell, job, [answer["losses"] for answer in found])

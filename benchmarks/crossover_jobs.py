@@ -71,8 +71,11 @@ class Job:
     def zero_grad(self) -> None:
         self.optimizer.zero_grad()
 
+    def settle(self) -> None:
+        """Nothing is under way on return; the job may go on."""
+
     def close(self) -> None:
-        """Nothing is under way on return."""
+        """Nothing is under way on return, and the job is over."""
 
     def _note_compute(self, waited_before_s: float, began_s: float) -> float:
         """A phase begins with the wait for the turn, if there is one."""
@@ -112,6 +115,9 @@ class OverlapJob(Job):
 
     def prepare(self) -> None:
         self.handle = weft.overlap(self.net, self.optimizer, bucket_bytes=OVERLAP_BUCKET_BYTES)
+
+    def settle(self) -> None:
+        self.handle.flush()
 
     def close(self) -> None:
         self.handle.detach()

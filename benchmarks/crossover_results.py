@@ -9,7 +9,7 @@ from datetime import datetime
 from pathlib import Path
 
 from benchmarks.crossover_rows import Row, ratio
-from benchmarks.crossover_scenarios import Scenario
+from benchmarks.crossover_scenarios import Lone, Scenario
 from benchmarks.overlap_results import machine
 from weft.cli.bench_record import markdown_table
 from weft.errors import InputError
@@ -25,18 +25,24 @@ class Results:
     started: datetime
     command: str
     rows: list[Row] = field(default_factory=list)
+    lone: list[Row] = field(default_factory=list)
+    """What sharing costs a job without another."""
     failures: list[str] = field(default_factory=list)
 
     @property
     def keys(self) -> set[str]:
         """Which scenarios have their row."""
-        return {str(row["key"]) for row in self.rows}
+        return {str(row["key"]) for row in (*self.rows, *self.lone)}
 
     def path(self, suffix: str) -> Path:
         return self.folder / f"crossover-{self.started:%Y-%m-%d-%H%M%S}.{suffix}"
 
     def add(self, scenario: Scenario, row: Row) -> None:
         self.rows.append({**row, "key": scenario.key})
+        self.save()
+
+    def add_lone(self, lone: Lone, row: Row) -> None:
+        self.lone.append({**row, "key": lone.key})
         self.save()
 
     def save(self) -> None:
@@ -46,6 +52,7 @@ class Results:
             "command": self.command,
             "machine": machine(),
             "rows": self.rows,
+            "lone": self.lone,
             "failures": self.failures,
         }
         _replace(self.path("json"), json.dumps(content, indent=None) + "\n")
@@ -57,7 +64,7 @@ def read_results(path: Path) -> Results:
     try:
         content = json.loads(path.read_text())
         started = datetime.fromisoformat(content["date"])
-        return Results(path.parent, started, content["command"], content["rows"])
+        return Results(path.parent, started, content["command"], content["rows"], content["lone"])
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise InputError(
             f"cannot be gone on with ({error}): give the JSON file of an earlier `weft bench crossover`", file=str(path)
@@ -73,20 +80,26 @@ def markdown(results: Results) -> str:
         f"`{results.command}`, {results.started:%Y-%m-%d %H:%M}, "
         f"{about['cores']} cores ({about['processor']}), {about['system']}, Python {about['python']}.",
         "",
-        "Two jobs of two workers each on two hosts of one core, joined by a shaped link. Milliseconds until both jobs "
-        "have made one step (unequal pairs: their work counted in steps alone). `bound` is the most the device and "
-        "the link at line rate allow.",
-        "",
-        *time_table(results.rows),
-        "",
-        "How many times as fast is crossover, and what each job pays (its step over its step alone).",
-        "",
-        *ratio_table(results.rows),
     ]
+    if results.rows:
+        lines += [
+            "Two jobs of two workers each on two hosts of one core, joined by a shaped link. Milliseconds until both "
+            "jobs have made one step (unequal pairs: their work counted in steps alone). `bound` is the most the "
+            "device and the link at line rate allow.",
+            "",
+            *time_table(results.rows),
+            "",
+            "How many times as fast is crossover, and what each job pays (its step over its step alone).",
+            "",
+            *ratio_table(results.rows),
+        ]
     fillers = [row for row in results.rows if row["pair"] == "filler"]
     if fillers:
         lines += ["", "Primary + filler; the filler has one worker per host and does not communicate.", ""]
         lines += filler_table(fillers)
+    if results.lone:
+        lines += ["", "A job without another: how much longer a step is with sharing switched on.", ""]
+        lines += lone_table(results.lone)
     if results.failures:
         lines += ["", "Not measured:", "", *(f"- {failure.splitlines()[0]}" for failure in results.failures)]
     return "\n".join(lines) + "\n"
@@ -103,14 +116,13 @@ def time_table(rows: Sequence[Row]) -> list[str]:
 
 def ratio_table(rows: Sequence[Row]) -> list[str]:
     heads = ["pair", "job", "network/compute", "vs serial", "vs in phase", "vs random phase", "of bound"]
-    heads += ["slowdown A", "slowdown B", "alone with sharing on", "predicted", "pairing"]
+    heads += ["slowdown A", "slowdown B", "predicted", "pairing"]
     body = []
     for row in rows:
         cells = [*_name(row), *(_times(ratio(row, name)) for name in ("serial", "in_phase", "random_phase"))]
         cells += [_percent(ratio(row, "bound"))]
         cells += [f"{slowdown:.2f}" for slowdown in row["slowdown"]["crossover"]]
-        cells += [f"{100 * row['lone_overhead']:+.1f} %", _times(row["predicted_gain"])]
-        cells += ["refuses" if row["refused"] else "pairs"]
+        cells += [_times(row["predicted_gain"]), "refuses" if row["refused"] else "pairs"]
         body.append(cells)
     return markdown_table(heads, body)
 
@@ -124,6 +136,31 @@ def filler_table(rows: Sequence[Row]) -> list[str]:
             f"{100 * row['primary_slowed']:+.1f} %",
             _percent(row["left_over"]),
             _percent(row["filler_got"]),
+        ]
+        for row in rows
+    ]
+    return markdown_table(heads, body)
+
+
+def lone_table(rows: Sequence[Row]) -> list[str]:
+    heads = [
+        "job",
+        "step alone, ms",
+        "longer by",
+        "95 % interval",
+        "pairs of blocks",
+        "gate's own share",
+        "same losses",
+    ]
+    body = [
+        [
+            str(row["job"]),
+            f"{row['step_ms']:.0f}",
+            f"{100 * row['overhead']:+.2f} %",
+            f"{100 * row['low']:+.2f} to {100 * row['high']:+.2f} %",
+            str(row["num_pairs"]),
+            f"{100 * row['gate_share']:.2f} %",
+            "yes" if row["loss_equal"] else "NO",
         ]
         for row in rows
     ]

@@ -25,6 +25,8 @@ WHOLE = JobSize(width=320, num_layers=4, num_sequences=11)
 # About half the compute and half the gradients.
 HALF = JobSize(width=224, num_layers=4, num_sequences=10)
 SMALL = JobSize(width=64, num_layers=1, num_sequences=2)
+# Short steps, and so many of them: a difference of one percent is far below what one step differs from the next.
+SHORT = JobSize(width=192, num_layers=4, num_sequences=5)
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +75,27 @@ class Scenario:
         return asdict(self)
 
 
+@dataclass(frozen=True, slots=True)
+class Lone:
+    """One job that has its devices for itself, by turns with sharing switched on and off."""
+
+    kind: str
+    size: JobSize
+    ratio: float
+    num_blocks: int
+    """Of each kind."""
+    num_steps: int
+    """In a block; the first is not counted."""
+
+    @property
+    def key(self) -> str:
+        return f"lone {self.kind}"
+
+    @property
+    def label(self) -> str:
+        return f"{self.kind} job without another, sharing on and off"
+
+
 def equal(kind: str, ratio: float, effort: Effort, size: JobSize = WHOLE) -> Scenario:
     return Scenario("equal", Member(kind, size), Member(kind, size), ratio, effort)
 
@@ -86,18 +109,19 @@ def filler(kind: str, ratio: float, effort: Effort) -> Scenario:
     return Scenario("filler", Member(kind, WHOLE, "primary"), Member("single", HALF, "filler"), ratio, effort)
 
 
-def full_run() -> list[Scenario]:
-    """Under 40 minutes."""
+def full_run() -> list[Scenario | Lone]:
+    """About 45 minutes."""
     effort = Effort()
     return [
         equal("plain", PLAIN_RATIO, effort),
         *(equal(kind, ratio, effort) for kind in KINDS for ratio in RATIOS),
         *(unequal(kind, 1.0, effort) for kind in KINDS),
         *(filler(kind, 1.0, effort) for kind in KINDS),
+        *(Lone(kind, SHORT, 1.0, num_blocks=100, num_steps=4) for kind in KINDS),
     ]
 
 
-def quick_run() -> list[Scenario]:
+def quick_run() -> list[Scenario | Lone]:
     """Under five minutes."""
     effort = Effort(num_rounds=1)
     return [
@@ -105,10 +129,11 @@ def quick_run() -> list[Scenario]:
         equal("ddp", 1.0, effort),
         equal("overlap", 1.0, effort),
         filler("plain", 1.0, effort),
+        Lone("ddp", SHORT, 1.0, num_blocks=30, num_steps=4),
     ]
 
 
-def tiny_run() -> list[Scenario]:
+def tiny_run() -> list[Scenario | Lone]:
     """The whole way with almost no work in it, to see that it holds together."""
     effort = Effort(num_warmup_steps=2, num_rounds=1, num_alone_steps=2, num_pair_steps=3)
-    return [equal("plain", 1.0, effort, SMALL)]
+    return [equal("plain", 1.0, effort, SMALL), Lone("overlap", SMALL, 1.0, num_blocks=2, num_steps=2)]

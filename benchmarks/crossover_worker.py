@@ -11,6 +11,7 @@ import os
 import sys
 import threading
 import time
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -37,15 +38,9 @@ class Worker:
         """A fresh model, warmed up; the device is free afterwards."""
         self._leave()
         if order["role"]:
-            lease = {LEASE: os.environ["WEFT_BENCH_LEASE"], LEASE_ROLE: order["role"]}
-            install_gate({**os.environ, **lease})
-        job = JOBS[order["kind"]](JobSize(**order["size"]), dist.get_rank())
-        for _ in range(order["num_warmup_steps"]):
-            job.step()
-        TURNS.rest()
-        dist.barrier()
-        self._job = job
-        return describe(job)
+            _share(order["role"])
+        self._job = _warmed_up(order)
+        return describe(self._job)
 
     def run(self, order: Message) -> Message:
         """Steps from a set moment on: when each ended, and its loss."""
@@ -55,7 +50,7 @@ class Worker:
         job.spans.clear()
         time.sleep(max(0.0, order["start_s"] - time.monotonic()))
         began_s, ends_s = time.monotonic(), []
-        turn_wait_s, network_wait_s = TURNS.turn_wait_s, TURNS.network_wait_s
+        network_wait_s = TURNS.network_wait_s
         for _ in range(order["num_steps"]):
             job.step()
             ends_s.append(time.monotonic())
@@ -64,24 +59,85 @@ class Worker:
         TURNS.rest()
         answer: Message = {"began_s": began_s, "ends_s": ends_s, "losses": job.losses}
         answer["is_shared"] = is_shared
-        answer["turn_s"] = (TURNS.turn_wait_s - turn_wait_s) / order["num_steps"]
         answer["waited_s"] = (TURNS.network_wait_s - network_wait_s) / order["num_steps"]
         if order["with_spans"]:
             answer["spans"] = job.spans
+        return answer
+
+    def lone(self, order: Message) -> Message:
+        """Two jobs alike, one that shares with nobody and one that does not share: blocks of steps by turns.
+
+        How long a step took in each block; whichever comes first in one pair of blocks comes second in the next.
+        """
+        self._leave()
+        apart = _warmed_up(order)
+        _share("fair")
+        shared_gate = gate.current()
+        shared = _warmed_up(order)
+        niceness = os.getpriority(os.PRIO_PROCESS, threading.get_native_id())
+        blocks_s: dict[str, list[float]] = {"off": [], "on": []}
+        began_turns_s = TURNS.turn_wait_s
+        for block in range(order["num_blocks"]):
+            for name in ("off", "on") if block % 2 else ("on", "off"):
+                _switch(shared_gate if name == "on" else gate.OPEN, niceness if name == "on" else 0)
+                blocks_s[name].append(_time_block(shared if name == "on" else apart, order["num_steps"]))
+        num_shared_steps = order["num_blocks"] * order["num_steps"]
+        answer: Message = {
+            "blocks_s": blocks_s,
+            "turn_s": (TURNS.turn_wait_s - began_turns_s) / num_shared_steps,
+            "is_shared": getattr(shared_gate, "is_shared", False),
+            "loss_equal": apart.losses == shared.losses,
+        }
+        apart.close()
+        _switch(shared_gate, niceness)
+        self._job = shared
+        self._leave()
         return answer
 
     def _leave(self) -> None:
         if self._job is not None:
             self._job.close()
             self._job = None
-        TURNS.rest()
-        core_is_shared(False)
-        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), 0)  # sharing has lowered it; the testbed needs root
         shared = gate.current()
-        gate.install(gate.OPEN)
+        _switch(gate.OPEN, 0)
         close = getattr(shared, "close", None)
         if close is not None:
             close()
+
+
+def _share(role: str) -> None:
+    lease = {LEASE: os.environ["WEFT_BENCH_LEASE"], LEASE_ROLE: role}
+    install_gate({**os.environ, **lease})
+
+
+def _warmed_up(order: Message) -> Job:
+    job = JOBS[order["kind"]](JobSize(**order["size"]), dist.get_rank())
+    for _ in range(order["num_warmup_steps"]):
+        job.step()
+    TURNS.rest()
+    dist.barrier()
+    return job
+
+
+def _switch(to: gate.Gate, niceness: int) -> None:
+    """Compute behind this gate, and behave towards the core as it asks."""
+    TURNS.rest()
+    core_is_shared(to is not gate.OPEN)
+    os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), niceness)  # upwards it needs root, as the testbed does
+    gate.install(to)
+
+
+def _time_block(job: Job, num_steps: int) -> float:
+    """Seconds of a step, without the first, which finds nothing under way."""
+    dist.barrier()
+    job.step()
+    began_s = time.monotonic()
+    for _ in range(num_steps - 1):
+        job.step()
+    took_s = time.monotonic() - began_s
+    job.settle()
+    TURNS.rest()
+    return took_s / (num_steps - 1)
 
 
 def main() -> None:
@@ -90,7 +146,12 @@ def main() -> None:
     worker = Worker()
     for line in sys.stdin:
         order = json.loads(line)
-        answer = worker.prepare(order) if order["do"] == "prepare" else worker.run(order)
+        obey: dict[str, Callable[[Message], Message]] = {
+            "prepare": worker.prepare,
+            "run": worker.run,
+            "lone": worker.lone,
+        }
+        answer = obey[order["do"]](order)
         print(json.dumps(answer), flush=True)
     # The others may be gone already; there is nothing to keep.
     os._exit(0)

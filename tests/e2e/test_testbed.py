@@ -11,6 +11,8 @@ from pathlib import Path
 
 import psutil
 import pytest
+from benchmarks import crossover, crossover_scenarios
+from benchmarks.crossover_results import read_results
 from benchmarks.link_probe import measure
 from benchmarks.overlap import run_scenarios
 from benchmarks.overlap_scenarios import tiny_run
@@ -176,4 +178,21 @@ def test_the_benchmark_goes_all_the_way_to_files(tmp_path: Path) -> None:
     assert row["wire_bytes_per_step"]["alone"] < row["gradient_bytes"] / 10
     assert {path.suffix for path in tmp_path.iterdir()} == {".json", ".md"}
     assert any("round 1" in what for what in seen)
+    assert namespaces_of(os.getpid()) == []
+
+
+def test_the_benchmark_of_pairs_goes_all_the_way_to_files(tmp_path: Path) -> None:
+    results = crossover.run_scenarios(
+        crossover_scenarios.tiny_run(), command="a test", on_progress=lambda *_: None, folder=tmp_path
+    )
+    assert results.failures == []
+    (row,), (lone,) = results.rows, results.lone
+    assert row["loss_equal"]
+    assert set(row["loss_equal_by_cell"]) == {"alone", "lone", "in_phase", "random_phase", "crossover"}
+    assert lone["loss_equal"]
+    assert lone["low"] <= lone["overhead"] <= lone["high"]
+    again = read_results(results.path("json"))
+    assert again.keys == {"equal plain 1", "lone overlap"}
+    assert again.lone == results.lone
+    assert "sharing switched on" in results.path("md").read_text()
     assert namespaces_of(os.getpid()) == []

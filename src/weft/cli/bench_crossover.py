@@ -26,6 +26,13 @@ COLUMNS = (
     Column("verdict", "pairing"),
 )
 
+LONE_COLUMNS = (
+    Column("job", "job"),
+    Column("step_ms", "step alone", number(0)),
+    *(Column(name, title, number(4)) for name, title in (("overhead", "longer by"), ("low", "from"), ("high", "to"))),
+    Column("num_pairs", "pairs of blocks"),
+)
+
 
 def crossover(quick: bool, as_json: bool, only: list[str] | None, resume: Path | None) -> None:
     """Measure pairs on the testbed.  Results go to benchmarks/results after every row."""
@@ -47,9 +54,13 @@ def crossover(quick: bool, as_json: bool, only: list[str] | None, resume: Path |
     if results.rows:
         _draw(results)
     if as_json:
-        render.print_json({"rows": results.rows})
+        render.print_json({"rows": results.rows, "lone": results.lone})
     else:
-        render.print_table([_shown(row) for row in results.rows], COLUMNS, title="milliseconds until both made a step")
+        if results.rows:
+            shown = [_shown(row) for row in results.rows]
+            render.print_table(shown, COLUMNS, title="milliseconds until both made a step")
+        if results.lone:
+            render.print_table(results.lone, LONE_COLUMNS, title="a job without another, sharing switched on")
         render.note(f"written to {results.path('json')} (and .md, .png)")
     if results.failures:
         raise WeftError(

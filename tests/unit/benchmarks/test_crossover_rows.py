@@ -22,7 +22,7 @@ PLAIN = Cost(compute_s=1.0, network_s=1.0, alone_s=2.0)
 
 def row_of(scenario: Scenario, shared: PairTimes, second: Cost = PLAIN) -> Row:
     cells = {"in_phase": PairTimes(4.0, 4.0), "random_phase": PairTimes(3.0, 3.0), "crossover": shared}
-    details: dict[str, Any] = {"loss_equal": True, "lone_overhead": 0.0, "timelines": {}}
+    details: dict[str, Any] = {"loss_equal": True, "timelines": {}}
     return {**make_row(scenario, PLAIN, second, cells, details), "key": scenario.key}
 
 

@@ -117,7 +117,7 @@ def test_the_full_run_covers_every_model_ratio_and_number_of_hosts() -> None:
         assert {"alone", "ddp", "weft"} <= set(s.contenders)
     compared = [s for s in scenarios if "ddp_best" in s.contenders]
     assert {(s.model, s.ratio) for s in compared if s.timed is None} == real
-    assert all("weft_eager" in s.contenders for s in compared)
+    assert all("weft_eager" in s.contenders for s in compared if s.timed is None)
     assert all("dear" in s.contenders for s in compared if s.timed is None)
     assert {(s.model, s.ratio) for s in compared if "fsdp2" in s.contenders and s.timed is None} == {
         (model, ratio) for model in MODELS for ratio in (1.0, 1.3)

@@ -7,7 +7,7 @@ where the link needs 580.  A ring has one sender per receiver and no such troubl
 
 So each receiver offers all senders together only a few milliseconds of the link.  Every sender then has equally much
 under way, waits equally long in the same queue and gets an equal share: 620 to 640 ms, what gloo's ring takes.  The
-window is far above what a local network needs to be kept busy, and a long round trip widens it.
+window is far above what a local network needs to be kept busy; where it might not be there is none.
 """
 
 from __future__ import annotations
@@ -19,10 +19,14 @@ from collections.abc import Iterable
 
 from weft.perf.link import Link
 
-_LEAST_BYTES = 256 << 10
-_LEAST_BYTES_PER_SENDER = 32 << 10
-# Of the link: longer than a busy core leaves a network thread waiting.
-_TIME_S = 5e-3
+# Less makes a busy core, not the link, the limit: 8 hosts with 32 KB took 1750 ms a step, with 64 KB 1680, without a
+# limit 1800 to 1870.
+_LEAST_BYTES = 64 << 10
+# What every Linux allows without asking.  Who needs more has a link so fast that its queue is short, or so long that
+# TCP's own search for the right window is what it needs.
+_MOST_BYTES = 200_000
+# Of the link, for all senders together: about as long as a busy core leaves a network thread waiting.
+_TIME_S = 3e-3
 # Start-up latencies that fit into the window, lest it be what limits a link with a long round trip.
 _NUM_LATENCIES = 4
 
@@ -31,19 +35,20 @@ Connection = tuple[int, int]
 
 
 def window_bytes(num_workers: int, link: Link) -> int | None:
-    """What a worker offers each of the others; None where there is only one.
+    """What a worker offers each of the others; None where that is better left to TCP.
 
-    >>> window_bytes(5, Link(alpha_s=1e-3, beta_s_per_byte=8e-9)) // 1024  # 1 Gb/s
-    152
-    >>> window_bytes(5, Link(alpha_s=60e-3, beta_s_per_byte=8e-9)) // 1024  # as fast, but far away
-    7324
-    >>> window_bytes(2, Link(alpha_s=1e-3, beta_s_per_byte=8e-9)) is None
+    >>> window_bytes(5, Link(alpha_s=0.2e-3, beta_s_per_byte=8e-9))  # 1 Gb/s
+    93750
+    >>> window_bytes(2, Link(alpha_s=0.2e-3, beta_s_per_byte=8e-9)) is None  # one sender has no rival
+    True
+    >>> window_bytes(5, Link(alpha_s=60e-3, beta_s_per_byte=8e-9)) is None  # as fast, but far away
     True
     """
     if num_workers < 3 or link.beta_s_per_byte == 0.0:
         return None
-    total = max(_LEAST_BYTES, max(_TIME_S, _NUM_LATENCIES * link.alpha_s) / link.beta_s_per_byte)
-    return max(_LEAST_BYTES_PER_SENDER, int(total) // (num_workers - 1))
+    total = max(_TIME_S, _NUM_LATENCIES * link.alpha_s) / link.beta_s_per_byte
+    window = max(_LEAST_BYTES, int(total) // (num_workers - 1))
+    return window if window <= _MOST_BYTES else None
 
 
 def tcp_connections() -> set[Connection]:
@@ -62,7 +67,8 @@ def limit_window(connections: Iterable[Connection], num_bytes: int) -> None:
     """Those still open offer their senders no more than this.  Where it is not allowed nothing changes but speed."""
     for number, _ in tcp_connections().intersection(connections):
         with contextlib.suppress(OSError), _borrowed(number) as connection:
-            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_WINDOW_CLAMP, num_bytes)
+            # Not TCP_WINDOW_CLAMP: the kernel raises that again as data comes.  A set buffer stays.
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, num_bytes)
 
 
 def _is_connected_tcp(number: int) -> bool:
