@@ -61,6 +61,8 @@ class ShardedSchedule(Rounds):
     ) -> None:
         super().__init__(names, parameters, optimizer, transport, clock, comm_dtype, overlapped)
         self.eager = eager
+        # Whether eager rounds gather during backward; the tuner compares.  The same on every worker.
+        self.early = True
         self.updates: list[ShardUpdate] = []
         self._addresses: list[int] = []
         self._shared = shared
@@ -92,7 +94,7 @@ class ShardedSchedule(Rounds):
         """Whether this round updates during backward."""
         # Filling idle time is each worker's own decision, which a carrier that needs one order cannot follow.
         able = self.link is not None and not self.transport.ordered
-        return self.eager and self.overlapped and able and not self._draining
+        return self.eager and self.early and self.overlapped and able and not self._draining
 
     # ---- backward
 

@@ -5,6 +5,8 @@
     steps 2 to 5    show when each gradient is ready and when each parameter is read
     then            a plan by the recurrence (weft.perf.fusion), and trials around it: a few steps each, judged by the
                     median over steps of the slowest worker's step time; the best plan stays
+    with eager      at last the best plan with and without early gathers, in turn: whichever is faster stays.  Both
+                    give the same values, and what a core pays for updates amid backward no model foretells
 
 Rank 0 decides, everybody follows: what is decided is broadcast, so that all workers change plan in the same step.
 The paper's idea is to tune fusion while training; recurrence, knobs and search are ours.
@@ -25,6 +27,7 @@ from weft.overlap.sharded import ShardedSchedule
 from weft.overlap.timing import StepTimes
 from weft.perf.fusion import Search, describe, scaled_cuts
 from weft.perf.link import Link
+from weft.perf.search import Duel
 from weft.perf.step_profile import Mode, ParameterTiming, StepProfile
 
 logger = logging.getLogger("weft.overlap")
@@ -36,6 +39,10 @@ _PATIENCE = 3
 # Half of the trials decide between the best few: steps of one plan differ by more than good plans do.
 _NUM_FINALISTS = 3
 _NUM_FINAL_ROUNDS = 3
+# With eager fewer of both, so that there are steps left to compare it with the barrier.
+_MAX_EAGER_TRIALS = 14
+_NUM_EAGER_FINAL_ROUNDS = 2
+_NUM_DUEL_ROUNDS = 2
 _MAX_CUTS = 4096
 
 Cuts = tuple[int, ...]
@@ -53,6 +60,7 @@ class Tuner:
         self._device = schedule.parameters[0].device
         self._searching = tune and bucket_bytes is None and isinstance(schedule, ShardedSchedule)
         self._search: Search | None = None
+        self._duel: Duel | None = None
         self._point: tuple[float, ...] = ()
         self._steps_in_trial = 0
         self._lane = 0
@@ -108,41 +116,57 @@ class Tuner:
         self.profile = self._make_profile(list(self._schedule.clock.steps)[-(_FIRST_TRIAL_STEP - 1) :])
         if self._schedule.transport.rank == 0:
             # Only here: it loads numpy, scipy and the optimiser, which nobody else in this process needs.
+            eager = self._mode is Mode.EAGER
             self._search = Search(
-                max_trials=_MAX_TRIALS,
+                max_trials=_MAX_EAGER_TRIALS if eager else _MAX_TRIALS,
                 patience=_PATIENCE,
                 num_finalists=_NUM_FINALISTS,
-                num_final_rounds=_NUM_FINAL_ROUNDS,
+                num_final_rounds=_NUM_EAGER_FINAL_ROUNDS if eager else _NUM_FINAL_ROUNDS,
             )
+            self._duel = Duel(_NUM_DUEL_ROUNDS if eager else 0)
         self._next_trial()
 
     def _end_trial(self) -> None:
         recent = list(self._schedule.clock.steps)[-(_STEPS_PER_TRIAL - 1) :]  # the first one paid for the change
         slowest = torch.tensor([step.total_s for step in recent], dtype=torch.float64, device=self._device)
         self._schedule.transport.all_reduce(slowest, maximum=True)
-        if self._search is not None:
-            self._search.tell(self._point, statistics.median(slowest.tolist()))
+        seconds = statistics.median(slowest.tolist())
+        if self._search is not None and self._duel is not None:
+            if self._search.finished:
+                self._duel.tell(seconds)
+            else:
+                self._search.tell(self._point, seconds)
         self._next_trial()
 
     def _next_trial(self) -> None:
-        """Rank 0 asks its search; a message of [goes on, number of cuts, cuts...] tells the others."""
-        message = torch.zeros(_MAX_CUTS + 2, dtype=torch.int64)
-        if self._search is not None:
-            self._point = self._search.best() if self._search.finished else self._search.ask()
-            cuts = self._cuts(self._point)[:_MAX_CUTS]
-            message[: len(cuts) + 2] = torch.tensor([not self._search.finished, len(cuts), *cuts])
-        goes_on, count, *rest = self._agree(message).tolist()
+        """Rank 0 asks its search; a message of [goes on, early gathers, number of cuts, cuts...] tells the others."""
+        message = torch.zeros(_MAX_CUTS + 3, dtype=torch.int64)
+        if self._search is not None and self._duel is not None:
+            self._point = self._search.ask()
+            asked = self._cuts(self._point)[:_MAX_CUTS]
+            searching = not self._search.finished
+            flags = [searching or not self._duel.finished, searching or self._duel.ask()]
+            message[: len(asked) + 3] = torch.tensor([*flags, len(asked), *asked])
+        goes_on, early, count, *rest = self._agree(message).tolist()
         cuts = tuple(rest[:count])
         if cuts != self._schedule.cuts[self._lane]:
             all_cuts = list(self._schedule.cuts)
             all_cuts[self._lane] = cuts
             self.relayout(self._schedule.memory.order, all_cuts)
+        if isinstance(self._schedule, ShardedSchedule):
+            self._schedule.early = bool(early)
         self._steps_in_trial = 0
         if not goes_on:
             self._searching = False
             if self._search is not None:
-                self._search = None
-                logger.info("fusion tuned in %d steps: %s", self._schedule.num_steps, self.describe())
+                self._search = self._duel = None
+                self._tell_what_was_found()
+
+    def _tell_what_was_found(self) -> None:
+        found = self.describe()
+        if self._mode is Mode.EAGER and isinstance(self._schedule, ShardedSchedule):
+            found += ", some of them gathered early" if self._schedule.early else "; early gathers do not pay here"
+        logger.info("fusion tuned in %d steps: %s", self._schedule.num_steps, found)
 
     def _cuts(self, point: Sequence[float]) -> Cuts:
         assert self.profile is not None

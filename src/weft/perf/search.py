@@ -113,3 +113,33 @@ class Search:
     def best_s(self) -> float:
         """The median time measured at ``best()``; infinite before any."""
         return median(self._measured.get(self.best(), [math.inf]))
+
+
+class Duel:
+    """Which of two ways takes less time: each is measured ``num_rounds`` times, in turn; without any, the first.
+
+    >>> duel = Duel(num_rounds=2)
+    >>> while not duel.finished:
+    ...     duel.tell(seconds=1.0 if duel.ask() else 1.1)
+    >>> duel.ask()
+    True
+    """
+
+    def __init__(self, num_rounds: int) -> None:
+        self._num_trials = 2 * num_rounds
+        self._seconds: list[float] = []
+
+    @property
+    def finished(self) -> bool:
+        return len(self._seconds) >= self._num_trials
+
+    def ask(self) -> bool:
+        """Whether to take the first way now; the faster one when finished."""
+        if self.finished:
+            return not self._seconds or median(self._seconds[::2]) <= median(self._seconds[1::2])
+        return len(self._seconds) % 2 == 0
+
+    def tell(self, seconds: float) -> None:
+        """What was asked for took ``seconds``."""
+        if not self.finished:
+            self._seconds.append(seconds)

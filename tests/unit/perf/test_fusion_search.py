@@ -13,6 +13,7 @@ import pytest
 from weft.errors import UsageError
 from weft.perf.fusion import Search, plan_cuts, scaled_cuts, stretched
 from weft.perf.schedule import Link, Mode, ParameterTiming, StepModel, StepProfile
+from weft.perf.search import Duel
 
 
 def run(search: Search, objective, noise: float = 0.0, seed: int = 0) -> list[tuple[float, ...]]:
@@ -156,3 +157,21 @@ def test_best_time_is_known():
     assert search.best_s() == math.inf
     run(search, bowl)
     assert search.best_s() == pytest.approx(bowl(search.best()))
+
+
+def test_a_duel_measures_both_ways_in_turn_and_keeps_the_faster() -> None:
+    times = {True: iter([1.2, 1.0, 1.1]), False: iter([1.0, 1.3, 1.0])}
+    duel, asked = Duel(num_rounds=3), []
+    while not duel.finished:
+        asked.append(duel.ask())
+        duel.tell(next(times[asked[-1]]))
+    assert asked == [True, False] * 3
+    assert duel.ask() is False
+    duel.tell(0.1)
+    assert duel.ask() is False, "it is over"
+
+
+def test_a_duel_without_rounds_takes_the_first_way() -> None:
+    duel = Duel(num_rounds=0)
+    assert duel.finished
+    assert duel.ask() is True
