@@ -10,8 +10,8 @@ from pathlib import Path
 
 from benchmarks.crossover_rows import Row, ratio
 from benchmarks.crossover_scenarios import Lone, Scenario
-from benchmarks.overlap_results import machine
-from weft.cli.bench_record import markdown_table
+from benchmarks.overlap_results import headline
+from weft.cli.bench_record import machine, markdown_table, write_whole
 from weft.errors import InputError
 
 TIMES = ("alone", "serial", "in_phase", "random_phase", "crossover", "bound")
@@ -55,8 +55,8 @@ class Results:
             "lone": self.lone,
             "failures": self.failures,
         }
-        _replace(self.path("json"), json.dumps(content, indent=None) + "\n")
-        _replace(self.path("md"), markdown(self))
+        write_whole(self.path("json"), json.dumps(content, indent=None) + "\n")
+        write_whole(self.path("md"), markdown(self))
 
 
 def read_results(path: Path) -> Results:
@@ -73,16 +73,14 @@ def read_results(path: Path) -> Results:
 
 def markdown(results: Results) -> str:
     """The tables, as they stand in the documentation."""
-    about = machine()
     lines = [
         "# Crossover benchmark",
         "",
-        f"`{results.command}`, {results.started:%Y-%m-%d %H:%M}, "
-        f"{about['cores']} cores ({about['processor']}), {about['system']}, Python {about['python']}.",
-        "",
+        headline(results.command, results.started),
     ]
     if results.rows:
         lines += [
+            "",
             "Two jobs of two workers each on two hosts of one core, joined by a shaped link. Milliseconds until both "
             "jobs have made one step (unequal pairs: their work counted in steps alone). `bound` is the most the "
             "device and the link at line rate allow.",
@@ -177,9 +175,3 @@ def _times(value: float | None) -> str:
 
 def _percent(value: float | None) -> str:
     return "-" if value is None else f"{100 * value:.0f} %"
-
-
-def _replace(path: Path, text: str) -> None:
-    aside = path.with_suffix(path.suffix + ".part")
-    aside.write_text(text)
-    aside.replace(path)

@@ -26,7 +26,7 @@ WHOLE = JobSize(width=320, num_layers=4, num_sequences=11)
 HALF = JobSize(width=224, num_layers=4, num_sequences=10)
 SMALL = JobSize(width=64, num_layers=1, num_sequences=2)
 # Short steps, and so many of them: a difference of one percent is far below what one step differs from the next.
-SHORT = JobSize(width=192, num_layers=4, num_sequences=5)
+SHORT = JobSize(width=192, num_layers=4, num_sequences=2)
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +117,7 @@ def full_run() -> list[Scenario | Lone]:
         *(equal(kind, ratio, effort) for kind in KINDS for ratio in RATIOS),
         *(unequal(kind, 1.0, effort) for kind in KINDS),
         *(filler(kind, 1.0, effort) for kind in KINDS),
-        *(Lone(kind, SHORT, 1.0, num_blocks=100, num_steps=4) for kind in KINDS),
+        *(Lone(kind, SHORT, 1.0, num_blocks=120, num_steps=4) for kind in KINDS),
     ]
 
 

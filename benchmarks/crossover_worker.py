@@ -74,12 +74,11 @@ class Worker:
         _share("fair")
         shared_gate = gate.current()
         shared = _warmed_up(order)
-        niceness = os.getpriority(os.PRIO_PROCESS, threading.get_native_id())
         blocks_s: dict[str, list[float]] = {"off": [], "on": []}
         began_turns_s = TURNS.turn_wait_s
         for block in range(order["num_blocks"]):
             for name in ("off", "on") if block % 2 else ("on", "off"):
-                _switch(shared_gate if name == "on" else gate.OPEN, niceness if name == "on" else 0)
+                gate.install(shared_gate if name == "on" else gate.OPEN)
                 blocks_s[name].append(_time_block(shared if name == "on" else apart, order["num_steps"]))
         num_shared_steps = order["num_blocks"] * order["num_steps"]
         answer: Message = {
@@ -89,7 +88,7 @@ class Worker:
             "loss_equal": apart.losses == shared.losses,
         }
         apart.close()
-        _switch(shared_gate, niceness)
+        gate.install(shared_gate)
         self._job = shared
         self._leave()
         return answer
@@ -98,8 +97,11 @@ class Worker:
         if self._job is not None:
             self._job.close()
             self._job = None
+        TURNS.rest()
+        core_is_shared(False)
+        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), 0)  # sharing has lowered it; the testbed needs root
         shared = gate.current()
-        _switch(gate.OPEN, 0)
+        gate.install(gate.OPEN)
         close = getattr(shared, "close", None)
         if close is not None:
             close()
@@ -117,14 +119,6 @@ def _warmed_up(order: Message) -> Job:
     TURNS.rest()
     dist.barrier()
     return job
-
-
-def _switch(to: gate.Gate, niceness: int) -> None:
-    """Compute behind this gate, and behave towards the core as it asks."""
-    TURNS.rest()
-    core_is_shared(to is not gate.OPEN)
-    os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), niceness)  # upwards it needs root, as the testbed does
-    gate.install(to)
 
 
 def _time_block(job: Job, num_steps: int) -> float:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import platform
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -12,7 +10,7 @@ from pathlib import Path
 
 from benchmarks.overlap_rows import Row, speedup
 from benchmarks.overlap_scenarios import SWEEP_CONTENDERS
-from weft.cli.bench_record import markdown_table
+from weft.cli.bench_record import machine, markdown_table, write_whole
 
 COLUMNS = (
     *(
@@ -53,29 +51,26 @@ class Results:
             "rows": self.rows,
             "failures": self.failures,
         }
-        _replace(self.path("json"), json.dumps(content, indent=1) + "\n")
-        _replace(self.path("md"), markdown(self))
+        write_whole(self.path("json"), json.dumps(content, indent=1) + "\n")
+        write_whole(self.path("md"), markdown(self))
 
 
-def machine() -> dict[str, str | int]:
-    """Enough to judge whether two runs can be compared."""
-    return {
-        "system": f"{platform.system()} {platform.release()}",
-        "processor": _processor_name(),
-        "cores": os.cpu_count() or 0,
-        "python": platform.python_version(),
-    }
+def headline(command: str, started: datetime) -> str:
+    """How, when and where a run was made."""
+    about = machine()
+    return (
+        f"`{command}`, {started:%Y-%m-%d %H:%M}, "
+        f"{about['cores']} cores ({about['cpu']}), {about['system']}, Python {about['python']}."
+    )
 
 
 def markdown(results: Results) -> str:
     """The tables, as they stand in the documentation."""
-    about = machine()
     compared = [row for row in results.rows if "weft_4mb_ms" not in row]
     lines = [
         "# Overlap benchmark",
         "",
-        f"`{results.command}`, {results.started:%Y-%m-%d %H:%M}, "
-        f"{about['cores']} cores ({about['processor']}), {about['system']}, Python {about['python']}.",
+        headline(results.command, results.started),
         "",
         "Median milliseconds per step, all contenders interleaved in the same worker processes, the slowest "
         "rank counting. "
@@ -159,16 +154,3 @@ def _percent(value: float | None) -> str:
 
 def _megabytes(value: int | None) -> str:
     return "-" if value is None else f"{value / 1e6:.1f}"
-
-
-def _processor_name() -> str:
-    for line in Path("/proc/cpuinfo").read_text().splitlines():
-        if line.startswith("model name"):
-            return line.partition(":")[2].strip()
-    return platform.machine()
-
-
-def _replace(path: Path, text: str) -> None:
-    aside = path.with_suffix(path.suffix + ".part")
-    aside.write_text(text)
-    aside.replace(path)

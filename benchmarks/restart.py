@@ -22,8 +22,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks.overlap_results import machine
 from benchmarks.restart_plot import draw
+from weft.cli.bench_record import machine
 from weft.core.worker_environment import CHECKPOINT_DIR, STOPPED_EXIT_CODE
 from weft.engines import kernel
 from weft.engines.gang import Gang

@@ -21,7 +21,7 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from benchmarks.overlap_results import machine
+from weft.cli.bench_record import machine
 
 NUM_WORKERS = 2
 STEP_S = 0.010

@@ -61,7 +61,7 @@ def crossover(quick: bool, as_json: bool, only: list[str] | None, resume: Path |
             render.print_table(shown, COLUMNS, title="milliseconds until both made a step")
         if results.lone:
             render.print_table(results.lone, LONE_COLUMNS, title="a job without another, sharing switched on")
-        render.note(f"written to {results.path('json')} (and .md, .png)")
+        render.note(f"written to {results.path('json')} (and .md{', .png' if results.rows else ''})")
     if results.failures:
         raise WeftError(
             f"{len(results.failures)} of {len(scenarios)} rows could not be measured, the others are in "

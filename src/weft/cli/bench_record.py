@@ -43,8 +43,8 @@ def keep_record(folder: Path, name: str, command: str, document: Mapping[str, An
     about = {"command": command, "date": date, "machine": machine()}
     machine_text = ", ".join(f"{key} {value}" for key, value in about["machine"].items())  # type: ignore[attr-defined]
     json_path, text_path = folder / f"{name}.json", folder / f"{name}.md"
-    _write(json_path, json.dumps({**about, **document}, indent=1, allow_nan=False) + "\n")
-    _write(text_path, f"# {name}\n\n`{command}`, {date}, on {machine_text}\n\n{tables}")
+    write_whole(json_path, json.dumps({**about, **document}, indent=1, allow_nan=False) + "\n")
+    write_whole(text_path, f"# {name}\n\n`{command}`, {date}, on {machine_text}\n\n{tables}")
     return json_path, text_path
 
 
@@ -58,7 +58,7 @@ def markdown_table(heads: Sequence[str], body: Iterable[Sequence[object]]) -> li
     return lines + ["| " + " | ".join(map(str, cells)) + " |" for cells in body]
 
 
-def _write(path: Path, text: str) -> None:
+def write_whole(path: Path, text: str) -> None:
     aside = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         aside.write_text(text, encoding="utf-8")

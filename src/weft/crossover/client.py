@@ -53,11 +53,12 @@ class LeaseGate:
     Used by one thread.  Every call may return without the device when the server is gone, stuck or overruled us.
     """
 
-    def __init__(self, path: str, join: Join, on_joined: Callable[[], None] = lambda: None) -> None:
-        """``on_joined`` is called whenever there is a server to take turns by, by whichever thread finds it."""
+    def __init__(self, path: str, join: Join, on_company: Callable[[], None] = lambda: None) -> None:
+        """``on_company`` is called once, by the thread that computes, when it first has to do with another job."""
         self._path = path
         self._join = join
-        self._on_joined = on_joined
+        self._on_company = on_company
+        self._has_met = False
         self._link: Link | None = None
         self._ended: Link | None = None
         self._turn = 0
@@ -119,6 +120,8 @@ class LeaseGate:
             return
         words = link.words
         words[TURN] = self._turn
+        if words[NUM_WAITING]:
+            self._meet()
         is_for_fillers = words[NUM_WAITING] > 0 and not words[NUM_EQUALS]
         if (self._gaps.is_too_short or (briefly and is_for_fillers)) and not words[ASKED_BACK]:
             words[STATE] = PAUSED  # by the time somebody else had the device we would want it back
@@ -147,8 +150,15 @@ class LeaseGate:
             with contextlib.suppress(OSError):  # closed twice
                 os.close(end)
 
+    def _meet(self) -> None:
+        if not self._has_met:
+            self._has_met = True
+            self._on_company()
+
     def _wait_for_turn(self, link: Link, token: int) -> None:
         words = link.words
+        if words[NUM_WAITING] or words[NUM_EQUALS]:
+            self._meet()
         words[STATE] = WAITING
         link.token = max(link.token, token)  # what we have, or had: only a newer one is a grant
         try:
@@ -193,7 +203,6 @@ class LeaseGate:
                 log.warning("%s", error)
                 self._is_warned = True
             return
-        self._on_joined()
         link.words[TURN] = self._turn
         self._gaps = GapWatch(link.handover_s)
         self._link = link
@@ -239,7 +248,7 @@ def _leave_gates_to_the_parent() -> None:
 os.register_at_fork(after_in_child=_leave_gates_to_the_parent)
 
 
-def gate_from_environment(environment: Mapping[str, str], on_joined: Callable[[], None] = lambda: None) -> Gate:
+def gate_from_environment(environment: Mapping[str, str], on_company: Callable[[], None] = lambda: None) -> Gate:
     """The gate this worker computes behind: a ``LeaseGate`` where WEFT_LEASE names a server, else the open one.
 
     Never raises for a server that is not there: the job runs unshared and joins when the server comes.
@@ -248,7 +257,7 @@ def gate_from_environment(environment: Mapping[str, str], on_joined: Callable[[]
     True
     """
     path = environment.get(LEASE)
-    return LeaseGate(path, join_from_environment(environment), on_joined) if path else OPEN
+    return LeaseGate(path, join_from_environment(environment), on_company) if path else OPEN
 
 
 def _device(listed: str, local_rank: str) -> str:

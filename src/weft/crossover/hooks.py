@@ -47,7 +47,7 @@ def install_gate(environment: Mapping[str, str] = os.environ) -> None:
 
     def give_way() -> None:
         # The device is a core, and the network threads of the other job, which need it for moments, go first.  Not
-        # before there is a server: a controller names one to all its jobs, and starts it for the first pair.
+        # before there is another job: one that is alone behind a server should not pay for manners.
         core_is_shared(True)
         with contextlib.suppress(ProcessLookupError):  # that thread has ended
             if not torch.cuda.is_available() and os.getpriority(os.PRIO_PROCESS, computing) < niceness:

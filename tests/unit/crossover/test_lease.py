@@ -130,6 +130,43 @@ def test_an_equal_is_not_kept_waiting_by_a_brief_wait(server: LeaseServer) -> No
     gate.close()
 
 
+def test_manners_begin_with_company(server: LeaseServer) -> None:
+    met: list[str] = []
+    gate = LeaseGate(str(server.path), Join("a", "0"), lambda: met.append("b"))
+    for _ in range(3):  # alone behind the server
+        gate.acquire()
+        gate.release()
+    assert met == []
+    gate.acquire()
+    with lease_workers(server.path, "b") as (b,):
+        b.tell("acquire")
+        wait_until(lambda: server.waiting() == ["b"])
+        gate.release()
+        assert met == ["b"]
+        assert b.answer() == "acquired"
+        assert b.do("release") == "released"
+        gate.acquire()
+        gate.release()
+    gate.close()
+    assert met == ["b"], "once is enough"
+
+
+@pytest.mark.parametrize("role", [Role.FAIR, Role.FILLER])
+def test_who_comes_second_finds_company_too(server: LeaseServer, role: Role) -> None:
+    met: list[str] = []
+    with lease_workers(server.path, "a") as (a,):
+        assert a.do("acquire") == "acquired"
+        gate = LeaseGate(str(server.path), Join("b", "0", role), lambda: met.append("a"))
+        waits = threading.Thread(target=gate.acquire)
+        waits.start()
+        wait_until(lambda: server.waiting() == ["b"])
+        assert a.do("release") == "released"
+        waits.join()
+        assert met == ["a"]
+        gate.release()
+        gate.close()
+
+
 def test_devices_are_shared_one_by_one(server: LeaseServer) -> None:
     gates = [LeaseGate(str(server.path), Join(job, device)) for job, device in (("a", "0"), ("b", "1"))]
     for gate in gates:
