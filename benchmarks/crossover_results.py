@@ -64,7 +64,7 @@ def read_results(path: Path) -> Results:
     try:
         content = json.loads(path.read_text())
         started = datetime.fromisoformat(content["date"])
-        return Results(path.parent, started, content["command"], content["rows"], content["lone"])
+        return Results(path.parent, started, content["command"], content["rows"], content.get("lone", []))
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise InputError(
             f"cannot be gone on with ({error}): give the JSON file of an earlier `weft bench crossover`", file=str(path)

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
+from unittest.mock import patch
 
 import torch
 from torch import nn
 
 import weft
-from weft.overlap import tuning
 from weft.overlap.transport.receive_window import Connection, tcp_connections
 from weft.perf.link import Link
 from workers import on_workers
@@ -20,27 +21,28 @@ WINDOW = 150_000
 
 def _windows_after_training(link: Link) -> list[int]:
     """Receive buffers of the connections made by weft.overlap, once it has measured this link."""
-    before = {found: _window(found) for found in tcp_connections()}
+    before = _windows()
     model = nn.Linear(64, 64)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     weft.overlap(model, optimizer)
-    own = tcp_connections() - before.keys()
-    measured = tuning.measure_link
-    tuning.measure_link = lambda transport, device: link
-    try:
+    own = _windows().keys() - before.keys()
+    with patch("weft.overlap.tuning.measure_link", lambda transport, device: link):
         for _ in range(3):
             optimizer.zero_grad()
             model(torch.randn(4, 64)).sum().backward()
             optimizer.step()
-    finally:
-        tuning.measure_link = measured
-    assert [found for found in before if WINDOW == _window(found) != before[found]] == [], "not ours"
-    return [_window(found) for found in own]
+    after = _windows()
+    assert [found for found in before if WINDOW == after.get(found) != before[found]] == [], "not ours"
+    return [after[found] for found in own]
 
 
-def _window(found: Connection) -> int:
-    with socket.socket(fileno=os.dup(found[0])) as connection:
-        return connection.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF) // 2
+def _windows() -> dict[Connection, int]:
+    """Of all connections; those of earlier tests may close while we look."""
+    found = {}
+    for number, inode in tcp_connections():
+        with contextlib.suppress(OSError), socket.socket(fileno=os.dup(number)) as connection:
+            found[number, inode] = connection.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF) // 2
+    return found
 
 
 @on_workers(3)

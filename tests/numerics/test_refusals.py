@@ -132,9 +132,12 @@ def test_a_model_wrapped_in_ddp() -> None:
         weft.overlap(model, sgd(model))
 
 
+@pytest.mark.parametrize("early", [True, False])
 @on_workers(2)
-def test_a_learning_rate_that_changes_after_eager_has_used_it() -> None:
+def test_a_learning_rate_that_changes_after_eager_has_used_it(early: bool) -> None:
     run = with_weft(Tower(), eager=True).train(3)
+    assert run.handle is not None
+    run.handle.schedule.early = early  # also where the tuning found that early gathers do not pay
     run.backward(3)
     run.optimizer.param_groups[0]["lr"] = 1.0
     with pytest.raises(OverlapError, match="changed between backward"):

@@ -59,6 +59,7 @@ def markdown_table(heads: Sequence[str], body: Iterable[Sequence[object]]) -> li
 
 
 def write_whole(path: Path, text: str) -> None:
+    """The file has its old content or all of the new, at any moment."""
     aside = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         aside.write_text(text, encoding="utf-8")

@@ -92,9 +92,14 @@ class ShardedSchedule(Rounds):
     @property
     def eager_now(self) -> bool:
         """Whether this round updates during backward."""
+        return self._under_eager_rules and self.early
+
+    @property
+    def _under_eager_rules(self) -> bool:
+        """Whether a round might update during backward: what is refused must not hang on what the tuner found."""
         # Filling idle time is each worker's own decision, which a carrier that needs one order cannot follow.
         able = self.link is not None and not self.transport.ordered
-        return self.eager and self.early and self.overlapped and able and not self._draining
+        return self.eager and self.overlapped and able and not self._draining
 
     # ---- backward
 
@@ -141,7 +146,7 @@ class ShardedSchedule(Rounds):
         self._num_arrived = 0
         # Noted before anything is updated: which buckets are updated early differs between workers, and a change
         # that one of them refuses must be refused by all.
-        self._eager_options = frozen(options_of(self.optimizer)) if self.eager_now else None
+        self._eager_options = frozen(options_of(self.optimizer)) if self._under_eager_rules else None
 
     def _may_overwrite_gradients(self) -> bool:
         # Gradients that were not zeroed lie in memory that the others would overwrite: let backward sort it out.
