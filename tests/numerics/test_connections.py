@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import socket
+import struct
 from unittest.mock import patch
 
 import torch
@@ -47,9 +48,37 @@ def _windows() -> dict[Connection, int]:
 
 @on_workers(3)
 def test_where_two_send_to_one_they_share_a_small_window():
-    assert _windows_after_training(LINK).count(WINDOW) == 2
+    assert _windows_after_training(LINK).count(WINDOW) == 4, "one connection a way with each of two others"
 
 
 @on_workers(2)
 def test_between_two_workers_nothing_is_limited():
     assert WINDOW not in _windows_after_training(LINK)
+
+
+@on_workers(2)
+def test_a_connection_carries_gradients_and_parameters_one_way():
+    before = tcp_connections()
+    model = nn.Linear(256, 256)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    handle = weft.overlap(model, optimizer, tune=False)
+    own = tcp_connections() - before
+    already = {number: _carried(number) for number, _ in own}
+    for _ in range(4):
+        optimizer.zero_grad()
+        model(torch.randn(4, 256)).sum().backward()
+        optimizer.step()
+    handle.flush()
+    some = 4 * 256 * 256  # half of the gradients and half of the parameters, of four bytes, in one step
+    carried = [[now - then for now, then in zip(_carried(number), already[number], strict=True)] for number, _ in own]
+    used = [ways for ways in carried if max(ways) > some]
+    assert len(used) == 2, "one to send on, one to receive on; the state service's was not asked"
+    assert all(min(ways) < some / 4 for ways in used), f"bytes sent and received by each connection: {carried}"
+
+
+def _carried(number: int) -> tuple[int, int]:
+    """Bytes sent, as far as they have been acknowledged, and bytes received."""
+    with socket.socket(fileno=os.dup(number)) as connection:
+        info = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 136)
+    acknowledged, received = struct.unpack_from("QQ", info, 120)
+    return acknowledged, received

@@ -18,9 +18,10 @@ def transport_for(group: dist.ProcessGroup, device: torch.device) -> Transport:
     ranks = dist.get_process_group_ranks(group)
     if device.type == "cpu":
         threads, connections = network_threads(), tcp_connections()
-        group = dist.new_group(ranks, backend="gloo")
+        upward = dist.new_group(ranks, backend="gloo")
+        downward = dist.new_group(ranks, backend="gloo")
         let_computing_finish_first(network_threads() - threads)
-        return GlooTransport(group, tcp_connections() - connections)
+        return GlooTransport(upward, downward, tcp_connections() - connections)
     if device.type == "cuda" and dist.is_nccl_available():
         return NcclTransport(dist.new_group(ranks, backend="nccl"), dist.new_group(ranks, backend="nccl"))
     raise OverlapError(
