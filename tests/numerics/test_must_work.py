@@ -256,6 +256,60 @@ def test_channels_last_and_odd_parameters_and_buffers() -> None:
     assert_same(buffers[0], buffers[1])
 
 
+class Normed(nn.Module):
+    """BatchNorm between two layers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(nn.Linear(8, 16), nn.BatchNorm1d(16), nn.Linear(16, 4))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        out: torch.Tensor = self.layers(x)
+        return out
+
+
+@on_workers(2)
+def test_buffers_do_not_wait_behind_the_gathers() -> None:
+    model = made(Normed)
+    optimizer = sgd(model)
+    handle = weft.overlap(model, optimizer, tune=False)
+    transport = handle.schedule.transport
+    sent: list[str] = []
+    for name in ("broadcast", "launch_gather"):
+        original = getattr(transport, name)
+        setattr(transport, name, lambda *args, name=name, original=original: (sent.append(name), original(*args))[1])
+    for _ in range(3):
+        sent.clear()
+        model(torch.randn(4, 8)).sum().backward()
+        optimizer.step()
+        assert "launch_gather" in sent
+        assert sent.index("broadcast") < sent.index("launch_gather"), sent
+        optimizer.zero_grad()
+
+
+@pytest.mark.parametrize("kind", ["SGD", "LBFGS"])
+@on_workers(2)
+def test_buffers_changed_in_a_closure_are_those_of_rank_0(kind: str) -> None:
+    """SGD's update is sharded, that of LBFGS replicated."""
+    model = made(Normed)
+    optimizer = getattr(torch.optim, kind)(model.parameters(), lr=0.01)
+    weft.overlap(model, optimizer, tune=False)
+    torch.manual_seed(dist.get_rank())
+
+    def closure() -> torch.Tensor:
+        optimizer.zero_grad()
+        loss = model(torch.randn(4, 8)).square().sum()
+        loss.backward()
+        return loss
+
+    for _ in range(2):
+        optimizer.step(closure)
+    own = {name: buffer.clone() for name, buffer in model.named_buffers()}
+    with torch.no_grad():
+        model.eval()(torch.zeros(4, 8))  # takes up what is under way, and changes nothing
+    assert_same(gathered(own)[0], dict(model.named_buffers()))
+
+
 @on_workers(2)
 def test_an_exception_in_mid_backward_costs_that_step_only() -> None:
     expected = with_ddp(made(Tower), adamw).train(3).train(4, first=4)

@@ -104,7 +104,7 @@ def overlap(
         model,
         optimizer,
         schedule,
-        BufferSync(model, transport),
+        BufferSync(model, transport, clock),
         Tuner(schedule, bucket_bytes, tune and enabled),
         group,
     )

@@ -1,6 +1,7 @@
 """Buffers (BatchNorm's running averages): rank 0's values for everybody, once per step, as DDP does.
 
-They leave after ``step()`` and are put in place when the next forward begins.
+They leave in ``step()``, before the gathers, behind whose bytes they would arrive when forward is half over, and are
+put in place when the next forward begins.
 """
 
 from __future__ import annotations
@@ -10,15 +11,17 @@ from typing import Any
 import torch
 
 from weft.core.turns import TURNS
+from weft.overlap.timing import StepClock
 from weft.overlap.transport.base import Transport
 
 
 class BufferSync:
     """Packs all buffers of a dtype into one message."""
 
-    def __init__(self, model: torch.nn.Module, transport: Transport) -> None:
+    def __init__(self, model: torch.nn.Module, transport: Transport, clock: StepClock) -> None:
         self._model = model
         self._transport = transport
+        self._clock = clock
         self._under_way: list[tuple[list[str], torch.Tensor, Any]] = []
 
     @torch.no_grad()
@@ -37,7 +40,7 @@ class BufferSync:
         if not self._under_way:
             return
         buffers = dict(self._model.named_buffers())
-        with TURNS.yielded(later=True):
+        with TURNS.yielded(later=True), self._clock.waiting("buffers"):
             for _, _, work in self._under_way:
                 work.wait()
         for names, packed, _ in self._under_way:

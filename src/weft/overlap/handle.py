@@ -62,6 +62,7 @@ class Overlap:
         self.schedule = schedule
         self.hooks: list[RemovableHandle] = []
         self._buffers = buffers
+        schedule.send_buffers = buffers.launch
         self._tuner = tuner
         self._service: StateService | None = None
         managed = {id(parameter) for parameter in schedule.parameters}
@@ -182,7 +183,6 @@ class Overlap:
 
     def after_step(self) -> None:
         self.schedule.after_step()
-        self._buffers.launch()
         self._tuner.after_step()
 
     def complete_state_dict(self, state_dict: dict[str, Any]) -> dict[str, Any]:

@@ -85,6 +85,7 @@ class ReplicatedSchedule(Rounds):
         return None
 
     def after_step(self) -> None:
+        self.send_buffers()  # only now: a closure's forward, inside step(), changes them too
         self._had_round = False
         self.num_steps += 1
         self.clock.step_ended()

@@ -8,7 +8,7 @@ they are carried into the next round's.  The round's number goes into message ta
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -49,6 +49,8 @@ class Rounds(ABC):
         self.vote = False
         self.num_votes = 0
         self.num_steps = 0
+        # Called once per step when the model's buffers have their values; the handle puts it in.
+        self.send_buffers: Callable[[], None] = lambda: None
         # Which parameters' gradients came, in order; read by the tuner after the first round.
         self.ready_order: list[int] = []
         self.memory: FlatMemory

@@ -235,6 +235,7 @@ class ShardedSchedule(Rounds):
             )
         for parameter in self.parameters:
             parameter.grad = None
+        self.send_buffers()
         self._await_all_workers()
         with self.changing():
             self._apply(options, _amp_attributes(self.optimizer))

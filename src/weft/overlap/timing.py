@@ -122,7 +122,7 @@ class StepClock:
         self._launched[kind, bucket.plan.index] = self.now()
 
     @contextmanager
-    def waiting(self, kind: str, bucket: Bucket) -> Iterator[None]:
+    def waiting(self, kind: str, bucket: Bucket | None = None) -> Iterator[None]:
         """Blocked until a collective is done: exposed communication."""
         began = self.now()
         with record_function(f"weft: wait {kind}"):
@@ -137,7 +137,7 @@ class StepClock:
             current.backward_wait_s += ended - began
         else:
             current.forward_wait_s += ended - began
-        if self.tracing:
+        if self.tracing and bucket is not None:
             self._communication_span(kind, bucket, began, ended)
 
     @contextmanager
