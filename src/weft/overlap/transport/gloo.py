@@ -6,10 +6,10 @@ and receives with a tag have none of that: the receiver names the memory, gloo's
 it, nothing is copied, any number may be under way, and order does not matter.  Each worker sends each other
 worker its share directly: the volume of a ring, (P-1)/P of the bucket, in one latency instead of P-1.
 
-[Note: one way]  A connection carries messages one way only: those to a worker of higher rank go over one group, those to
-a lower rank over another.  gloo's network thread tries a connection's lock and, while a sender has it, asks the kernel
-again at once, for as long as something is there to be read.  With both ways on one connection something always is, and
-where that thread shares a core with the sender it keeps it from letting go: some 35,000 questions a step.
+[Note: one way]  A connection carries messages one way only: those to a worker of higher rank go over one group, those
+to a lower rank over another.  gloo's network thread tries a connection's lock and, while a sender has it, asks the
+kernel again at once, for as long as something is there to be read.  With both ways on one connection something always
+is, and where that thread shares a core with the sender it keeps it from letting go: 35,000 questions a step.
 
 [Note: stamp]  gloo cannot say whether a receive has finished without waiting for it.  The last number of a
 message is a stamp: the receiver writes -1 there before the message may come, the sender writes a value >= 0.
