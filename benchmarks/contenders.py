@@ -20,7 +20,7 @@ import weft
 from benchmarks.dear import Dear
 from benchmarks.models import Batch, Workload
 from weft.errors import UsageError
-from weft.overlap.state import export_runs
+from weft.overlap.state_runs import export_runs
 
 DDP_BUCKETS_MB = (1.0, 4.0, 10.0, 25.0, 50.0)
 
@@ -204,9 +204,9 @@ class WeftTrainer(Trainer):
         return {"plan": self.handle.report().plan}
 
     def state_tensors(self) -> list[Tensor]:
-        # The optimizer itself holds nothing while its state is sharded.
-        updates = getattr(self.handle.schedule, "updates", ())
-        return [*super().state_tensors(), *(run.values for run in export_runs(updates))]
+        # What this worker holds: reading `optimizer.state` would bring the other workers' shards.
+        updates = getattr(self.handle.schedule, "updates", None)
+        return super().state_tensors() if updates is None else [run.values for run in export_runs(updates)]
 
     def close(self) -> None:
         self.handle.detach()

@@ -23,12 +23,12 @@ from weft.client import Client
 from weft.core.cluster import Cluster
 from weft.core.job import JobSpec
 from weft.core.speed import StepTime
-from weft.demo.contest import Completion, Played, play, throw_away_controller
+from weft.demo.contest import Completion, Played, play, temporary_controller
 from weft.demo.queue import QUEUE, QueuedJob
 from weft.elastic.registry import policy_named
 from weft.elastic.rules import Rules
-from weft.sim.loop import simulate
-from weft.sim.options import SimulationOptions
+from weft.sim.replay import simulate
+from weft.sim.replay_options import SimulationOptions
 from weft.sim.workload import TableProfile, TrueJob, Workload
 
 NUM_DEVICES = 2
@@ -65,7 +65,7 @@ def measure_speed() -> Speed:
     """From two lengths of the same job, on each size, as many at once as there is room for."""
     step_s: dict[int, float] = {}
     starts: list[float] = []
-    with throw_away_controller("fifo", num_devices=NUM_DEVICES) as client:
+    with temporary_controller("fifo", num_devices=NUM_DEVICES) as client:
         _warm_up(client)
         for workers in (1, 2):
             num_at_once = NUM_DEVICES // workers
@@ -116,7 +116,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     rounds: dict[str, list[Played]] = {way.name: [] for way in WAYS}
     for number in range(options.rounds):
         for way in (*WAYS[number % len(WAYS) :], *WAYS[: number % len(WAYS)]):
-            with throw_away_controller(way.policy, num_devices=NUM_DEVICES, hold_s=HOLD_S) as client:
+            with temporary_controller(way.policy, num_devices=NUM_DEVICES, hold_s=HOLD_S) as client:
                 _warm_up(client)
                 played = play(client, QUEUE, min_workers=way.min_workers, max_workers=way.max_workers)
             rounds[way.name].append(played)

@@ -36,8 +36,9 @@ from weft.core.job import JobSpec, Launch
 from weft.core.submission import Submission
 from weft.daemon.history import History
 from weft.daemon.home import Home
-from weft.daemon.recovery import load_state
-from weft.demo.contest import throw_away_controller
+from weft.daemon.options import ControllerOptions
+from weft.daemon.recovery import replayed
+from weft.demo.contest import temporary_controller
 from weft.errors import NoControllerError
 from weft.store import Journal
 
@@ -121,11 +122,16 @@ def recovery_costs() -> list[Cost]:
             _live_through(journal, _history())
         began_s = time.monotonic()
         with Journal.open(home.journal_file) as journal:
-            assert len(load_state(journal, Cluster((2,)), History()).jobs) == NUM_RECOVERED
+            assert len(replayed(journal, Cluster((2,)), History()).jobs) == NUM_RECOVERED
         taken_in_s, began_s = time.monotonic() - began_s, time.monotonic()
         with (home.root / "log").open("wb") as log:
-            command = [sys.executable, "-P", "-m", "weft.daemon", str(home.root), "--port", "0", "--devices", "2"]
-            process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT)
+            process = subprocess.Popen(
+                ControllerOptions(port=0, devices=2).command("-P"),
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                env={**os.environ, "WEFT_HOME": str(home.root)},
+            )
         client = Client(home.root)
         while True:
             try:
@@ -137,13 +143,17 @@ def recovery_costs() -> list[Cost]:
             time.sleep(0.01)
         took_s = time.monotonic() - began_s
         assert len(client.jobs()) == NUM_RECOVERED
+        status_s = _median_s(lambda: _weft("status", home=home.root), 7)
+        top_s = _median_s(lambda: _weft("top", "--once", home=home.root), 7)
         client.shutdown(stop_jobs=True)
         process.wait()
     finally:
         shutil.rmtree(home.root, ignore_errors=True)
     return [
         Cost(f"recovery of a journal with {NUM_RECOVERED} jobs", taken_in_s, "s", 2.0),
-        Cost("the same from starting the process to its first answer", took_s, "s"),
+        Cost("the same from starting the process to its first answer", took_s, "s", 5.0),
+        Cost(f"weft status with {NUM_RECOVERED} jobs", status_s, "s", 1.0),
+        Cost(f"weft top --once with {NUM_RECOVERED} jobs", top_s, "s", 1.0),
     ]
 
 
@@ -209,7 +219,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     folder = record_folder(options.out)
     costs = [help_cost()]
     say("an idle controller")
-    with throw_away_controller("balanced", num_devices=2) as client:
+    with temporary_controller("balanced", num_devices=2) as client:
         costs += idle_costs(client)
         say("a thousand jobs")
         costs += waiting_costs(client, client.home.root)

@@ -23,7 +23,7 @@ from torch.nn.parallel import DistributedDataParallel
 import weft
 from benchmarks.crossover_scenarios import JobSize
 from benchmarks.models import SEED, Batch, LanguageModel
-from weft.core.turns import TURNS
+from weft.process.turns import TURNS
 
 NUM_BATCHES = 4
 OVERLAP_BUCKET_BYTES = 2 << 20

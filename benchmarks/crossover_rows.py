@@ -21,7 +21,8 @@ from statistics import median
 from typing import Any
 
 from benchmarks.crossover_scenarios import Scenario
-from weft.crossover.pairing import Measured, prospects, refusal
+from weft.core.speed import StepTime
+from weft.elastic.pairing import predicted_gain, refusal
 
 Row = dict[str, Any]
 
@@ -49,10 +50,11 @@ class Cost:
     def exposed_s(self) -> float:
         return max(0.0, self.alone_s - self.compute_s)
 
-    def measured(self, name: str) -> Measured:
-        """The job as a controller sees it: it knows a step and its waits, and takes the rest for compute."""
+    @property
+    def reported(self) -> StepTime:
+        """The step as a controller sees it: it knows a step and its waits, and assumes the rest is compute."""
         waited_s = min(self.exposed_s if self.waited_s is None else self.waited_s, self.alone_s)
-        return Measured(name, max(self.alone_s - waited_s, 1e-6), waited_s, self.network_s)
+        return StepTime(self.alone_s, waited_s)
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,7 +169,7 @@ def make_row(
         "compute_ms": [_ms(first.compute_s), _ms(second.compute_s)],
         "network_ms": [_ms(first.network_s), _ms(second.network_s)],
         "exposed_ms": [_ms(first.exposed_s), _ms(second.exposed_s)],
-        "waited_ms": [_ms(first.measured("A").exposed_s), _ms(second.measured("B").exposed_s)],
+        "waited_ms": [_ms(first.reported.exposed_s), _ms(second.reported.exposed_s)],
         "slowdown": {
             name: [round(times.first_s / first.alone_s, 3), round(times.second_s / second.alone_s, 3)]
             for name, times in cells.items()
@@ -181,11 +183,10 @@ def make_row(
 
 
 def _verdict(first: Cost, second: Cost) -> dict[str, Any]:
-    """What the controller's pairing makes of the jobs."""
-    one, other = first.measured("A"), second.measured("B")
+    """What the controller's pairing model predicts for the jobs."""
     return {
-        "predicted_gain": round(prospects(one, other, HANDOVER_S)[0].gain, 3),
-        "refused": refusal(one, other, HANDOVER_S),
+        "predicted_gain": round(predicted_gain(first.reported, second.reported, HANDOVER_S), 3),
+        "refused": refusal(("A", "B"), first.reported, second.reported, HANDOVER_S),
     }
 
 

@@ -19,11 +19,11 @@ import torch.distributed as dist
 
 from benchmarks.crossover_jobs import JOBS, Job, describe
 from benchmarks.crossover_scenarios import JobSize
-from weft.core import gate
-from weft.core.turns import TURNS
 from weft.core.worker_environment import LEASE, LEASE_ROLE
 from weft.crossover.hooks import install_gate
 from weft.overlap.transport.network_threads import core_is_shared
+from weft.process import gate
+from weft.process.turns import TURNS
 
 Message = dict[str, Any]
 

@@ -19,9 +19,9 @@ from multiprocessing.connection import Connection
 from multiprocessing.context import SpawnProcess
 from pathlib import Path
 
-from weft.crossover.client import LeaseGate
-from weft.crossover.launch import ensure_server, status
-from weft.crossover.messages import Join
+from weft.crossover.lease_client import LeaseGate
+from weft.crossover.lease_launch import ensure_server, status
+from weft.crossover.lease_messages import Join
 from weft.crossover.server import main as serve
 
 TURN_S = 0.004

@@ -25,13 +25,13 @@ from pathlib import Path
 from benchmarks.restart_plot import draw
 from weft.cli.bench_record import machine
 from weft.core.worker_environment import CHECKPOINT_DIR, STOPPED_EXIT_CODE
-from weft.engines import kernel
+from weft.engines import process_tree
 from weft.engines.gang import Gang
-from weft.engines.launch import Devices, Script, gang
 from weft.engines.output import Console
 from weft.engines.pool_client import PoolClient
 from weft.engines.ports import ReservedPort
 from weft.engines.rendezvous import Rendezvous
+from weft.engines.worker_launch import Devices, Script, gang
 from weft.errors import MissingToolError, WeftError
 
 NUM_WORKERS = 2
@@ -179,7 +179,7 @@ def measure(num_rounds: int, folder: Path, say: Callable[[str], None]) -> dict[s
                 times[name].append(parts_s(*lives))
                 say(f"round {number + 1} of {num_rounds}, {name}: {times[name][-1]['total']:.2f} s")
     finally:
-        kernel.sweep()  # also what torchrun may have left
+        process_tree.sweep()  # also what torchrun may have left
     return times
 
 
@@ -203,7 +203,7 @@ def main() -> None:
     if options.rounds < 1:
         parser.error("--rounds: expected a whole number from 1 up")
     load_before = os.getloadavg()[0]
-    kernel.adopt_orphans()
+    process_tree.adopt_orphans()
     signal.signal(signal.SIGTERM, lambda signum, frame: sys.exit(128 + signum))
     with tempfile.TemporaryDirectory() as folder:
         times = measure(options.rounds, Path(folder), lambda line: print(line, file=sys.stderr, flush=True))

@@ -117,7 +117,7 @@ def checkpoint_cost(folder: str) -> Row:
                 if block > 0:
                     blocks[saves].append(now_s - began_s)
                 began_s = now_s
-                num_late += saves and run._writer is not None and run._writer.busy
+                num_late += saves and run._checkpointing.busy
         plain_s, saving_s = (statistics.median(blocks[kind]) for kind in (False, True))
         handle.detach()
     return {

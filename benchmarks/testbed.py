@@ -124,18 +124,19 @@ class Testbed:
     ) -> list[HostOutput]:
         """Run ``command`` on every host at once and wait for all.
 
-        ``on_line(rank, line)`` sees each line as it is printed (stdout and stderr together), from one reader
-        thread per host.  The first host that fails stops the others: they would wait for it forever.
+        ``on_line(rank, line)`` sees each line as it is printed (stdout and stderr together), one call at a time.
+        The first host that fails stops the others: they would wait for it forever.
         """
         kept = [deque[str](maxlen=NUM_LINES_KEPT) for _ in range(self.plan.num_hosts)]
         errors: list[Exception] = []
+        one_at_a_time = threading.Lock()
         readers: list[threading.Thread] = []
         try:
             for rank in range(self.plan.num_hosts):
                 worker = self._start(rank, command, env or {}, cwd)
                 reader = threading.Thread(
                     target=_read_lines,
-                    args=(worker, rank, kept[rank], on_line, errors),
+                    args=(worker, rank, kept[rank], on_line, one_at_a_time, errors),
                     name=f"host{rank}",
                     daemon=True,
                 )
@@ -246,6 +247,7 @@ def _read_lines(
     rank: int,
     kept: deque[str],
     on_line: Callable[[int, str], None] | None,
+    one_at_a_time: threading.Lock,
     errors: list[Exception],
 ) -> None:
     """Keep taking lines whatever the listener does: a full pipe would stop the worker for good."""
@@ -258,7 +260,8 @@ def _read_lines(
             if on_line is None or errors:
                 continue
             try:
-                on_line(rank, line)
+                with one_at_a_time:  # a listener that prints would mix two hosts' lines
+                    on_line(rank, line)
             except Exception as error:  # handed to the caller of run(), who wrote the listener
                 errors.append(error)
 

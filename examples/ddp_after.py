@@ -1,4 +1,4 @@
-"""The script of ddp_before.py with weft: it can be stopped, resized and gone on with. The "after" of docs/sessions.md.
+"""ddp_before.py with weft: it can be stopped, resized, and resumed. The "after" script of docs/sessions.md.
 
 weft run --workers 2 examples/ddp_after.py
 """

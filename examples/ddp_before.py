@@ -1,4 +1,4 @@
-"""A plain DistributedDataParallel script, as many have one: the "before" of docs/sessions.md.
+"""A typical DistributedDataParallel script: the "before" script of docs/sessions.md.
 
 torchrun --nproc-per-node 2 examples/ddp_before.py
 """

@@ -1,11 +1,11 @@
-"""A small convolutional network learns to tell four patterns apart, on any number of workers.
+"""A small convolutional network learns to classify four patterns, on any number of workers.
 
     python examples/image_classification.py                          # alone
     weft run --workers 2 examples/image_classification.py            # two workers, same loss curve
     torchrun --nproc-per-node 2 examples/image_classification.py     # the same under torchrun
 
-Stop it with Ctrl-C and start it again with another number of workers: it goes on where it was.
-The images are drawn here (stripes, checks, discs under noise), so that nothing has to be downloaded.
+Stop it with Ctrl-C and start it again with a different number of workers: it resumes where it stopped.
+The images are drawn here (stripes, checks, discs with noise), so nothing has to be downloaded.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from torch.utils.data import Dataset
 import weft
 
 SIZE = 16
-PATTERNS = ("upright stripes", "level stripes", "checks", "disc")
+PATTERNS = ("vertical stripes", "horizontal stripes", "checks", "disc")
 
 
 class Patterns(Dataset[tuple[torch.Tensor, int]]):
-    """Image number ``i`` is the same wherever and whenever it is drawn: all of it follows from ``seed + i``."""
+    """Image ``i`` is always the same: it depends only on ``seed + i``."""
 
     def __init__(self, num_images: int, seed: int = 0) -> None:
         self.num_images = num_images
@@ -40,11 +40,11 @@ class Patterns(Dataset[tuple[torch.Tensor, int]]):
         shift_x, shift_y, width, contrast = torch.rand(4, generator=random).tolist()
         y, x = torch.meshgrid(torch.arange(SIZE), torch.arange(SIZE), indexing="ij")
         pitch = math.pi / (2.0 + 2.0 * width)
-        upright = torch.sin(pitch * x + 6.3 * shift_x)
-        level = torch.sin(pitch * y + 6.3 * shift_y)
-        centre_x, centre_y = SIZE / 2 + 4 * (shift_x - 0.5), SIZE / 2 + 4 * (shift_y - 0.5)
-        disc = 3.0 + 3.0 * width - torch.hypot(x - centre_x, y - centre_y)
-        clean = (upright, level, upright * level, disc.clamp(-1, 1))[label]
+        vertical = torch.sin(pitch * x + 6.3 * shift_x)
+        horizontal = torch.sin(pitch * y + 6.3 * shift_y)
+        center_x, center_y = SIZE / 2 + 4 * (shift_x - 0.5), SIZE / 2 + 4 * (shift_y - 0.5)
+        disc = 3.0 + 3.0 * width - torch.hypot(x - center_x, y - center_y)
+        clean = (vertical, horizontal, vertical * horizontal, disc.clamp(-1, 1))[label]
         noise = torch.randn(SIZE, SIZE, generator=random)
         return ((0.5 + contrast) * clean + 0.5 * noise).unsqueeze(0), label
 
@@ -68,7 +68,7 @@ class Net(nn.Sequential):
 
 @torch.no_grad()
 def accuracy(model: nn.Module, dataset: Dataset[tuple[torch.Tensor, int]], num_images: int) -> float:
-    """The share of the first ``num_images`` named right."""
+    """The fraction of the first ``num_images`` that is classified correctly."""
     model.eval()
     pairs = [dataset[index] for index in range(num_images)]
     guesses = model(torch.stack([image for image, _ in pairs])).argmax(1)
@@ -79,7 +79,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--epochs", type=int, default=3)
     parser.add_argument("--images", type=int, default=4096)
-    parser.add_argument("--batch-size", type=int, default=64, help="of all workers together")
+    parser.add_argument("--batch-size", type=int, default=64, help="global batch size, over all workers")
     options = parser.parse_args()
 
     with weft.session() as run:
@@ -98,7 +98,7 @@ def main() -> None:
                 print(f"step {run.step}: loss {loss.item():.3f}")
         if run.rank == 0 and not run.stopped:
             right = accuracy(model.cpu(), Patterns(512, seed=1_000_000), 512)
-            print(f"{right:.1%} of 512 new images named right")
+            print(f"{right:.1%} of 512 new images classified correctly")
 
 
 if __name__ == "__main__":

@@ -1,9 +1,9 @@
-"""A small transformer learns to write, letter by letter, from a page of text that lies beside it.
+"""A small transformer learns to write, letter by letter, from a page of text next to this file.
 
     python examples/language_model.py                          # alone
     weft run --workers 2 examples/language_model.py            # two workers, same loss curve
 
-Stop it with Ctrl-C and start it again with another number of workers: it goes on where it was.
+Stop it with Ctrl-C and start it again with a different number of workers: it resumes where it stopped.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ CONTEXT = 48
 
 
 class Passages(Dataset[tuple[torch.Tensor, torch.Tensor]]):
-    """Every passage of CONTEXT letters, and the same passage one letter on."""
+    """Every passage of CONTEXT letters, and the same passage shifted by one letter."""
 
     def __init__(self, text: str) -> None:
         self.alphabet = sorted(set(text))
@@ -39,7 +39,7 @@ class Passages(Dataset[tuple[torch.Tensor, torch.Tensor]]):
 
 
 class LetterModel(nn.Module):
-    """A transformer of two layers. The letters' embedding is also the output layer: one tensor, read twice."""
+    """A two-layer transformer. The embedding is also the output layer: one tensor, read twice."""
 
     def __init__(self, num_letters: int, width: int = 64) -> None:
         super().__init__()
@@ -59,7 +59,7 @@ class LetterModel(nn.Module):
 
 @torch.no_grad()
 def write(model: nn.Module, passages: Passages, num_letters: int) -> str:
-    """Let the model go on from the beginning of the text, always with its likeliest next letter."""
+    """Continue the beginning of the text, always with the most likely next letter."""
     model.eval()
     letters = passages.letters[:CONTEXT].tolist()
     for _ in range(num_letters):
@@ -71,7 +71,7 @@ def write(model: nn.Module, passages: Passages, num_letters: int) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--steps", type=int, default=300)
-    parser.add_argument("--batch-size", type=int, default=32, help="of all workers together")
+    parser.add_argument("--batch-size", type=int, default=32, help="global batch size, over all workers")
     options = parser.parse_args()
     passages = Passages(TEXT.read_text(encoding="utf-8"))
 

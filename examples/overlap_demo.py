@@ -2,9 +2,9 @@
 
     python examples/overlap_demo.py [--steps 24]
 
-With root and iproute2 the workers live on two hosts made of network namespaces, joined by a link just slow
-enough that sending the gradients takes as long as computing them.  Otherwise they are two plain processes.
-Started by torchrun (or anything that sets RANK and WORLD_SIZE) the script is one worker.
+With root and iproute2 the workers run on two hosts made of network namespaces, connected by a link just slow enough
+that sending the gradients takes as long as computing them.  Otherwise they are two plain processes.  Started by
+torchrun (or anything else that sets RANK and WORLD_SIZE), the script is one worker.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ NUM_ALONE_STEPS = 6
 NUM_STEPS = 24
 
 
-# Inside a namespace there is no name service, which torch would remark on.
+# Inside a namespace there is no name service, which torch would warn about.
 QUIET = {"TORCH_CPP_LOG_LEVEL": "ERROR"}
 
 # ---- one worker: an ordinary training script
 
 
 def worker(num_steps: int) -> None:
-    """Train the same model alone, with DDP and with weft; rank 0 tells how it goes in lines of JSON."""
+    """Train the same model alone, with DDP, and with weft; rank 0 reports progress as JSON lines."""
     import torch
     import torch.distributed as dist
     from torch.nn.parallel import DistributedDataParallel
@@ -58,7 +58,7 @@ def worker(num_steps: int) -> None:
 
         model = make_model()
         optimizer = torch.optim.AdamW(model.parameters(), lr=3e-4)
-        handle = weft.overlap(model, optimizer)  # the only line that weft needs
+        handle = weft.overlap(model, optimizer)  # the only line weft needs
         overlapped = train("weft", model, optimizer, num_steps)
         handle.detach()
 
@@ -76,7 +76,7 @@ def worker(num_steps: int) -> None:
 
 
 class Curve:
-    """What training one model left behind."""
+    """The losses and step times of one training run."""
 
     def __init__(self) -> None:
         self.losses: list[float] = []
@@ -89,7 +89,7 @@ class Curve:
 
 
 def train(name: str, model: Any, optimizer: Any, num_steps: int) -> Curve:
-    """The loop everybody writes."""
+    """An ordinary training loop."""
     import torch.distributed as dist
     from torch.nn import functional as F
 
@@ -111,7 +111,7 @@ def train(name: str, model: Any, optimizer: Any, num_steps: int) -> Curve:
 
 
 def make_model() -> Any:
-    """About seven million parameters; the same numbers every time."""
+    """About seven million parameters, with the same initial values every time."""
     import torch
     from benchmarks.models import LanguageModel
 
@@ -120,7 +120,7 @@ def make_model() -> Any:
 
 
 def make_batches(rank: int) -> list[Any]:
-    """This worker's share of the data."""
+    """This worker's part of the data."""
     import torch
 
     generator = torch.Generator().manual_seed(rank)
@@ -143,7 +143,7 @@ def tell(**words: Any) -> None:
         print(json.dumps(words), flush=True)
 
 
-# ---- the launcher: two hosts, a link, and what came out
+# ---- the launcher: two hosts, a link, and the results
 
 
 def main(num_steps: int) -> None:
@@ -152,13 +152,13 @@ def main(num_steps: int) -> None:
     reason = missing_reason()
     command = (sys.executable, str(Path(__file__).resolve()), "--steps", str(num_steps))
     if reason is not None:
-        print(f"No shaped link here ({reason}).")
-        print("Two plain processes on one machine instead: the losses still agree, the gain will not show.")
+        print(f"Cannot create a shaped link here: {reason}.")
+        print("Using two plain processes on one machine instead: the losses still match, but the gain will not show.")
         outcome = Outcome()
         run_on_loopback(command, outcome)
         outcome.print_summary()
         return
-    print("Two hosts (network namespaces), one core each, joined by a shaped link.")
+    print("Two hosts (network namespaces) with one core each, connected by a shaped link.")
     with Testbed(num_hosts=2, rate_bits_per_s=1e9) as bed:
         outcome = Outcome(bed)
         bed.run(command, env=QUIET, on_line=outcome.hear, timeout_s=300)
@@ -166,7 +166,7 @@ def main(num_steps: int) -> None:
 
 
 class Outcome:
-    """Listens to the workers, shows progress, and knows the results at the end."""
+    """Listens to the workers, shows progress, and collects the results."""
 
     def __init__(self, bed: Any = None) -> None:
         self._bed = bed
@@ -187,9 +187,9 @@ class Outcome:
             # Two workers send each gradient byte once: at this rate that takes as long as the compute.
             self._bed.set_rate(words["gradient_bytes"] * 8 / words["compute_s"])
             print(
-                f"Compute takes {words['compute_s'] * 1000:.0f} ms a step; the link now carries "
+                f"Compute takes {words['compute_s'] * 1000:.0f} ms per step; the link now carries "
                 f"{self._bed.rate_bits_per_s / 1e6:.0f} Mbit/s, "
-                f"so that {words['gradient_bytes'] / 1e6:.0f} MB of gradients take as long."
+                f"so sending {words['gradient_bytes'] / 1e6:.0f} MB of gradients takes as long."
             )
 
     def print_summary(self) -> None:
@@ -201,7 +201,7 @@ class Outcome:
         for name, step_ms in (("DDP", ddp_ms), ("weft", weft_ms)):
             print(f"  {name:<8}  {step_ms:6.0f} ms    {max(0.0, step_ms - compute_ms):6.0f} ms")
         print()
-        print(f"weft is {ddp_ms / weft_ms:.2f} times as fast as DDP.")
+        print(f"weft is {ddp_ms / weft_ms:.2f}x as fast as DDP.")
         if heard["is_same"]:
             print(
                 f"All {heard['num_losses']} losses are identical bit for bit on both workers: "
@@ -210,12 +210,12 @@ class Outcome:
         else:
             sys.exit(
                 f"The losses differ (last: {heard['last_losses'][0]!r} and {heard['last_losses'][1]!r}). "
-                "They should be equal bit for bit on two workers: please report it with your torch version."
+                "They should match bit for bit on two workers: please report this with your torch version."
             )
 
 
 def show_progress(words: dict[str, Any]) -> None:
-    """A bar in a terminal; elsewhere one line when a part is done."""
+    """A progress bar in a terminal; otherwise one line when a run is done."""
     is_last = words["step"] == words["num_steps"]
     if sys.stdout.isatty():
         num_full = 24 * words["step"] // words["num_steps"]
@@ -259,12 +259,12 @@ def run_on_loopback(command: tuple[str, ...], outcome: Outcome) -> None:
         for started in workers:
             started.kill()
     if any(exit_codes):
-        sys.exit(f"a worker failed (exit codes {exit_codes}); its own words are above")
+        sys.exit(f"a worker failed (exit codes {exit_codes}); see its output above")
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description="DDP and weft on the same slow link.")
-    parser.add_argument("--steps", type=int, default=NUM_STEPS, help="training steps of each (default %(default)s)")
+    parser = argparse.ArgumentParser(description="Train with DDP and with weft on the same slow link.")
+    parser.add_argument("--steps", type=int, default=NUM_STEPS, help="training steps for each (default %(default)s)")
     options = parser.parse_args()
     if "RANK" in os.environ and "WORLD_SIZE" in os.environ:
         worker(options.steps)

@@ -2,8 +2,8 @@
 
     torchrun --nproc-per-node 2 examples/train_overlap.py [--steps 120] [--checkpoint run.pt] [--trace DIR]
 
-A small network learns to tell the points of three spirals apart.  Each worker draws its own share of the data.
-Run it again with the same --checkpoint, also on another number of workers, and it goes on where it ended.
+A small network learns to classify the points of three spirals.  Each worker generates its own part of the data.
+Run it again with the same --checkpoint, even on a different number of workers, and it resumes where it ended.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def train(num_steps: int, checkpoint: Path | None, trace_folder: Path | None) ->
     if rank == 0:
         print(handle.report())
         if checkpoint is not None:
-            # Only this worker asks; the others' shards of the optimizer's state come by themselves.
+            # Only this worker asks; the other workers' shards of the optimizer state are fetched automatically.
             state = {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "step": first_step + num_steps}
             torch.save(state, checkpoint)
             print(f"saved {checkpoint}")
@@ -68,7 +68,7 @@ def train(num_steps: int, checkpoint: Path | None, trace_folder: Path | None) ->
 def main() -> None:
     parser = argparse.ArgumentParser(description="Train with communication under backward and the next forward.")
     parser.add_argument("--steps", type=int, default=120, help="how many steps to train (default %(default)s)")
-    parser.add_argument("--checkpoint", type=Path, help="file to go on from, and to save to at the end")
+    parser.add_argument("--checkpoint", type=Path, help="file to resume from, and to save to at the end")
     parser.add_argument("--trace", type=Path, help="folder for one timeline per worker (for `weft trace`)")
     options = parser.parse_args()
     torch.set_num_threads(1)

@@ -1,5 +1,5 @@
-# Sourced by the other scripts: makes .venv with everything in it, or leaves a fresh one alone.
-# Needs only Python 3.11+ and, on a Debian machine without venv support, root to install it.
+# Sourced by the other scripts: creates .venv with all dependencies, unless it is up to date.
+# Needs only Python 3.11+ and, on a Debian machine without venv support, root to install that.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -11,14 +11,14 @@ need_system_package() { # command, Debian package
     say "installing $2 (for $1)"
     apt-get install -y -qq "$2" >/dev/null 2>&1 || { apt-get update -qq && apt-get install -y -qq "$2"; } >/dev/null
   else
-    say "note: $1 is not here and only root can install it (Debian: apt-get install $2); what needs it is left out"
+    say "note: $1 is missing and only root can install it (Debian: apt-get install $2); continuing without it"
   fi
 }
 
 make_venv() {
   local python
   python=$(command -v python3.11 || command -v python3)
-  "$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { say "weft needs Python 3.11 or newer, $python is older"; exit 3; }
+  "$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { say "weft needs Python 3.11 or later, but $python is older"; exit 3; }
   if ! "$python" -c 'import ensurepip' 2>/dev/null; then need_system_package ensurepip-is-missing python3-venv; fi
   "$python" -m venv .venv
 }
@@ -28,7 +28,7 @@ wanted=$(cat pyproject.toml constraints.txt | sha256sum | cut -d' ' -f1)
 if [ "$(cat $VENV_STAMP 2>/dev/null || true)" != "$wanted" ]; then
   [ -x .venv/bin/python ] || make_venv
   say "installing dependencies into .venv (first time: a few minutes)"
-  # torch first and pinned: resolved as somebody's dependency it would bring the CUDA build.
+  # Install torch first and pinned: as a dependency of another package, pip would install the CUDA build.
   .venv/bin/pip install -q --disable-pip-version-check -c constraints.txt torch
   .venv/bin/pip install -q --disable-pip-version-check -c constraints.txt -e '.[dev]'
   echo "$wanted" > $VENV_STAMP

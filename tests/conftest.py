@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import atexit
+import os
+import shutil
+import tempfile
 from collections.abc import Iterator
 
 import pytest
@@ -14,6 +18,12 @@ import workers
 settings.register_profile("repeatable", derandomize=True)
 settings.register_profile("random", max_examples=500)
 settings.load_profile("repeatable")
+
+
+# Workers inherit these: what one test has compiled serves the next, and nothing is left behind.
+COMPILED_CODE = tempfile.mkdtemp(prefix="weft-test-inductor-")
+atexit.register(shutil.rmtree, COMPILED_CODE, ignore_errors=True)  # also of a process that runs no test
+os.environ.update(TORCHINDUCTOR_CACHE_DIR=COMPILED_CODE, TORCHINDUCTOR_COMPILE_THREADS="1")
 
 
 @pytest.fixture(scope="session", autouse=True)

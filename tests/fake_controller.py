@@ -5,9 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
-import socket
 import threading
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from pathlib import Path
 
 import uvicorn
@@ -16,17 +15,22 @@ from weft.control.state import Job, JobState
 from weft.core.job import Launch
 from weft.core.submission import Submission
 from weft.daemon.api.app import make_app
+from weft.daemon.api.guard import BODY_S
+from weft.daemon.connections import ConnectionPatience, server_config
 from weft.daemon.contract import Decision, LogStream, NodeView, Outlook, Sentence, UnknownJobError
 from weft.daemon.home import Home, Record
 from weft.daemon.ids import is_id, new_id
+from weft.daemon.listeners import Reserve, listen_local, listen_unix
+from weft.daemon.retention import Purged
 
 TOKEN = "the-token-of-the-fake-controller"
 
 
 class FakeLog:
-    def __init__(self, data: bytes, attempt: int, rank: int) -> None:
+    def __init__(self, data: bytes, attempt: int, rank: int, is_endless: Callable[[], bool] = lambda: False) -> None:
         self.path, self.attempt, self.rank = Path("/nowhere"), attempt, rank
         self._data = data
+        self._is_endless = is_endless
 
     def read(self, max_bytes: int = 65536) -> bytes:
         data, self._data = self._data[:max_bytes], self._data[max_bytes:]
@@ -41,6 +45,9 @@ class FakeLog:
         while data := self.read(7):
             yield data
             await asyncio.sleep(0)
+        while self._is_endless():
+            yield b"."
+            await asyncio.sleep(0.05)
 
     def close(self) -> None:
         self._data = b""
@@ -58,6 +65,8 @@ class FakeController:
         self.made_decisions: list[Decision] = []
         self.went_down: list[bool] = []
         self.failure: Exception | None = None
+        self.endless = False
+        """Whether jobs go on writing to their logs."""
 
     def add(self, **changes: object) -> Job:
         """A job as a test wants it."""
@@ -113,12 +122,18 @@ class FakeController:
         self, job_id: str, attempt: int | None = None, rank: int | None = None, stream: LogStream = "out"
     ) -> FakeLog:
         chosen = self.job(job_id).attempt if attempt is None else attempt
-        if (job_id, chosen, stream) not in self.output:
+        if (job_id, chosen, stream) not in self.output and not self.endless:
             raise UnknownJobError(f"job {job_id} has no attempt {chosen}")
-        return FakeLog(self.output[job_id, chosen, stream], chosen, rank or 0)
+        return FakeLog(self.output.get((job_id, chosen, stream), b""), chosen, rank or 0, lambda: self.endless)
 
     def wait(self, job_ids: Sequence[str], timeout_s: float | None = None) -> dict[str, Job]:
         return {job_id: self.job(job_id) for job_id in job_ids}
+
+    def purge(self, older_than_s: float, *, dry_run: bool = False) -> Purged:
+        return Purged((), 0)
+
+    def warnings(self) -> list[str]:
+        return []
 
     def shutdown(self, stop_jobs: bool = False) -> None:
         self.went_down.append(stop_jobs)
@@ -130,24 +145,35 @@ class FakeController:
 @contextlib.contextmanager
 def served(controller: FakeController, root: Path) -> Iterator[Home]:
     """The fake behind the real api, on a unix socket, as the controller of the home at ``root``."""
+    with served_on_both(controller, root, ConnectionPatience()) as (home, _):
+        yield home
+
+
+@contextlib.contextmanager
+def served_on_both(
+    controller: FakeController,
+    root: Path,
+    patience: ConnectionPatience,
+    *,
+    body_s: float = BODY_S,
+    num_files: int = 1024,
+) -> Iterator[tuple[Home, int]]:
+    """The same on a port, too, which is the second thing given; requests there may name the host without it."""
     home = Home(root)
     home.prepare()
     home.token_file.write_text(TOKEN)
     home.token_file.chmod(0o600)
-    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    listener.bind(str(home.api_socket))
-    home.write_record(Record(1, 0.0, str(home.api_socket), 1, "0"))
-    config = uvicorn.Config(
-        make_app(controller, TOKEN), log_config=None, access_log=False, lifespan="off", timeout_graceful_shutdown=1
-    )
-    server = uvicorn.Server(config)
-    thread = threading.Thread(target=asyncio.run, args=(server.serve(sockets=[listener]),))
-    listener.listen(16)
-    thread.start()
-    try:
-        yield home
-    finally:
-        server.should_exit = True
-        thread.join()
-        listener.close()
-        home.api_socket.unlink(missing_ok=True)
+    with Reserve() as reserve, listen_unix(home.api_socket, reserve) as unix, listen_local(0, reserve) as local:
+        port: int = local.getsockname()[1]
+        home.write_record(Record(1, 0.0, str(home.api_socket), port, "0"))
+        app = make_app(controller, TOKEN, body_s=body_s)
+        config = server_config(app, patience=patience, num_files=num_files, timeout_graceful_shutdown=1)
+        server = uvicorn.Server(config)
+        thread = threading.Thread(target=asyncio.run, args=(server.serve(sockets=[unix, local]),))
+        thread.start()
+        try:
+            yield home, port
+        finally:
+            server.should_exit = True
+            thread.join()
+            home.api_socket.unlink(missing_ok=True)

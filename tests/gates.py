@@ -8,8 +8,8 @@ import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from weft.core import gate
-from weft.core.turns import TURNS
+from weft.process import gate
+from weft.process.turns import TURNS
 
 
 class FileGate:

@@ -15,9 +15,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from weft.crossover.client import LeaseGate
-from weft.crossover.launch import status
-from weft.crossover.messages import Join
+from weft.crossover.lease_client import LeaseGate
+from weft.crossover.lease_launch import status
+from weft.crossover.lease_messages import Join
 from weft.errors import LeaseError
 
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1] / "src")}

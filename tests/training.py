@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -16,7 +17,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.checkpoint import checkpoint
 
 import weft
-from weft.overlap import Overlap
+from weft.overlap import Overlap, checks
 
 Parameters = dict[str, torch.Tensor]
 MakeOptimizer = Callable[[nn.Module], torch.optim.Optimizer]
@@ -245,7 +246,7 @@ def assert_differ(one: Parameters, other: Parameters) -> None:
 
 @contextlib.contextmanager
 def left_as_it_was(model: nn.Module, optimizer: torch.optim.Optimizer) -> Iterator[None]:
-    """A refusal changes nothing: same objects, memory, values, classes, hooks and options."""
+    """A refusal changes nothing: same objects, memory, values, classes, hooks, options and state; nothing is open."""
 
     def shape_of_things() -> list[Any]:
         found: list[Any] = [
@@ -261,8 +262,11 @@ def left_as_it_was(model: nn.Module, optimizer: torch.optim.Optimizer) -> Iterat
             for name, p in model.named_parameters()
         ]
         hooks = [len(m._forward_pre_hooks) + len(m._forward_hooks) for m in model.modules()]
-        steps = [len(optimizer._optimizer_step_pre_hooks), len(optimizer._optimizer_step_post_hooks)]
-        return [*found, hooks, steps, [id(p) for g in optimizer.param_groups for p in g["params"]]]
+        steps = [len(value) for name, value in vars(optimizer).items() if name.endswith("_hooks")]
+        state = [type(optimizer.state), dict(optimizer.state)] if hasattr(optimizer, "state") else []
+        groups = dist.distributed_c10d._world.pg_map if dist.is_initialized() else []
+        held = [threading.active_count(), len(groups), [checks.is_taken(p) for p in model.parameters()]]
+        return [*found, hooks, steps, state, held, [id(p) for g in optimizer.param_groups for p in g["params"]]]
 
     before, values = shape_of_things(), [p.detach().clone() for p in model.parameters()]
     yield

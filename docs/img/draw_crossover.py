@@ -15,7 +15,7 @@ matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 from matplotlib.axes import Axes
 
-Bar = tuple[float, float, float, float, str, str]  # left, width, row, height, colour, label
+Bar = tuple[float, float, float, float, str, str]  # left, width, row, height, color, label
 
 JOBS = {"A": "#219ebc", "B": "#ffb703"}
 DEVICE, LINK = 1.0, 0.0
@@ -54,9 +54,9 @@ def crossover() -> list[Bar]:
 
 
 def draw(axes: Axes, bars: Sequence[Bar], title: str, remark: str) -> None:
-    for left, width, row, height, colour, label in bars:
-        axes.barh(row, width, left=left, height=height, color=colour, edgecolor="white", linewidth=1.2)
-        dark = colour == JOBS["B"]
+    for left, width, row, height, color, label in bars:
+        axes.barh(row, width, left=left, height=height, color=color, edgecolor="white", linewidth=1.2)
+        dark = color == JOBS["B"]
         axes.text(
             left + width / 2, row, label, ha="center", va="center", fontsize=8, color="#222222" if dark else "white"
         )

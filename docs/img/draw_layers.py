@@ -15,7 +15,7 @@ matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 from matplotlib.axes import Axes
 
-Bar = tuple[float, float, float, float, str, str]  # left, width, row, height, colour, label
+Bar = tuple[float, float, float, float, str, str]  # left, width, row, height, color, label
 
 FORWARD, BACKWARD, REDUCE, GATHER = "#8ecae6", "#219ebc", "#6a994e", "#9d79bc"
 JOBS = {"A": "#219ebc", "B": "#ffb703", "C": "#6a994e", "D": "#bc6c25"}
@@ -60,9 +60,9 @@ def across_the_cluster() -> list[Bar]:
 
 
 def draw(axes: Axes, bars: Sequence[Bar], title: str, status: str, rows: Sequence[str]) -> None:
-    for left, width, row, height, colour, label in bars:
-        axes.barh(row, width, left=left, height=height, color=colour, edgecolor="white", linewidth=1.2)
-        dark = colour in (FORWARD, JOBS["B"])
+    for left, width, row, height, color, label in bars:
+        axes.barh(row, width, left=left, height=height, color=color, edgecolor="white", linewidth=1.2)
+        dark = color in (FORWARD, JOBS["B"])
         axes.text(
             left + width / 2, row, label, ha="center", va="center", fontsize=8.5, color="#222222" if dark else "white"
         )
@@ -81,16 +81,16 @@ def main() -> None:
     figure, (inside, between, across) = plt.subplots(
         3, 1, figsize=(10, 6.2), height_ratios=(2, 2, 3.4), layout="constrained"
     )
-    draw(inside, inside_a_job(), "inside a job: overlap", "here today", ("network", "compute"))
+    draw(inside, inside_a_job(), "inside a job: overlap", "weft.overlap", ("network", "compute"))
     draw(
         between,
         between_jobs(),
         "between two jobs on a device: crossover",
-        "in the simulator only",
+        "weft run --share, weft up",
         ("network", "device"),
     )
     devices = [f"device {k}" for k in range(4)]
-    draw(across, across_the_cluster(), "across the cluster: elastic", "policies and simulator today", devices)
+    draw(across, across_the_cluster(), "across the cluster: elastic", "weft up, weft sim", devices)
     across.set_xlabel("time")
     figure.savefig(Path(__file__).with_name("layers.png"), dpi=130)
 

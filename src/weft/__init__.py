@@ -11,7 +11,7 @@ somebody trains, and must not pay for torch.
 
 from typing import TYPE_CHECKING, Any
 
-from weft.core.turns import TURNS
+from weft.process.turns import TURNS
 from weft.version import __version__
 
 if TYPE_CHECKING:

@@ -1,17 +1,18 @@
-"""Talk to a running controller: what the command line uses, and notebooks can.
+"""A client for a running controller, used by the command line and from notebooks.
 
     from weft.client import Client
-    client = Client()                                   # the controller of WEFT_HOME, else of ~/.weft
+    client = Client()                                   # the controller of WEFT_HOME (default: ~/.weft)
     job_id = client.submit(Submission(Launch(("python", "train.py"), "/home/ana"), max_workers=4))
     client.wait([job_id])
 
-Goes over the controller's unix socket with what the standard library has.  Needs neither torch nor pydantic.
+Talks to the controller over its unix socket, with the standard library only: no torch, no pydantic.
 """
 
 from __future__ import annotations
 
 import http.client
 import json
+import os
 import socket
 import time
 from collections.abc import Iterator, Sequence
@@ -27,6 +28,8 @@ from weft.core.status_rows import (
     JobRow,
     NodeRow,
     OutlookRow,
+    OverviewRow,
+    PurgeRow,
     SentenceRow,
 )
 from weft.core.submission import Submission
@@ -34,36 +37,37 @@ from weft.daemon.home import Home, default_home
 from weft.errors import ControllerError, NoControllerError, UsageError
 
 TIMEOUT_S = 30.0
-# How long the controller holds a question that has no answer yet; then it is asked again.
-_ONE_WAIT_S = 20.0
-_WAIT_FOR_AT_ONCE = 500
-# Who waits for a job puts up with a controller that is away for so long.
-_ABSENCE_S = 120.0
-_LOOK_AGAIN_S = 0.5
+# Long polling: the controller holds a request this long, then it is repeated.
+_POLL_S = 20.0
+_MAX_IDS_PER_REQUEST = 500
+# While waiting for a job, tolerate an unreachable controller for this long.
+_MAX_ABSENCE_S = 120.0
+_RETRY_S = 0.5
 _CHUNK_BYTES = 65536
+_MAX_SOCKET_PATH_BYTES = 107
 
 
 class NotNowError(ControllerError):
-    """The controller goes down, or cannot write to its disk.  Nothing was acknowledged; it may be asked again."""
+    """The controller is shutting down, or cannot write to its disk.  Nothing was acknowledged; try again later."""
 
 
 class Client:
-    """One controller, known by its home.  Every call is a connection of its own: safe in threads, nothing to close."""
+    """One controller, identified by its home.  Every call opens a new connection: thread-safe, nothing to close."""
 
     def __init__(self, home: Path | str | None = None, *, timeout_s: float = TIMEOUT_S) -> None:
         self.home = Home(default_home() if home is None else Path(home).expanduser().absolute())
         self._timeout_s = timeout_s
 
     def health(self) -> HealthRow:
-        """Who answers."""
+        """The controller's process, version, and policy."""
         return cast(HealthRow, self._ask("GET", "/healthz"))
 
     def submit(self, submission: Submission) -> str:
-        """Hand in a job; its id comes back when the job is on disk."""
+        """Submit a job; returns its id once the job is on disk."""
         return str(self._ask("POST", "/v1/jobs", submission.document())["id"])
 
     def outlook(self, submission: Submission) -> OutlookRow:
-        """What the policy would give this job now; nothing is submitted."""
+        """What the policy would give this job now.  Nothing is submitted."""
         return cast(OutlookRow, self._ask("POST", "/v1/outlook", submission.document()))
 
     def jobs(self) -> list[JobRow]:
@@ -71,61 +75,70 @@ class Client:
         return cast(list[JobRow], self._ask("GET", "/v1/jobs")["jobs"])
 
     def job_details(self) -> list[JobDetail]:
-        """All jobs, with everything that is known of each."""
+        """All jobs, with all their fields."""
         return cast(list[JobDetail], self._ask("GET", "/v1/jobs?detail=true")["jobs"])
+
+    def overview(self, limit: int) -> OverviewRow:
+        """The number of jobs in each state, and at most ``limit`` jobs: running, waiting, most recently finished."""
+        return cast(OverviewRow, self._ask("GET", f"/v1/overview?limit={limit}"))
 
     def job(self, job_id: str) -> JobDetail:
         """One job."""
         return cast(JobDetail, self._ask("GET", _path(job_id)))
 
     def cancel(self, job_id: str) -> JobDetail:
-        """Stop a job for good; asked again, its workers are killed."""
+        """Cancel a job; a second call kills its workers."""
         return cast(JobDetail, self._ask("POST", _path(job_id, "cancel")))
 
     def explain(self, job_id: str) -> list[SentenceRow]:
-        """What happened to the job and why, oldest first; the last sentence is about now."""
+        """What happened to the job and why, oldest first.  The last sentence describes the present."""
         return cast(list[SentenceRow], self._ask("GET", _path(job_id, "explain"))["sentences"])
 
     def nodes(self) -> list[NodeRow]:
-        """Nodes, their devices and who has them."""
+        """Nodes, their devices, and the jobs on them."""
         return cast(list[NodeRow], self._ask("GET", "/v1/nodes")["nodes"])
 
     def decisions(self, last: int = 100) -> list[DecisionRow]:
-        """The last decisions that changed something, oldest first."""
+        """The most recent decisions that changed something, oldest first."""
         return cast(list[DecisionRow], self._ask("GET", f"/v1/decisions?last={last}")["decisions"])
 
     def metrics(self) -> str:
-        """Figures for Prometheus."""
+        """Metrics in Prometheus format."""
         return self._read("GET", "/metrics").decode()
 
+    def purge(self, older_than_s: float, *, dry_run: bool = False) -> PurgeRow:
+        """Delete jobs that finished longer ago than this, with their logs and checkpoints."""
+        return cast(PurgeRow, self._ask("POST", "/v1/purge", {"older_than_s": older_than_s, "dry_run": dry_run}))
+
     def shutdown(self, *, stop_jobs: bool = False) -> None:
-        """Let the controller go down; workers go on unless ``stop_jobs``."""
+        """Shut down the controller; workers keep running unless ``stop_jobs``."""
         self._ask("POST", "/v1/shutdown", {"stop_jobs": stop_jobs})
 
     def wait(self, job_ids: Sequence[str], timeout_s: float | None = None) -> list[JobRow]:
-        """Block until all of them are over or the time is up; returns them as they are then.
+        """Block until all jobs have finished or the timeout expires; returns their rows at that time.
 
-        A controller that goes away meanwhile is waited for, too: the jobs go on without it.
+        Tolerates a controller restart in the meantime: jobs keep running without it.
         """
         deadline_s = float("inf") if timeout_s is None else time.monotonic() + timeout_s
         rows: list[JobRow] = []
-        for start in range(0, len(job_ids), _WAIT_FOR_AT_ONCE):
-            rows += self._wait_for(job_ids[start : start + _WAIT_FOR_AT_ONCE], deadline_s)
+        for start in range(0, len(job_ids), _MAX_IDS_PER_REQUEST):
+            rows += self._wait_for(job_ids[start : start + _MAX_IDS_PER_REQUEST], deadline_s)
         return rows
 
     def _wait_for(self, job_ids: Sequence[str], deadline_s: float) -> list[JobRow]:
         last_seen_s: float | None = None
         while True:
-            # The first look only makes sure that there is a controller, and that it knows the jobs.
-            one_s = 0.0 if last_seen_s is None else min(_ONE_WAIT_S, max(deadline_s - time.monotonic(), 0.0))
-            query = urlencode([*(("id", job_id) for job_id in job_ids), ("timeout_s", f"{one_s:.3f}")])
+            # The first request does not block: it fails fast if there is no controller or no such job.
+            one_s = 0.0 if last_seen_s is None else min(_POLL_S, max(deadline_s - time.monotonic(), 0.0))
+            values = [*(("id", job_id) for job_id in job_ids), ("timeout_s", f"{one_s:.3f}")]
+            query = urlencode(values, errors="surrogateescape")
             try:
                 rows = cast(list[JobRow], self._ask("GET", f"/v1/wait?{query}", extra_s=one_s)["jobs"])
             except (NoControllerError, NotNowError):
                 now_s = time.monotonic()
-                if last_seen_s is None or now_s >= min(last_seen_s + _ABSENCE_S, deadline_s):
+                if last_seen_s is None or now_s >= min(last_seen_s + _MAX_ABSENCE_S, deadline_s):
                     raise
-                time.sleep(_LOOK_AGAIN_S)
+                time.sleep(_RETRY_S)
                 continue
             last_seen_s = time.monotonic()
             if all(row["state"] in FINAL_STATES for row in rows) or last_seen_s >= deadline_s:
@@ -140,9 +153,9 @@ class Client:
         stream: Literal["out", "err"] = "out",
         follow: bool = False,
     ) -> Iterator[bytes]:
-        """Output of one worker, by default of its newest attempt.
+        """The output of one worker, by default of its newest attempt.
 
-        With ``follow`` also what comes, through all later attempts, until the job is over.
+        With ``follow``, continues with new output through all later attempts until the job is over.
         """
         if not follow:
             yield from self._log(job_id, attempt, rank, stream, follow=False)
@@ -156,7 +169,7 @@ class Client:
         query: dict[str, Any] = {"rank": rank, "stream": stream, "follow": str(follow).lower()}
         if attempt is not None:
             query["attempt"] = attempt
-        # A worker may be silent for hours.
+        # No timeout: a worker may be silent for hours.
         answer = self._send("GET", _path(job_id, "logs") + "?" + urlencode(query), timeout_s=None)
         try:
             while data := answer.read1(_CHUNK_BYTES):
@@ -167,7 +180,7 @@ class Client:
             answer.close()
 
     def _begun(self, job_id: str, after: int) -> int | None:
-        """The first attempt after this one, once it has begun; ``None`` when the job is over without one."""
+        """Wait for the first attempt after this one to start; ``None`` if the job ends without one."""
         while True:
             row = self.job(job_id)
             if row["attempt"] > after:
@@ -182,7 +195,7 @@ class Client:
             return json.loads(data)
         except ValueError:
             raise ControllerError(
-                f"the controller's answer to {method} {path} is not JSON: is it of another version?"
+                f"the controller's response to {method} {path} is not JSON: is it a different version of weft?"
             ) from None
 
     def _read(self, method: str, path: str, body: Any = None, *, extra_s: float = 0.0) -> bytes:
@@ -195,7 +208,7 @@ class Client:
             answer.close()
 
     def _send(self, method: str, path: str, body: Any = None, *, timeout_s: float | None) -> http.client.HTTPResponse:
-        connection = _UnixConnection(self.home.api_socket, timeout_s)
+        connection = _UnixConnection(self._socket(), timeout_s)
         headers = {"Authorization": f"Bearer {self._token()}", "Connection": "close"}
         data = None
         if body is not None:
@@ -218,21 +231,26 @@ class Client:
             raise self._gone(error) from None
         except OSError as error:
             raise ControllerError(
-                f"{self.home.token_file} cannot be read ({error.strerror}): expected a controller of your own, "
-                "set WEFT_HOME to its folder"
+                f"{self.home.token_file} cannot be read ({error.strerror}): set WEFT_HOME to the home of your own "
+                "controller"
             ) from error
 
+    def _socket(self) -> Path:
+        """Where the controller listens."""
+        record = self.home.read_record()
+        return self.home.api_socket if record is None else Path(record.socket)
+
     def _gone(self, error: Exception) -> ControllerError:
-        where = self.home.api_socket
+        where = self._socket()
         if isinstance(error, TimeoutError):
-            return ControllerError(f"the controller at {where} does not answer in time: see {self.home.log_file}")
+            return ControllerError(f"the controller at {where} did not respond in time: see {self.home.log_file}")
         if isinstance(error, PermissionError):
-            return ControllerError(f"{where} may not be used by you: expected a controller of your own, see WEFT_HOME")
+            return ControllerError(f"{where}: permission denied: set WEFT_HOME to the home of your own controller")
         if isinstance(error, (FileNotFoundError, ConnectionRefusedError)):
-            return NoControllerError(f"no controller answers at {where}: start one with `weft up`")
+            return NoControllerError(f"no controller is running at {where}: start one with `weft up`")
         return NoControllerError(
-            f"the controller at {where} went away while it was asked: start it again with `weft up` "
-            "(jobs go on meanwhile, nothing acknowledged is lost)"
+            f"the controller at {where} exited during the request: restart it with `weft up` "
+            "(jobs keep running, and nothing that was acknowledged is lost)"
         )
 
 
@@ -244,20 +262,22 @@ class _UnixConnection(http.client.HTTPConnection):
         self._path = str(path)
 
     def connect(self) -> None:
+        if len(os.fsencode(self._path)) > _MAX_SOCKET_PATH_BYTES:
+            raise FileNotFoundError(f"{self._path} is too long for a socket path")
         self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self.sock.settimeout(self.timeout)
         self.sock.connect(self._path)
 
 
 def _path(job_id: str, *rest: str) -> str:
-    return "/".join(["/v1/jobs", quote(job_id, safe=""), *rest])
+    return "/".join(["/v1/jobs", quote(job_id, safe="", errors="surrogateescape"), *rest])
 
 
 def _refused(answer: http.client.HTTPResponse) -> Exception:
     try:
         message = str(json.loads(answer.read())["error"])
     except (OSError, ValueError, KeyError, TypeError, http.client.HTTPException):
-        message = f"the controller answered {answer.status} {answer.reason}"
+        message = f"the controller responded with {answer.status} {answer.reason}"
     finally:
         answer.close()
     if answer.status in (400, 404, 422):

@@ -1,37 +1,37 @@
-"""What can go wrong, and the exit code it ends with.
+"""The exception tree, with exit codes.
 
     WeftError                     exit code 1
-    ├── UsageError                2   the command line or an argument cannot be right
-    │   └── InputError            2   a file or value given by the user cannot be used
-    ├── OverlapError              1   ``weft.overlap`` was used in a way that would give wrong numbers
-    ├── SessionError              1   ``weft.session`` cannot start or go on (a worker is missing, ...)
+    ├── UsageError                2   a command line or an argument is invalid
+    │   └── InputError            2   a file or value given by the user is invalid
+    ├── OverlapError              1   ``weft.overlap`` was used in a way that would give wrong results
+    ├── SessionError              1   ``weft.session`` cannot start or continue (a worker is missing, ...)
     │   └── CheckpointError       1   a checkpoint cannot be written or read
-    ├── StoreError                1   the journal cannot be opened, read or written
-    ├── EngineError               1   workers cannot be started or watched on this machine
-    ├── ControllerError           1   the controller refused, or gave an answer that makes no sense
-    │   └── NoControllerError     4   no controller answers
-    ├── LeaseError                1   a device cannot be shared (no server, no MPS, a wrong address, ...)
-    └── MissingToolError          3   the machine lacks something (root, iproute2, an optional package)
+    ├── StoreError                1   the journal cannot be opened, read, or written
+    ├── EngineError               1   workers cannot be started or monitored on this machine
+    ├── ControllerError           1   the controller refused a request, or its response is invalid
+    │   └── NoControllerError     4   no controller is running
+    ├── LeaseError                1   a device cannot be shared (no lease server, no MPS, a wrong address, ...)
+    └── MissingToolError          3   something is missing on this machine (root, iproute2, an optional package)
 
-Every message says what happened, what was expected and what to do next.  This module imports nothing, so
-that the command line can name an error without loading what raised it.
+Every message says what happened, what was expected, and what to do next.  This module imports nothing, so the command
+line can handle an error without importing the module that raises it.
 """
 
 
 class WeftError(Exception):
-    """Base of everything weft raises on purpose."""
+    """Base class of all errors that weft raises on purpose."""
 
     exit_code = 1
 
 
 class UsageError(WeftError):
-    """The caller asked for something that cannot be right."""
+    """The request is invalid."""
 
     exit_code = 2
 
 
 class InputError(UsageError):
-    """A file or a value given by the user cannot be used.
+    """A file or a value given by the user is invalid.
 
     >>> str(InputError("expected a positive number", file="jobs.csv", line=3))
     'jobs.csv:3: expected a positive number'
@@ -45,40 +45,40 @@ class InputError(UsageError):
 
 
 class OverlapError(WeftError):
-    """``weft.overlap`` refuses: going on would give wrong numbers, or different ones on each worker."""
+    """``weft.overlap`` refuses to continue: results would be wrong, or different on each worker."""
 
 
 class SessionError(WeftError):
-    """``weft.session`` cannot start or go on."""
+    """``weft.session`` cannot start or continue."""
 
 
 class CheckpointError(SessionError):
-    """A checkpoint could not be written or read.  The last complete one is as it was."""
+    """A checkpoint could not be written or read.  The last complete one is unchanged."""
 
 
 class StoreError(WeftError):
-    """The journal cannot be opened, read or written.  What was acknowledged before is as it was."""
+    """The journal cannot be opened, read, or written.  What was acknowledged before is unchanged."""
 
 
 class EngineError(WeftError):
-    """Workers cannot be started or watched on this machine."""
+    """Workers cannot be started or monitored on this machine."""
 
 
 class ControllerError(WeftError):
-    """The controller refused, or gave an answer that makes no sense."""
+    """The controller refused a request, or its response is invalid."""
 
 
 class NoControllerError(ControllerError):
-    """No controller answers."""
+    """No controller is running."""
 
     exit_code = 4
 
 
 class LeaseError(WeftError):
-    """A device cannot be shared.  Jobs that run already run on, unshared."""
+    """A device cannot be shared.  Running jobs continue unshared."""
 
 
 class MissingToolError(WeftError):
-    """The machine lacks something this command needs."""
+    """Something that this command needs is missing on this machine."""
 
     exit_code = 3

@@ -18,11 +18,12 @@ from weft.core.engine import Engine, EngineEvent, StartOrder
 from weft.core.events import WorkersExited, WorkersStarted
 from weft.core.job import JobSpec, Launch
 from weft.core.speed import StepTime
-from weft.engines import kernel
+from weft.engines import process_tree
 from weft.engines.local import LocalEngine
+from weft.engines.local.folders import Folders
 from weft.engines.local.process import MARK
-from weft.sim.engine import SimulatedEngine
-from weft.sim.options import SimulationOptions
+from weft.sim.replay_options import SimulationOptions
+from weft.sim.simulated_engine import SimulatedEngine
 from weft.sim.workload import TableProfile, TrueJob
 
 PATIENCE_S = 60.0
@@ -134,7 +135,7 @@ def marked(home: Path) -> dict[int, int]:
     mark = f"{MARK}={home / 'engine'}".encode()
     found = {}
     for entry in Path("/proc").iterdir():
-        standing = kernel.standing(int(entry.name)) if entry.name.isdigit() else None
+        standing = process_tree.standing(int(entry.name)) if entry.name.isdigit() else None
         with contextlib.suppress(OSError):
             if standing is not None and mark in (entry / "environ").read_bytes().split(b"\0"):
                 found[int(entry.name)] = standing.session
@@ -156,7 +157,7 @@ class LocalBench:
         self.engine = self._open()
 
     def _open(self) -> LocalEngine:
-        return LocalEngine.open(
+        return LocalEngine(
             self.home,
             num_devices=NUM_DEVICES,
             warm=self._warm,
@@ -191,8 +192,11 @@ class LocalBench:
         file = self.home / f"starts-{job_id.replace('/', '_')}-{attempt}"
         return file.read_text().split().count("0") if file.exists() else 0
 
+    def attempt_folder(self, job_id: str, attempt: int) -> Path:
+        return Folders(self.home).attempt(job_id, attempt).path
+
     def output(self, job_id: str, attempt: int, rank: int) -> str:
-        file = self.engine.output_dir(job_id, attempt) / f"rank{rank}.out"
+        file = self.attempt_folder(job_id, attempt) / f"rank{rank}.out"
         return file.read_text() if file.exists() else ""
 
     def close(self) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from weft.core.engine import EngineEvent, StartOrder
@@ -90,6 +90,9 @@ class FakeEngine:
 
     def fileno(self) -> int:
         return -1
+
+    def hints(self) -> Mapping[tuple[str, int], str]:
+        return {}
 
     def known(self) -> Sequence[tuple[str, int]]:
         return list(self._machine.events)

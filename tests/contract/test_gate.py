@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from lease_processes import lease_server, wait_until
-from weft.core import gate as gates
-from weft.core.gate import OPEN, Gate
-from weft.crossover.client import LeaseGate, gate_from_environment
-from weft.crossover.messages import Join
+from weft.crossover.lease_client import LeaseGate, gate_from_environment
+from weft.crossover.lease_messages import Join
+from weft.process import gate as gates
+from weft.process.gate import OPEN, Gate
 
 
 @pytest.fixture(params=["open", "leased", "without a server", "server lost", "closed"])

@@ -29,9 +29,7 @@ def answer(controller: Controller, request: dict[str, Any]) -> Any:
     match request["ask"]:
         case "submit":
             launch = Launch(tuple(request["argv"]), request["cwd"], request["environment"], request["max_restarts"])
-            return controller.submit(
-                Submission(launch, min_workers=request["min_workers"], max_workers=request["max_workers"])
-            )
+            return controller.submit(Submission(launch, **request["options"]))
         case "cancel":
             return controller.cancel(request["job_id"])
         case "wait":
@@ -73,7 +71,7 @@ def main() -> None:
             reply({"number": request["number"], "error": f"{type(error).__name__}: {error}"})
 
     with home.locked():
-        engine = LocalEngine.open(home.root, num_devices=int(sys.argv[2]), warm=False, grace_s=10.0)
+        engine = LocalEngine(home.root, num_devices=int(sys.argv[2]), warm=False, grace_s=10.0)
         options = SchedulingOptions(hold_s=0.5)
         controller = Controller(home, Journal.open(home.journal_file), engine, options, paranoid=True)
         controller.start()

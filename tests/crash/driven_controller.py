@@ -64,14 +64,15 @@ class DrivenController:
                 raise ControllerDied from None
         return answer.result(2 * LIMIT_S)
 
-    def submit(self, num_steps: int, step_s: float = 0.02, *, max_workers: int = 1, stubborn: bool = False) -> str:
+    def submit(self, num_steps: int, step_s: float = 0.02, *, stubborn: bool = False, **options: Any) -> str:
         """A counting job; returns its id once acknowledged."""
         argv = [sys.executable, str(JOB), str(num_steps), str(step_s), str(self.folder / "diary")]
-        return self.submit_command([*argv, *(["stubborn"] if stubborn else [])], max_workers=max_workers)
+        return self.submit_command([*argv, *(["stubborn"] if stubborn else [])], **options)
 
-    def submit_command(self, argv: list[str], *, max_workers: int = 1, max_restarts: int = 0) -> str:
-        values = {"cwd": str(self.folder), "environment": {}, "min_workers": 1}
-        job_id: str = self.ask("submit", argv=argv, max_workers=max_workers, max_restarts=max_restarts, **values)
+    def submit_command(self, argv: list[str], *, max_restarts: int = 0, **options: Any) -> str:
+        """``options``: of a :class:`Submission`."""
+        values = {"cwd": str(self.folder), "environment": {}, "options": options}
+        job_id: str = self.ask("submit", argv=argv, max_restarts=max_restarts, **values)
         return job_id
 
     def job(self, job_id: str) -> dict[str, Any]:

@@ -20,7 +20,7 @@ from weft.worker.manifest import Manifest
 from weft.worker.peers import Peers
 from weft.worker.rng import capture_rng
 from weft.worker.shards import Registered, capture_own, capture_replicated, read_parts, register, restore
-from weft.worker.writer import CheckpointWriter, Snapshot
+from weft.worker.writer import CheckpointPart, CheckpointWriter
 
 _CONTEXT = multiprocessing.get_context("forkserver")
 _CONTEXT.set_forkserver_preload(["torch", "torch.distributed", "torch._dynamo", "weft.worker"])
@@ -76,13 +76,13 @@ def _save(writer: CheckpointWriter, peers: Peers, registered: Registered, step: 
         created_s=0.0,
         models=registered.entries(),
     )
-    snapshot = Snapshot(
+    snapshot = CheckpointPart(
         manifest,
         capture_own(registered, peers.rank, peers.world_size),
         capture_replicated(registered) if peers.rank == 0 else None,
         capture_rng(torch.device("cpu")),
     )
-    writer.write(snapshot, beside=step % 2 == 0)
+    writer.write(snapshot, in_background=step % 2 == 0)
     writer.finish()
 
 

@@ -2,53 +2,16 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import socket
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.crash.driven_controller import JOB, LIMIT_S, ROOT
+from tests.crash.driven_controller import LIMIT_S
 
-from weft.client import Client
-from weft.core.job import Launch
-from weft.core.submission import Submission
-from weft.daemon.home import Home
-
-
-class Server:
-    """One ``python -m weft.daemon``."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder, self.home = folder, Home(folder / "home")
-        self.log = (folder / "server.log").open("ab")
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "weft.daemon", str(self.home.root), "--port", "0", "--devices", "2", "--cold"],
-            stdout=self.log,
-            stderr=self.log,
-            cwd="/",
-            env=os.environ | {"PYTHONPATH": str(ROOT / "src")},
-        )
-        deadline_s = time.monotonic() + LIMIT_S
-        while (record := self.home.read_record()) is None or record.pid != self.process.pid:
-            assert self.process.poll() is None, (folder / "server.log").read_text()
-            assert time.monotonic() < deadline_s
-            time.sleep(0.02)
-        self.record = record
-        self.client = Client(self.home.root)
-
-    def submit(self, num_steps: int) -> str:
-        argv = (sys.executable, str(JOB), str(num_steps), "0.02", str(self.folder / "diary"))
-        return self.client.submit(Submission(Launch(argv, str(self.folder)), title="counts"))
-
-    def end(self) -> int:
-        code = self.process.wait(LIMIT_S)
-        self.log.close()
-        return code
+from controller_process import Server
 
 
 @pytest.fixture
@@ -76,6 +39,14 @@ def test_doors_are_private(server: Server) -> None:
         assert connection.recv(64).startswith(b"HTTP/1.1 401 ")
 
 
+def test_the_port_is_bound_on_the_loopback_address_only(server: Server) -> None:
+    lines = [
+        line.split() for name in ("tcp", "tcp6") for line in Path(f"/proc/net/{name}").read_text().splitlines()[1:]
+    ]
+    port = f":{server.record.port:04X}"
+    assert {line[1] for line in lines if line[3] == "0A" and line[1].endswith(port)} == {f"0100007F{port}"}
+
+
 def test_token_is_in_no_argument_and_no_log(server: Server, tmp_path: Path) -> None:
     token = server.home.token().encode()
     server.client.health()
@@ -101,3 +72,67 @@ def test_signal_ends_the_server_in_order_and_jobs_go_on(server: Server, number: 
     assert (job["state"], job["attempt"]) == ("RUNNING", 1)
     again.client.shutdown(stop_jobs=True)
     assert again.end() == 0
+
+
+def test_a_running_controller_purges_by_itself_again_and_again(tmp_path: Path) -> None:
+    """With `weft up --keep`; nobody asks it anything meanwhile."""
+    server = Server(tmp_path, "--keep", "1s")
+    try:
+        for _ in range(2):
+            job_id = server.submit(1)
+            folder = server.home.job_folder(job_id)
+            deadline_s = time.monotonic() + LIMIT_S
+            while not folder.exists():
+                assert time.monotonic() < deadline_s
+                time.sleep(0.01)
+            while folder.exists():
+                assert time.monotonic() < deadline_s, server.log_file.read_text()
+                time.sleep(0.05)
+        deadline_s = time.monotonic() + LIMIT_S
+        while server.client.jobs():
+            assert time.monotonic() < deadline_s, server.log_file.read_text()
+            time.sleep(0.05)
+        assert "purged 1 jobs" in server.log_file.read_text()
+    finally:
+        server.client.shutdown(stop_jobs=True)
+        server.end()
+
+
+def step_of(server: Server, job_id: str, *, beyond: int) -> int:
+    """Wait until the job has reported a later step, and return it."""
+    deadline_s = time.monotonic() + LIMIT_S
+    while (step := server.client.job(job_id)["step"]) <= beyond:
+        assert time.monotonic() < deadline_s, (server.folder / "server.log").read_text()
+        time.sleep(0.02)
+    return step
+
+
+def test_jobs_can_report_again_after_somebody_deleted_the_channel(server: Server) -> None:
+    job_id = server.submit(100_000)
+    step_of(server, job_id, beyond=0)
+    server.home.channel_socket.unlink()
+    deadline_s = time.monotonic() + LIMIT_S
+    while not server.home.channel_socket.exists():
+        assert time.monotonic() < deadline_s, (server.folder / "server.log").read_text()
+        time.sleep(0.05)
+    assert server.home.channel_socket.stat().st_mode & 0o777 == 0o600
+    later = server.submit(10)
+    (row,) = server.client.wait([later], timeout_s=LIMIT_S)
+    assert (row["state"], row["step"]) == ("COMPLETED", 10)
+    step_of(server, job_id, beyond=server.client.job(job_id)["step"])
+
+
+def test_a_controller_whose_socket_was_deleted_can_be_reached_and_shut_down_again(server: Server) -> None:
+    job_id = server.submit(5)
+    server.home.api_socket.unlink()
+    server.home.record_file.unlink()
+    deadline_s = time.monotonic() + LIMIT_S
+    while not (server.home.api_socket.exists() and server.home.record_file.exists()):
+        assert time.monotonic() < deadline_s, (server.folder / "server.log").read_text()
+        time.sleep(0.05)
+    (row,) = server.client.wait([job_id], timeout_s=LIMIT_S)
+    assert row["state"] == "COMPLETED"
+    assert server.home.api_socket.stat().st_mode & 0o777 == 0o600
+    server.client.shutdown(stop_jobs=True)
+    assert server.end() == 0
+    assert not server.home.api_socket.exists()

@@ -24,12 +24,12 @@ def python(code: str) -> list[str]:
 def daemon(home: Path, *options: str) -> subprocess.CompletedProcess[str]:
     """A controller that is expected to refuse."""
     return subprocess.run(
-        [sys.executable, "-m", "weft.daemon", str(home), "--cold", *options],
+        [sys.executable, "-m", "weft", "up", "--foreground", "--cold", *options],
         capture_output=True,
         text=True,
         timeout=LIMIT_S,
         cwd=ROOT,
-        env=os.environ | {"PYTHONPATH": f"{ROOT / 'src'}"},
+        env=os.environ | {"PYTHONPATH": f"{ROOT / 'src'}", "WEFT_HOME": str(home)},
     )
 
 
@@ -114,7 +114,7 @@ def test_damaged_journal_is_left_alone_and_workers_go_on(
     journal.with_name("journal.sqlite-wal").write_bytes(damaged)
     refused = daemon(tmp_path / "home", "--port", "0")
     assert refused.returncode == 1
-    assert "weft.store.repair" in refused.stderr
+    assert "`weft repair`" in refused.stderr
     assert "Traceback" not in refused.stderr
     assert journal.read_bytes() == damaged, "evidence was destroyed"
     until_step(tmp_path, job_id, steps_of(tmp_path, job_id) + 5)

@@ -16,7 +16,9 @@ import pytest
 from tests.contract.benches import LocalBench, events_until, marked, said, start, until, wait_for
 
 from weft.core.events import Fate, WorkersExited, WorkersStarted
-from weft.core.failpoints import FAILPOINTS, VARIABLE
+from weft.engines.local.folders import Folders
+from weft.engines.local.zygote_client import ZygoteClient
+from weft.process.failpoints import FAILPOINTS, VARIABLE
 
 CONTROLLER = """
 import select, sys
@@ -33,6 +35,14 @@ while True:
         print(type(event).__name__, event.job_id, flush=True)
 """
 
+STOP_ZYGOTE = """
+import os, signal
+while not bench.engine._zygote.ready:
+    select.select([bench.engine.fileno()], [], [])
+    bench.engine.poll()
+os.kill(bench.engine._zygote.process.pid, signal.SIGSTOP)
+"""
+
 
 @pytest.fixture
 def bench(tmp_path: Path) -> Iterator[LocalBench]:
@@ -42,7 +52,7 @@ def bench(tmp_path: Path) -> Iterator[LocalBench]:
 
 
 def keeper_of(bench: LocalBench, job_id: str, attempt: int = 1) -> int:
-    claim = bench.engine.output_dir(job_id, attempt) / "claim.json"
+    claim = bench.attempt_folder(job_id, attempt) / "claim.json"
     return int(json.loads(claim.read_text())["pid"])
 
 
@@ -144,27 +154,39 @@ def test_everything_killed_at_once_leaves_nothing_behind(bench: LocalBench) -> N
     assert not set(children) & set(marked(bench.home))
 
 
-def test_a_zygote_that_comes_late_with_an_old_order_starts_nothing_twice(tmp_path: Path) -> None:
-    """Its controller is dead, and the next one has given the same order to a zygote of its own."""
-    paused = CONTROLLER.replace(
-        "for job in", "import os, signal\nos.kill(bench.engine._zygote.process.pid, signal.SIGSTOP)\nfor job in"
-    )
+def test_a_zygote_that_comes_late_with_an_old_order_starts_nothing_twice(bench: LocalBench) -> None:
+    """Two zygotes have the same order."""
+    start(bench, "job", "save", devices=(0,))
+    said(bench, "job", "training")
+    late = ZygoteClient.launch(Folders(bench.home), os.environ, warm=False)
+    assert late.hear() == {"kind": "ready", "reason": ""}
+    assert late.send("job@1.json")
+    told = late.hear()
+    assert told is not None
+    assert told["order"] == "job@1.json"  # its keeper found the claim and left
+    late.close()
+    keeper = keeper_of(bench, "job")
+    ours = {zygote_of(bench)}
+    until(lambda: {session for pid, session in marked(bench.home).items() if pid not in ours} == {keeper}, bench)
+    assert bench.num_starts("job", 1) == 1
+
+
+def test_a_stopped_zygote_does_not_outlive_a_killed_controller(tmp_path: Path) -> None:
+    """Stopped, it would never notice that nobody needs it any more."""
+    paused = CONTROLLER.replace("for job in", STOP_ZYGOTE + "for job in")
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
     command = [sys.executable, "-c", paused, str(tmp_path), "job"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, env=environment) as controller:
         assert controller.stdout is not None
         assert controller.stdout.readline() == b"started\n"
-        controller.kill()
-    [late] = marked(tmp_path)
+        [zygote] = marked(tmp_path)
+        with open_until_gone(zygote) as gone:
+            controller.kill()
+            assert select.select([gone], [], [], 30.0)[0]
     bench = LocalBench(tmp_path, warm=False)
     try:
+        bench.engine.poll()  # orders that nobody has claimed are given again when the controller begins to listen
         said(bench, "job", "training")
-        with open_until_gone(late) as gone:
-            os.kill(late, signal.SIGCONT)
-            assert select.select([gone], [], [], 30.0)[0]
-        keeper = keeper_of(bench, "job")
-        ours = {zygote_of(bench)}
-        until(lambda: {session for pid, session in marked(tmp_path).items() if pid not in ours} == {keeper}, bench)
         assert bench.num_starts("job", 1) == 1
     finally:
         bench.close()

@@ -60,7 +60,7 @@ def test_what_bears_no_mark_of_ours_is_not_left_behind_by_our_keeper(
 ) -> None:
     found = Process.of(stranger.pid)
     assert found is not None
-    assert left_behind(found, str(tmp_path), "job", 1) == []
+    assert left_behind(found, str(tmp_path), "job", 1, tmp_path) == []
 
 
 def test_what_bears_another_engines_mark_is_not_ours(tmp_path: Path) -> None:
@@ -73,9 +73,9 @@ def test_what_bears_another_engines_mark_is_not_ours(tmp_path: Path) -> None:
         other.stdout.readline()
         found = Process.of(other.pid)
         assert found is not None
-        assert left_behind(found, str(tmp_path / "mine"), "job", 1) == []
-        assert left_behind(found, str(tmp_path / "other"), "job", 2) == [found]  # by its session
+        assert left_behind(found, str(tmp_path / "mine"), "job", 1, tmp_path) == []
+        assert left_behind(found, str(tmp_path / "other"), "job", 2, tmp_path) == [found]  # by its session
         elsewhere = Process(1, 0, found.boot_id)
-        assert left_behind(elsewhere, str(tmp_path / "other"), "job", 1) == [found]  # by its job
-        assert left_behind(elsewhere, str(tmp_path / "other"), "job", 2) == []
+        assert left_behind(elsewhere, str(tmp_path / "other"), "job", 1, tmp_path) == [found]  # by its job
+        assert left_behind(elsewhere, str(tmp_path / "other"), "job", 2, tmp_path) == []
         other.communicate(b"\n")

@@ -11,8 +11,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from lease_processes import lease_server, wait_until
-from weft.crossover.client import LeaseGate
-from weft.crossover.messages import Join
+from weft.crossover.lease_client import LeaseGate
+from weft.crossover.lease_messages import Join
 from weft.crossover.phases import Role
 
 NUM_STEPS = 16

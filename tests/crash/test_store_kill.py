@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from weft.core.failpoints import FAILPOINTS, VARIABLE, failpoint
 from weft.errors import UsageError
+from weft.process.failpoints import FAILPOINTS, VARIABLE, failpoint
 from weft.store import Journal
 
 POINTS = [name for name in FAILPOINTS if name.startswith(("journal.", "snapshot.", "backup."))]

@@ -179,7 +179,7 @@ def test_after_cancel_and_after_down_with_jobs_no_process_is_left(cluster: Clust
     assert f"{first} CANCELLED" in cluster.ok("cancel", "--wait", first)
     assert all(map(is_gone, workers[first]))
     assert not any(map(is_gone, workers[second]))
-    assert "is down" in cluster.ok("down", "--jobs")
+    assert "has shut down" in cluster.ok("down", "--jobs")
     assert all(map(is_gone, workers[second]))
     assert cluster.run("status").returncode == 4
 

@@ -108,7 +108,7 @@ def test_log_in_see_a_job_ask_why_and_cancel_it(site: Site) -> None:
 
     # The first press asks, Escape keeps the job, and only the second press stops it.
     tab.click("#detail .cancel button")
-    assert tab.run("document.activeElement.textContent") == "Keep it"
+    assert tab.run("document.activeElement.textContent") == "Keep job"
     tab.press("Escape")
     assert tab.run("document.querySelector('#detail .confirm').hidden")
     assert site.client.job(job_id)["state"] == "RUNNING"
@@ -166,7 +166,7 @@ def test_a_wrong_token_is_said_in_a_sentence_and_opens_nothing(site: Site) -> No
     tab.wait_for("document.querySelector('#token')")
     tab.type_into("#token", "not-the-token")
     tab.press("Enter")
-    tab.wait_for("document.querySelector('#note').textContent.startsWith('That is not the token')")
+    tab.wait_for("document.querySelector('#note').textContent.startsWith('Wrong token')")
 
 
 def test_a_slip_that_would_show_text_as_html_is_stopped_by_the_browser(site: Site) -> None:

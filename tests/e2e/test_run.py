@@ -203,7 +203,7 @@ def test_a_warm_job_with_a_module_of_the_users_folder(weft_run, tmp_path):
         (["--workers", "0", "train.py"], "--workers 0: expected a whole number"),
         (["--workers", "2"], "there is no script to run"),
         (["missing.py"], "missing.py: there is no such file"),
-        (["--checkpoint-dir", "train.py/ckpt", "train.py"], "train.py/ckpt: cannot be made"),
+        (["--checkpoint-dir", "train.py/ckpt", "train.py"], "train.py/ckpt: cannot be created"),
         (["--outlive", "train.py"], "--outlive needs --log-dir"),
     ],
 )

@@ -12,11 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from weft.crossover.launch import SOCKET_NAME
+from weft.crossover.lease_launch import SOCKET_NAME
 
 SCRIPT = """
     import os, sys, torch, weft
-    from weft.core import gate
+    from weft.process import gate
 
     model = torch.nn.Linear(4, 4)
     weft.crossover(model)

@@ -14,11 +14,11 @@ pytest.importorskip("torch")
 
 from weft.core.worker_environment import CHECKPOINT_DIR, STOP_FILE, STOPPED_EXIT_CODE
 from weft.engines.gang import Gang
-from weft.engines.launch import Devices, Script, gang
 from weft.engines.output import Console
 from weft.engines.pool_client import PoolClient
 from weft.engines.rendezvous import Rendezvous
 from weft.engines.supervisor import CaughtSignals
+from weft.engines.worker_launch import Devices, Script, gang
 
 ROOT = Path(__file__).parents[2]
 
@@ -72,7 +72,7 @@ def losses(printed: str) -> list[float]:
 def test_image_classification_learns_on_two_workers(example):
     code, printed = example.run("image_classification.py", "--epochs", "1", "--images", "1024", workers=2)
     assert code == 0, printed
-    found = re.search(r"\[0\] (\d+\.\d)% of 512 new images named right", printed)
+    found = re.search(r"\[0\] (\d+\.\d)% of 512 new images classified correctly", printed)
     assert found is not None
     assert float(found.group(1)) > 50.0  # guessing gives 25
 
@@ -85,7 +85,7 @@ def test_language_model_stops_and_goes_on_with_another_number_of_workers(example
     assert stopped is not None
     code, printed = example.run("language_model.py", *arguments, workers=1)
     assert code == 0, printed
-    assert f"going on from step {stopped.group(1)} " in printed
+    assert f"resuming at step {stopped.group(1)} " in printed
     assert "it writes:" in printed
     assert losses(printed)[-1] < 3.2  # 3.6 for letters at random
 

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from weft.client import Client
-from weft.crossover.launch import LOG_NAME, SOCKET_NAME
+from weft.crossover.lease_launch import LOG_NAME, SOCKET_NAME
 from weft.daemon.home import Home
 
 TIMEOUT_S = 60
@@ -111,7 +111,7 @@ def test_three_jobs_on_two_devices_share_and_end_well_and_leave_nothing(cluster:
     assert cluster.run("wait", *ids).returncode == 0
     told = {job_id: cluster.ok("explain", job_id) for job_id in ids}
     # Which two share, and whether they take turns, depends on what was measured; both are told the same.
-    paired = [job_id for job_id in ids if "times the work of one after the other is expected" in told[job_id]]
+    paired = [job_id for job_id in ids if "x the work of running one after the other" in told[job_id]]
     assert len(paired) >= 2, told
     for job_id in paired:
         assert any(words in told[job_id] for words in ("taking turns with", "running in")), told[job_id]

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
 import sys
 import textwrap
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import psutil
@@ -41,7 +44,25 @@ def is_running(pid: int) -> bool:
         return False
 
 
-def start_owner(body: str) -> subprocess.Popen[str]:
+StartOwner = Callable[[str], subprocess.Popen[str]]
+
+
+@pytest.fixture
+def start_owner() -> Iterator[StartOwner]:
+    """Starts a process with a testbed; those that are left when the test ends, however it ends, are killed."""
+    with contextlib.ExitStack() as owners:
+
+        def start(body: str) -> subprocess.Popen[str]:
+            owner = owners.enter_context(_owner(body))
+            owners.callback(owner.kill)  # called first: leaving a Popen waits for its end
+            assert owner.stdout is not None
+            assert owner.stdout.readline() == "up\n"
+            return owner
+
+        yield start
+
+
+def _owner(body: str) -> subprocess.Popen[str]:
     """A process with a testbed that prints ``up`` when it stands; ``body`` runs inside."""
     script = (
         "from benchmarks.testbed import Testbed\n"
@@ -49,12 +70,9 @@ def start_owner(body: str) -> subprocess.Popen[str]:
         "    print('up', flush=True)\n" + textwrap.indent(textwrap.dedent(body), "    ")
     )
     env = {**os.environ, "PYTHONPATH": os.pathsep.join((str(ROOT), str(ROOT / "src")))}
-    owner = subprocess.Popen(
+    return subprocess.Popen(
         (sys.executable, "-c", script), env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
-    assert owner.stdout is not None
-    assert owner.stdout.readline() == "up\n"
-    return owner
 
 
 def test_links_carry_the_rate_they_are_set_to_also_after_a_change() -> None:
@@ -78,6 +96,21 @@ def test_output_is_streamed_line_by_line() -> None:
     with Testbed(2, 1e9) as bed:
         bed.run(("sh", "-c", "echo one; echo two >&2"), on_line=lambda rank, line: seen.append((rank, line)))
     assert sorted(seen) == [(0, "one"), (0, "two"), (1, "one"), (1, "two")]
+
+
+def test_two_hosts_that_print_at_once_never_call_the_listener_at_once() -> None:
+    inside: list[int] = []
+    together: list[tuple[int, ...]] = []
+
+    def listen(rank: int, line: str) -> None:
+        inside.append(rank)
+        time.sleep(0.001)  # long enough for the other host's line to arrive
+        together.append(tuple(inside))
+        inside.pop()
+
+    with Testbed(2, 1e9) as bed:
+        bed.run(("seq", "0", "50"), on_line=listen)
+    assert sorted(together) == 51 * [(0,)] + 51 * [(1,)]
 
 
 def test_a_listener_that_raises_is_heard_by_the_caller_and_hangs_nobody() -> None:
@@ -112,7 +145,7 @@ def test_nothing_is_left_after_an_exception() -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_nothing_is_left_after_the_owner_is_told_to_stop(number: signal.Signals) -> None:
+def test_nothing_is_left_after_the_owner_is_told_to_stop(number: signal.Signals, start_owner: StartOwner) -> None:
     owner = start_owner("bed.run(('sh', '-c', 'sleep 600'))")
     owner.send_signal(number)
     owner.communicate(timeout=30)
@@ -120,7 +153,7 @@ def test_nothing_is_left_after_the_owner_is_told_to_stop(number: signal.Signals)
     assert namespaces_of(owner.pid) == []
 
 
-def test_the_next_start_sweeps_what_a_killed_owner_left() -> None:
+def test_the_next_start_sweeps_what_a_killed_owner_left(start_owner: StartOwner) -> None:
     owner = start_owner(
         """
         bed.run(
@@ -137,9 +170,6 @@ def test_the_next_start_sweeps_what_a_killed_owner_left() -> None:
     assert inside
     owner.kill()
     owner.wait()
-    for pipe in (owner.stdout, owner.stderr):
-        if pipe is not None:
-            pipe.close()
     with Testbed(1, 1e9):
         assert namespaces_of(owner.pid) == []
     assert not any(is_running(int(pid)) for pid in inside)

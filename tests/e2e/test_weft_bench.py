@@ -106,5 +106,5 @@ def test_results_go_where_the_user_says_or_nowhere(tmp_path: Path, monkeypatch: 
     monkeypatch.chdir(tmp_path)
     assert record_folder(None) is None
     assert record_folder(tmp_path) == tmp_path
-    with pytest.raises(InputError, match="--out names a folder that is not there"):
+    with pytest.raises(InputError, match="--out: this folder does not exist"):
         record_folder(tmp_path / "missing")

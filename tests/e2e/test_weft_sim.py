@@ -82,7 +82,7 @@ def test_a_sweep_says_which_cluster_and_load_a_row_is_for(queue: Path) -> None:
     done = weft("sim", queue, "--gpus", "1,2", "--load", "0.5,2", "--policy", "srtf", "--json")
     rows = json.loads(done.stdout)["rows"]
     assert [(row["load"], row["gpus"]) for row in rows] == [(0.5, 1), (0.5, 2), (2.0, 1), (2.0, 2)]
-    assert "asking for more than 1 GPUs, cut to what there is: a" in done.stderr
+    assert "more than 1 GPUs, reduced to 1: a" in done.stderr
 
 
 def test_pictures_and_timelines_are_written_whole(queue: Path, tmp_path: Path) -> None:
@@ -155,12 +155,12 @@ def test_the_examples_run(name: str) -> None:
         (["--gpus", "1"], "queue.csv:2: job a wants 2 GPUs, this cluster has 1"),
         (["--load", "nan"], "--load nan: expected numbers above 0"),
         (["--restart-s", "-1"], "restart_s is -1.0"),
-        (["--explain", "aa"], "has no such job"),
+        (["--explain", "aa"], "there is no such job"),
         (["--profiles", "nowhere"], "nowhere: there is no such folder of profiles"),
         (["--trace", "t.json", "--gpus", "2,4"], "--trace shows one cluster"),
-        (["--plot", "out.gif"], "out.gif: --plot can draw .png, .svg and .pdf"),
-        (["--plot", "missing/out.png"], "missing/out.png: --plot names a file in a folder that is not there"),
-        (["--no-such-option"], "No such option"),
+        (["--plot", "out.gif"], "out.gif: --plot: expected a file name ending in .png"),
+        (["--plot", "missing/out.png"], "missing/out.png: --plot: the folder does not exist"),
+        (["--no-such-option"], "there is no option '--no-such-option'"),
     ],
 )
 def test_a_wrong_command_ends_with_code_2_and_leaves_nothing_behind(

@@ -16,9 +16,9 @@ from torch.nn.parallel import DistributedDataParallel
 import weft
 from gates import NotedGate, behind
 from training import Tower, adamw, made, with_ddp, with_weft
-from weft.core.turns import TURNS
 from weft.errors import UsageError
 from weft.overlap.transport.gloo import GlooTransport
+from weft.process.turns import TURNS
 from workers import on_workers
 
 PATIENCE_S = 20.0

@@ -74,7 +74,7 @@ def test_numbers_stay_ddp_numbers_while_buckets_are_tuned(way: str) -> None:
     with patch("weft.overlap.tuning.scaled_cuts", lambda *_: range(0, 10_000, 64 * next(trial))):
         for step in range(60):
             found.train(1, first=step)
-            plans.add(found.handle.schedule.cuts)
+            plans.add(found.handle.schedule.round.cuts)
             orders.add(found.handle.schedule.memory.order)
     assert_same(found.state(), expected.state())
     assert found.handle.report().tuned

@@ -349,34 +349,6 @@ def test_an_exception_in_an_eager_backward_says_that_a_checkpoint_is_needed_and_
     assert_same(found.state(), expected.state())
 
 
-@pytest.mark.parametrize("replicated", [False, True])
-@on_workers(2)
-def test_backward_twice_without_zeroing_adds_up(replicated: bool) -> None:
-    optimizer = REPLICATED["lamb-like"] if replicated else sgd
-
-    def loop(run: Run) -> Run:
-        for step in range(4):
-            run.optimizer.zero_grad()
-            run.backward(2 * step)
-            run.backward(2 * step + 1)
-            run.optimizer.step()
-        return run
-
-    # DDP averages the first gradient once more, which rounds differently.
-    assert_close(loop(with_weft(made(Tower), optimizer)).state(), loop(with_ddp(made(Tower), optimizer)).state())
-
-
-@on_workers(2)
-def test_steps_without_zeroing_go_on_adding() -> None:
-    def loop(run: Run) -> Run:
-        for step in range(5):
-            run.backward(step)
-            run.optimizer.step()
-        return run
-
-    assert_close(loop(with_weft(made(Tower), sgd)).state(), loop(with_ddp(made(Tower), sgd)).state())
-
-
 @on_workers(2)
 def test_gradients_zeroed_in_place() -> None:
     def loop(run: Run) -> None:

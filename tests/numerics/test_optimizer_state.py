@@ -147,7 +147,6 @@ def test_each_worker_keeps_half_of_the_state() -> None:
     )
     whole = 2 * sum(p.numel() for p in run.model.parameters())
     assert 0.4 * whole < kept < 0.6 * whole
-    assert not run.optimizer.state
 
 
 LAST_WORD = """

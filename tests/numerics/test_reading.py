@@ -84,3 +84,35 @@ def test_whoever_reads_a_parameter_right_after_step_sees_the_new_value(eager: bo
         return found
 
     same_as_ddp(loop, eager=eager)
+
+
+class Encoder(nn.Module):
+    """In evaluation, one fused kernel for the whole layer, with other rounding than the layer in training."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.TransformerEncoderLayer(16, 2, 32, dropout=0.0, batch_first=True)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        output: torch.Tensor = self.layer(x)
+        return output
+
+    def loss(self, step: int) -> torch.Tensor:
+        return self(torch.randn(3, 5, 16, generator=batch_generator(step))).square().mean()
+
+
+@on_workers(2)
+def test_evaluation_right_after_step_uses_the_kernels_it_uses_with_ddp() -> None:
+    def loop(run: Run) -> Parameters:
+        found = {}
+        for step in range(4):
+            run.train(1, first=step)
+            run.model.eval()
+            with torch.no_grad():
+                for batch in range(2):
+                    x = torch.randn(3, 5, 16, generator=batch_generator(100 + batch))
+                    found[f"{step} {batch}"] = run.model(x)
+            run.model.train()
+        return found
+
+    same_as_ddp(loop, Encoder)

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
+from torch._subclasses import FakeTensor
 
 from training import Run, adamw, batch_generator, made, with_ddp, with_weft
 from weft.overlap.gradient import ShardedGradient
@@ -42,7 +43,8 @@ def test_the_report_adds_up(eager: bool) -> None:
     report = run.handle.report()
     assert report.num_steps == 8
     assert report.num_buckets > 4
-    assert min(report.forward_s, report.backward_s, report.update_s, report.link_bytes_per_s) > 0
+    assert min(report.forward_s, report.backward_s, report.update_s) > 0
+    assert report.link_bytes_per_s >= 0  # 0 where the link is too fast to measure, or the machine too busy
     assert report.exposed_s >= 0
     parts_s = report.forward_s + report.backward_s + report.update_s
     assert parts_s <= report.step_s * 1.5  # medians of parts and of the whole
@@ -118,14 +120,22 @@ def test_no_more_memory_than_ddp() -> None:
 
 
 def living_bytes() -> int:
-    """DDP's buckets live in C++ and are not counted: a comparison that favours DDP."""
-    storages = {}
+    """Bytes that some storage covers, each once: a parameter's storage lies inside that of the flat memory.
+
+    DDP's buckets live in C++ and are not counted: a comparison that favors DDP.
+    """
+    stretches = set()
     for thing in gc.get_objects():
-        # By its type: asking some objects of torch.distributed for their class warns.
-        if issubclass(type(thing), torch.Tensor) and not issubclass(type(thing), ShardedGradient):
+        # By its type: asking some objects of torch.distributed for their class warns.  What torch.compile leaves
+        # behind for good has no memory.
+        if issubclass(type(thing), torch.Tensor) and not issubclass(type(thing), (ShardedGradient, FakeTensor)):
             storage = thing.untyped_storage()
-            storages[storage.data_ptr()] = storage.nbytes()
-    return sum(storages.values())
+            stretches.add((storage.data_ptr(), storage.data_ptr() + storage.nbytes()))
+    covered, end = 0, 0
+    for start, stop in sorted(stretches):
+        covered += max(0, stop - max(start, end))
+        end = max(end, stop)
+    return covered
 
 
 @on_workers(2)

@@ -96,7 +96,21 @@ FIELDS = [
     "comand",
     "__class__",
 ]
-QUERIES = ["attempt", "rank", "stream", "follow", "id", "timeout_s", "last", "detail", "tail_bytes", "token", "x"]
+QUERIES = [
+    "since",
+    "limit",
+    "attempt",
+    "rank",
+    "stream",
+    "follow",
+    "id",
+    "timeout_s",
+    "last",
+    "detail",
+    "tail_bytes",
+    "token",
+    "x",
+]
 # No `follow` of a job that never ends and no long waiting in here: those are not errors, they only take long.
 QUERY_VALUES = ["", "0", "1", "-1", "9" * 30, "nan", "inf", "1e400", "true", "out", "err", "%00", "%ff", "../x", "é"]
 
@@ -114,6 +128,8 @@ def random_path(rng: random.Random, ids: list[str]) -> str:
             "/v1/wait",
             "/v1/nodes",
             "/v1/decisions",
+            "/v1/changes",
+            "/v1/overview",
             "/v1/shutdown",
             "/metrics",
             "/healthz",
@@ -208,12 +224,12 @@ def test_a_disk_that_is_full_is_said_and_is_nobodys_fault() -> None:
     [
         ({"comand": ["x"]}, "there is no field 'comand': did you mean 'command'?"),
         ({"min_workers": "1"}, "min_workers: Input should be a valid integer"),
-        ({"max_workers": 10**9}, "a job of more than 10000 workers: lower the number of workers"),
+        ({"max_workers": 10**9}, "the job requests more than 10000 workers"),
         ({"min_workers": 3}, "job this-job asks for 3 to 1 workers"),
-        ({"cwd": "relative"}, "the job's folder is 'relative': expected a whole path"),
+        ({"cwd": "relative"}, "the job's folder is 'relative': expected an absolute path"),
         ({"command": []}, "the job has no command"),
-        ({"command": ["a\0b"]}, "a word of the command holds a NUL character"),
-        ({"environment": {"A B": "x"}}, "'A B' names no environment variable"),
+        ({"command": ["a\0b"]}, "a word of the command contains a NUL character"),
+        ({"environment": {"A B": "x"}}, "'A B' is not a valid environment variable name"),
         ({"weight": 0}, "weight is 0.0: expected a number from"),
         ({"name": "x" * 201}, "the job's name is 201 bytes long: expected at most 200"),
     ],

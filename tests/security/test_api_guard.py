@@ -36,8 +36,8 @@ PATHS = [*known_paths(), *FILES, "/openapi.json", "/docs", "/no-such-thing", "/v
 
 def test_the_routes_tested_here_are_all_there_are() -> None:
     assert {"/v1/jobs", "/v1/shutdown", "/metrics", "/healthz", "/v1/nodes", "/v1/decisions"} < set(PATHS)
-    assert {"/v1/login", "/v1/logout"} < set(PATHS)
-    assert len(known_paths()) == 14
+    assert {"/v1/login", "/v1/logout", "/v1/changes", "/v1/overview", "/v1/purge"} < set(PATHS)
+    assert len(known_paths()) == 17
 
 
 @pytest.mark.parametrize("method", METHODS)

@@ -83,20 +83,20 @@ def test_hostile_names_and_words_are_only_text(text: str) -> None:
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        ("", "job.yaml:1: the file is empty: expected `command:`"),
+        ("", "job.yaml:1: the file is empty: expected at least `command:`"),
         ("[]", "job.yaml:1: a job is a list: expected keys with values"),
-        ("name: x\n", "job.yaml:1: the job has no 'command': add one like [python, train.py]"),
+        ("name: x\n", "job.yaml:1: the job has no 'command': add one such as [python, train.py]"),
         ("command: python train.py\n", "job.yaml:1: command is a line of text: expected a list of words"),
         ("command: []\n", "job.yaml: the job has no command"),
         ("command: [[a]]\n", "job.yaml:1: a word of command is a list: expected a single value"),
         (GOOD + "wokers: 2\n", "job.yaml:2: there is no key of a job called 'wokers': did you mean 'workers'?"),
-        (GOOD + "command: [x]\n", "job.yaml:2: the key 'command' is there twice in a job: remove one"),
-        (GOOD + "environment: {A: 1, A: 2}\n", "job.yaml:2: the key 'A' is there twice in environment"),
-        (GOOD + "environment: {A B: 1}\n", "job.yaml: 'A B' names no environment variable"),
-        (GOOD + "workers: many\n", "job.yaml:2: workers is 'many': expected a number like 2, or a smallest"),
-        (GOOD + "workers: 4:1\n", "job.yaml:2: workers is '4:1': expected at least 1, the smaller number first"),
-        (GOOD + "workers: 999999\n", "job.yaml: a job of more than 10000 workers"),
-        (GOOD + "weight: .inf\n", "job.yaml:2: weight is '.inf': expected a number like 1.5"),
+        (GOOD + "command: [x]\n", "job.yaml:2: the key 'command' occurs twice in a job: remove one"),
+        (GOOD + "environment: {A: 1, A: 2}\n", "job.yaml:2: the key 'A' occurs twice in environment"),
+        (GOOD + "environment: {A B: 1}\n", "job.yaml: 'A B' is not a valid environment variable name"),
+        (GOOD + "workers: many\n", "job.yaml:2: workers is 'many': expected a number such as 2, or a range"),
+        (GOOD + "workers: 4:1\n", "job.yaml:2: workers is '4:1': expected at least 1, and the smaller number first"),
+        (GOOD + "workers: 999999\n", "job.yaml: the job requests more than 10000 workers"),
+        (GOOD + "weight: .inf\n", "job.yaml:2: weight is '.inf': expected a number such as 1.5"),
         (GOOD + "weight: 0\n", "job.yaml: weight is 0.0: expected a number from"),
         (GOOD + "total_steps: 1.5\n", "job.yaml:2: total_steps is '1.5': expected a whole number"),
         (GOOD + "may_share: perhaps\n", "job.yaml:2: may_share is 'perhaps': expected yes or no"),
@@ -108,8 +108,8 @@ def test_hostile_names_and_words_are_only_text(text: str) -> None:
         ("command: !!python/object/apply:os.system [id]\nname: [\n", "job.yaml:"),
         ("--- {command: [a]}\n--- {command: [b]}\n", "job.yaml:2: not a job file"),
         ("command: [a\n", "job.yaml:2: not a job file"),
-        ("command: [a\x00]", "job.yaml: not YAML"),
-        ("# " + "x" * 2_000_000, "job.yaml: larger than 1024 KiB: a job file is a few lines"),
+        ("command: [a\x00]", "job.yaml:1: the character U+0000 is not allowed"),
+        ("# " + "x" * 2_000_000, "job.yaml: larger than 1024 KiB: a job file has a few lines"),
         (GOOD + "? {a: b}\n: c\n", "job.yaml:2: a key of a job is a mapping: expected a single value"),
     ],
 )
@@ -137,7 +137,7 @@ def test_files_that_are_not_there_not_text_or_endless(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="cannot be read, is a directory"):
         read_job_file(tmp_path)
     (tmp_path / "picture.yaml").write_bytes(b"\x89PNG\xff")
-    with pytest.raises(InputError, match="not a text file in UTF-8"):
+    with pytest.raises(InputError, match="not a UTF-8 text file"):
         read_job_file(tmp_path / "picture.yaml")
     with pytest.raises(InputError, match="larger than 256 KiB"):
         read_job_file(Path("/dev/zero"))

@@ -17,7 +17,15 @@ from weft.daemon.api.sessions import MAX_SESSIONS, VALID_S, Sessions
 HTML = "text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8"
 FILES = ["/", *(f"/web/{name}" for name in web.modules())]
 # What the page asks for, and everything else there is.
-LOOKS = ["/healthz", "/v1/jobs?detail=true", "/v1/nodes", "/v1/decisions?last=50", "/metrics"]
+LOOKS = [
+    "/healthz",
+    "/v1/changes?since=",
+    "/v1/overview",
+    "/v1/jobs?detail=true",
+    "/v1/nodes",
+    "/v1/decisions?last=50",
+    "/metrics",
+]
 ORIGIN = f"http://127.0.0.1:{PORT}"
 
 
@@ -195,12 +203,12 @@ def test_nothing_in_the_page_parses_html_or_comes_from_elsewhere() -> None:
     parsing = re.compile(
         r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|\beval\(|new Function|DOMParser|srcdoc"
     )
-    for name, file in {"index.html": web.page(), "login.html": web.login(), **web.modules()}.items():
+    for name, file in {"index.html": web.index(), "login.html": web.login(), **web.modules()}.items():
         text = file.body.decode()
         assert not parsing.search(text), name
         addresses = set(re.findall(r"https?://[^\s\"'<>]+", text))
         assert addresses <= {"http://www.w3.org/2000/svg"}, name
-    index = web.page().body.decode()
+    index = web.index().body.decode()
     assert not re.search(r"<style|\sstyle=|\son[a-z]+=", index)
     assert re.findall(r"<script[^>]*>([^<]*)", index) == [""]
 

@@ -1,106 +1,130 @@
-"""The ``weft`` command: one file per verb, imported only when that verb is called.
+"""The ``weft`` command: each command is the function of that name in the module of that name.
 
-``weft --help`` therefore answers without loading torch, numpy, scipy or even the argument parser.
+Modules are imported only when their command is called, so ``weft --help`` loads neither torch, numpy, nor the parser.
 """
 
 from __future__ import annotations
 
-import difflib
 import importlib
+import io
 import os
 import sys
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from weft.errors import UsageError, WeftError
 from weft.version import __version__
 
-# What a shell makes of Ctrl-C and of SIGPIPE.
+if TYPE_CHECKING:
+    from weft.cli.verb import Group, Verb
+
+# What a shell reports after Ctrl-C and SIGPIPE.
 INTERRUPTED = 130
 PIPE_CLOSED = 141
 
-# verb -> (module whose `app` is called with the arguments, line for the overview)
-VERBS: dict[str, tuple[str, str]] = {
-    "bench": ("weft.cli.bench", "measure weft against its peers on this machine"),
-    "cancel": ("weft.cli.cancel", "stop jobs for good"),
-    "completion": ("weft.cli.completion", "a script that lets your shell complete commands and job ids"),
-    "demo": ("weft.cli.demo", "watch workers move between small real jobs; about a minute, no GPU"),
-    "doctor": ("weft.cli.doctor", "look for what could go wrong on this machine"),
-    "down": ("weft.cli.down", "stop the controller"),
-    "explain": ("weft.cli.explain", "why a job has the workers it has"),
-    "logs": ("weft.cli.logs", "what a job has written"),
-    "nodes": ("weft.cli.nodes", "machines, devices, and who has them"),
-    "run": ("weft.cli.run", "run one training script on several workers of this machine"),
-    "sim": ("weft.cli.sim", "replay a queue of jobs under several policies"),
-    "status": ("weft.cli.status", "the jobs, one a line"),
-    "submit": ("weft.cli.submit", "hand in a job"),
-    "top": ("weft.cli.top", "the cluster, live"),
-    "trace": ("weft.cli.trace", "a recorded step timeline in words, or where a job ran when"),
-    "up": ("weft.cli.up", "start the controller"),
-    "wait": ("weft.cli.wait", "wait until jobs are over; their fate is the exit code"),
+# Every command with its line in `weft --help`, in the order shown there.
+SECTIONS = {
+    "getting started": {
+        "demo": "watch workers move between small real jobs; takes a minute, needs no GPU",
+    },
+    "cluster": {
+        "up": "start the controller",
+        "down": "shut down the controller",
+        "nodes": "list nodes, their devices, and the jobs on them",
+        "top": "show the cluster live",
+    },
+    "jobs": {
+        "submit": "submit a job",
+        "status": "list jobs",
+        "logs": "show a job's output",
+        "explain": "explain why a job has its current workers",
+        "wait": "wait for jobs to finish; the exit code reflects their outcome",
+        "cancel": "cancel jobs",
+    },
+    "without a controller": {
+        "run": "run a training script on several workers on this machine",
+        "trace": "summarize a recorded step timeline, or show where a job ran",
+        "sim": "simulate a queue of jobs under several policies",
+        "bench": "compare weft with its peers on this machine",
+    },
+    "this machine": {
+        "doctor": "look for problems on this machine",
+        "purge": "delete finished jobs with their logs and checkpoints",
+        "repair": "rebuild a damaged journal from what is still readable",
+        "completion": "print a completion script for your shell",
+    },
 }
-# What `weft --help` shows together, in this order.
-GROUPS: tuple[tuple[str, tuple[str, ...]], ...] = (
-    ("to begin with", ("demo",)),
-    ("a cluster", ("up", "down", "nodes", "top")),
-    ("its jobs", ("submit", "status", "logs", "explain", "wait", "cancel")),
-    ("without a controller", ("run", "trace", "sim", "bench")),
-    ("this machine", ("doctor", "completion")),
-)
+VERBS = {verb: line for section in SECTIONS.values() for verb, line in section.items()}
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Run one verb and leave with its exit code."""
+    """Run one command and exit with its exit code."""
     args = list(sys.argv[1:] if argv is None else argv)
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")  # file and job names may not be valid Unicode
     try:
         try:
             _dispatch(args)
         finally:
-            # Here, not while the interpreter ends: there a closed pipe can no longer be dealt with.
+            # Flushed here: a closed pipe cannot be handled while the interpreter shuts down.
             sys.stdout.flush()
     except WeftError as error:
         print(f"weft: {_printable(str(error))}", file=sys.stderr)
         sys.exit(error.exit_code)
     except KeyboardInterrupt:
         sys.exit(INTERRUPTED)
+    except MemoryError:
+        print("weft: out of memory: use smaller values", file=sys.stderr)
+        sys.exit(WeftError.exit_code)
     except BrokenPipeError:
-        # The reader has seen enough (`weft status | head`); nothing is left to say, not even at exit.
+        # The reader is done (`weft status | head`): exit without another word, including at interpreter exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(PIPE_CLOSED)
+    except OSError as error:
+        # A problem of the machine, not of weft: full disk, permissions, out of file descriptors.
+        from weft.core.system_trouble import in_words
+
+        print(f"weft: {_printable(in_words(error))}", file=sys.stderr)
+        sys.exit(WeftError.exit_code)
+
+
+def load(verb: str) -> Verb | Group:
+    """The command of that name."""
+    from weft.cli.verb import Group, Verb
+
+    found = getattr(importlib.import_module(f"weft.cli.{verb}"), verb)
+    return found if isinstance(found, Group) else Verb(found)
 
 
 def _dispatch(args: list[str]) -> None:
     if not args or args[0] in ("-h", "--help", "help"):
         print(overview())
-        return
-    verb, rest = args[0], args[1:]
-    if verb in ("-V", "--version"):
+    elif args[0] in ("-V", "--version"):
         print(f"weft {__version__}")
-        return
-    if verb not in VERBS:
-        near = difflib.get_close_matches(verb, VERBS, n=1)
+    elif args[0] in VERBS:
+        load(args[0])(args[1:], f"weft {args[0]}")
+    else:
+        import difflib
+
+        near = difflib.get_close_matches(args[0], VERBS, n=1)
         hint = f"did you mean `weft {near[0]}`?" if near else "`weft --help` lists the commands"
-        raise UsageError(f"there is no command {verb!r}: {hint}")
-    module, _ = VERBS[verb]
-    importlib.import_module(module).app(args=rest, prog_name=f"weft {verb}")
+        raise UsageError(f"there is no command {args[0]!r}: {hint}")
 
 
 def _printable(text: str) -> str:
-    """Names in a message may be anybody's: what could command the terminal is written out."""
+    """Names in a message may come from anyone: characters that could control the terminal are escaped."""
     return "".join(c if c.isprintable() or c == "\n" else c.encode("unicode_escape").decode() for c in text)
 
 
 def overview() -> str:
     """The text of ``weft --help``."""
     width = max(map(len, VERBS))
-    lines: list[str] = []
-    for title, verbs in GROUPS:
-        lines += [f"{title}:", *(f"  {verb:<{width}}  {VERBS[verb][1]}" for verb in verbs), ""]
-    return "\n".join(
-        [
-            "weft weaves distributed PyTorch training jobs together so that no device and no link sits idle.",
-            "",
-            "usage: weft COMMAND [options]      (weft COMMAND --help says more)",
-            "",
-            *lines[:-1],
-        ]
-    )
+    lines = [
+        "weft weaves distributed PyTorch training jobs together so that no device and no link sits idle.",
+        "",
+        "usage: weft COMMAND [options]      (see `weft COMMAND --help`)",
+        "       weft -V, --version",
+    ]
+    for title, verbs in SECTIONS.items():
+        lines += ["", f"{title}:", *(f"  {verb:<{width}}  {line}" for verb, line in verbs.items())]
+    return "\n".join(lines)

@@ -1,4 +1,4 @@
-"""``weft bench elastic``: runs the studies, prints them and keeps them as JSON, text and picture."""
+"""``weft bench elastic``: runs the studies, prints the tables, and saves them as JSON, Markdown, and a figure."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from typing import Any
 from weft.cli import render
 from weft.cli.bench_record import keep_record, markdown_table, record_folder
 from weft.cli.render import Column, duration, number
-from weft.cli.sim_table import COLUMNS
+from weft.cli.sim import COLUMNS
 from weft.sim.studies.comparison import Comparison, compare, find_data
 
-# Wall-clock speeds stay in the JSON; the table has them by the core, which a busy machine does not distort.
+# Wall-clock speeds are only in the JSON; the tables show CPU time, which a busy machine does not distort.
 LEFT_OUT = ("p50_jct_s", "makespan_s", "decision_ms", "jobs_per_s")
 BENCH_COLUMNS = (
     Column("workload", "workload"),
@@ -32,7 +32,7 @@ def run_elastic(*, quick: bool, as_json: bool, data: Path | None, out: Path | No
     folder = find_data(data)
     target = record_folder(out)
     if folder is None:
-        render.note("the public traces are not here (--data DIR or WEFT_DATA): synthetic workloads instead")
+        render.note("the public traces were not found (set --data DIR or WEFT_DATA): using synthetic workloads instead")
     with render.progress("weft bench elastic") as report:
         comparison = compare(folder, quick=quick, progress=report)
     if target is not None:
@@ -45,7 +45,7 @@ def run_elastic(*, quick: bool, as_json: bool, data: Path | None, out: Path | No
 
 
 def _keep(folder: Path, comparison: Comparison, *, quick: bool) -> None:
-    """A quick run never overwrites the table of a full one."""
+    """A quick run never overwrites the results of a full one."""
     from weft.sim.studies.pictures import plot_comparison
 
     name, flag = ("elastic-quick", " --quick") if quick else ("elastic", "")
@@ -62,9 +62,9 @@ Tables = list[tuple[str, list[dict[str, Any]], tuple[Column, ...]]]
 
 def _tables(comparison: Comparison) -> Tables:
     document = comparison.document()
-    tables: Tables = [("replays", document["rows"], BENCH_COLUMNS)]
+    tables: Tables = [("simulations", document["rows"], BENCH_COLUMNS)]
     if document["claims"]:
-        tables.append(("what it must show", document["claims"], CLAIM_COLUMNS))
+        tables.append(("claims", document["claims"], CLAIM_COLUMNS))
     for title, rows in comparison.side_tables().items():
         columns = tuple(Column(name, name.replace("_", " ")) for name in rows[0])
         tables.append((title, rows, columns))
@@ -72,7 +72,7 @@ def _tables(comparison: Comparison) -> Tables:
 
 
 def _text_tables(comparison: Comparison) -> str:
-    """The same tables in Markdown, for people who read the results in the repository."""
+    """The same tables in Markdown."""
     parts = []
     for title, rows, columns in _tables(comparison):
         body = []

@@ -1,4 +1,4 @@
-"""Keeps what a benchmark measured: JSON and Markdown, with date, machine and command."""
+"""Saves benchmark results as JSON and Markdown, with date, machine, and command."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ DEFAULT_FOLDER = Path("benchmarks") / "results"
 
 
 def record_folder(out: Path | None) -> Path | None:
-    """Where to keep results: what the user named, else the repository's folder, else nowhere."""
+    """Where to save results: the given folder, or the repository's, or nowhere."""
     if out is None:
         return DEFAULT_FOLDER if DEFAULT_FOLDER.is_dir() else None
     if not out.is_dir():
-        raise InputError("--out names a folder that is not there: make it", file=str(out))
+        raise InputError("--out: this folder does not exist: create it", file=str(out))
     return out
 
 
 def machine() -> dict[str, Any]:
-    """What a reader needs to judge a timing: no names, no addresses."""
+    """What a reader needs to judge a timing, without host names or addresses."""
     return {
         "cpu": _cpu_model(),
         "cores": os.cpu_count(),
@@ -38,7 +38,7 @@ def machine() -> dict[str, Any]:
 
 
 def keep_record(folder: Path, name: str, command: str, document: Mapping[str, Any], tables: str) -> tuple[Path, Path]:
-    """Write ``name.json`` and ``name.md``; each appears whole or not at all."""
+    """Write ``name.json`` and ``name.md``, each atomically."""
     date = datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")
     about = {"command": command, "date": date, "machine": machine()}
     machine_text = ", ".join(f"{key} {value}" for key, value in about["machine"].items())  # type: ignore[attr-defined]
@@ -49,7 +49,7 @@ def keep_record(folder: Path, name: str, command: str, document: Mapping[str, An
 
 
 def markdown_table(heads: Sequence[str], body: Iterable[Sequence[object]]) -> list[str]:
-    """Lines of a table.
+    """The lines of a table.
 
     >>> markdown_table(["job", "s"], [["a", 1.5]])
     ['| job | s |', '|---|---|', '| a | 1.5 |']
@@ -59,7 +59,7 @@ def markdown_table(heads: Sequence[str], body: Iterable[Sequence[object]]) -> li
 
 
 def write_whole(path: Path, text: str) -> None:
-    """The file has its old content or all of the new, at any moment."""
+    """Replace a file atomically."""
     aside = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         aside.write_text(text, encoding="utf-8")

@@ -1,25 +1,26 @@
-"""``weft cancel``: stop jobs for good."""
+"""``weft cancel``: cancel jobs."""
 
 from __future__ import annotations
 
 from typing import Annotated
 
 from weft.cli import render
-from weft.cli.verb import Argument, Json, Option, Verb, connect
+from weft.cli.verb import Json, connect
+from weft.core.command_line import Argument, Option
 from weft.core.status_rows import FINAL_STATES
 
 
 def cancel(
-    job_ids: Annotated[list[str], Argument("ID", help="the jobs to stop")],
-    wait: Annotated[bool, Option(help="return when their last worker is gone")] = False,
+    job_ids: Annotated[list[str], Argument("ID", "jobs to cancel")],
+    wait: Annotated[bool, Option("return only after the last worker has exited")] = False,
     as_json: Json = False,
 ) -> None:
-    """Stop these jobs for good. Workers get time to save; asked a second time, they are killed at once.
+    """Cancel jobs. Workers get time to save a checkpoint; cancel a job a second time to kill them at once.
 
-    Nothing happens to a job that is over.
+    Jobs that have already finished are left unchanged.
     """
     client = connect()
-    # All ids are looked up before anything is stopped: a typing error must not leave half of it done.
+    # Look up all ids before canceling anything: after a typo, nothing has been canceled.
     for job_id in job_ids:
         client.job(job_id)
     rows = [client.cancel(job_id) for job_id in job_ids]
@@ -31,7 +32,4 @@ def cancel(
         return
     for row in rows:
         is_over = row["state"] in FINAL_STATES
-        print(f"{row['id']} {row['state']}{'' if is_over else ', its workers are leaving'}")
-
-
-app = Verb(cancel)
+        print(f"{row['id']} {row['state']}{'' if is_over else ', its workers are stopping'}")

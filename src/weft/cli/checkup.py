@@ -1,4 +1,4 @@
-"""The checks of ``weft doctor``.  Each looks at one thing and changes nothing."""
+"""The checks of ``weft doctor``.  Each checks one thing and changes nothing."""
 
 from __future__ import annotations
 
@@ -16,23 +16,24 @@ from importlib import metadata, util
 from pathlib import Path
 
 from weft.client import Client
+from weft.daemon.disk import in_units, low_in_words, usage
 from weft.daemon.home import Home
 from weft.errors import NoControllerError, WeftError
 
 MIN_PYTHON = (3, 11)
 MIN_TORCH = (2, 10)
 MIN_FREE_BYTES = 1 << 30
-SCARCE_FREE_BYTES = 10 << 30
+LOW_FREE_BYTES = 10 << 30
 MIN_OPEN_FILES = 1024
 MIN_PROCESSES = 512
-# Before this nothing of weft was written: a clock that says so was never set.
+# weft did not exist before this date: a clock that shows an earlier one was never set.
 EARLIEST_S = 1_767_225_600.0
 _GPU_FILES = "nvidia[0-9]*"
 _TOOL_TIMEOUT_S = 10.0
 
 
 class Level(enum.Enum):
-    """How it looks."""
+    """How serious a finding is."""
 
     GOOD = "ok"
     WARNING = "warning"
@@ -53,7 +54,7 @@ class Finding:
 
 
 def checkup(home: Home) -> list[Finding]:
-    """All checks, in the order in which one would look."""
+    """All checks, in the order shown."""
     checks: tuple[Callable[[Home], Iterator[Finding]], ...] = (
         _python,
         _torch,
@@ -90,7 +91,7 @@ def _python(home: Home) -> Iterator[Finding]:
 
 
 def _torch(home: Home) -> Iterator[Finding]:
-    """Looked at without importing it: that would take seconds."""
+    """Does not import torch: that would take seconds."""
     if util.find_spec("torch") is None:
         advice = "only weft.overlap and weft.session need it: pip install 'weft[torch]'"
         yield _warning("torch", "not installed", advice)
@@ -106,34 +107,33 @@ def _devices(home: Home) -> Iterator[Finding]:
     gpus = sorted(Path("/dev").glob(_GPU_FILES))
     cores = len(os.sched_getaffinity(0))
     total = os.cpu_count() or cores
-    of = "" if cores == total else f" (of {total}; this process may use no more)"
+    of = "" if cores == total else f" (of {total}; this process is limited to these)"
     text = f"{len(gpus)} GPUs" if gpus else f"no GPUs: a device is a core, {cores} cores{of}"
     yield _good("devices", text)
     load = os.getloadavg()[0]
     if load > cores + 1:
-        advice = "other programs compete with the jobs: step times will vary"
+        advice = "other programs compete with the jobs for CPU time: step times will vary"
         yield _warning("load", f"{load:.1f} on {cores} cores", advice)
 
 
 def _home(home: Home) -> Iterator[Finding]:
     if not home.root.exists():
-        yield _good("home", f"{home.root} will be made by `weft up`")
+        yield _good("home", f"{home.root} will be created by `weft up`")
         return
     status = home.root.stat()
     mode = stat.S_IMODE(status.st_mode)
     if status.st_uid != os.getuid():
-        yield Finding(
-            "home", Level.BAD, f"{home.root} belongs to user {status.st_uid}", "set WEFT_HOME to a folder of yours"
-        )
+        advice = "set WEFT_HOME to a folder that you own"
+        yield _bad("home", f"{home.root} belongs to user {status.st_uid}", advice)
     elif mode & 0o077:
-        yield _bad("home", f"{home.root} is open to others ({mode:04o})", f"chmod 700 {home.root}")
+        yield _bad("home", f"{home.root} is accessible to other users ({mode:04o})", f"chmod 700 {home.root}")
     elif not os.access(home.root, os.W_OK | os.X_OK):
-        yield _bad("home", f"{home.root} may not be written to", "chmod u+wx, or another WEFT_HOME")
+        yield _bad("home", f"{home.root} is not writable", "run chmod u+wx on it, or set WEFT_HOME to another folder")
     else:
         yield _good("home", str(home.root))
     if home.token_file.exists() and stat.S_IMODE(home.token_file.stat().st_mode) & 0o077:
-        advice = "it is no secret any more: delete it and start the controller again"
-        yield _bad("token", f"{home.token_file} can be read by others", advice)
+        advice = "the token is no longer secret: delete the file and restart the controller"
+        yield _bad("token", f"{home.token_file} is readable by other users", advice)
 
 
 def _controller(home: Home) -> Iterator[Finding]:
@@ -142,15 +142,15 @@ def _controller(home: Home) -> Iterator[Finding]:
         health = Client(home.root, timeout_s=5.0).health()
     except NoControllerError:
         if pid is None:
-            yield _good("controller", "none runs; `weft up` starts one")
+            yield _good("controller", "not running; `weft up` starts one")
         else:
-            advice = f"see {home.log_file}; it may still be starting"
-            yield _warning("controller", f"process {pid} holds the home but does not answer", advice)
+            advice = f"it may still be starting; see {home.log_file}"
+            yield _warning("controller", f"process {pid} has locked {home.root} but does not respond", advice)
     except WeftError as error:
         yield _bad("controller", str(error), f"see {home.log_file}")
     else:
         yield _good(
-            "controller", f"process {health['pid']} answers, weft {health['version']}, policy {health['policy']}"
+            "controller", f"process {health['pid']} responds, weft {health['version']}, policy {health['policy']}"
         )
 
 
@@ -159,11 +159,15 @@ def _disk(home: Home) -> Iterator[Finding]:
     free = shutil.disk_usage(folder).free
     text = f"{free / (1 << 30):.1f} GiB free at {folder}"
     if free < MIN_FREE_BYTES:
-        yield _bad("disk", text, "checkpoints will not fit: make room, or move WEFT_HOME")
-    elif free < SCARCE_FREE_BYTES:
-        yield _warning("disk", text, "enough for the queue; large models' checkpoints may not fit")
+        yield _bad("disk", text, "checkpoints will not fit: free some space, or move WEFT_HOME")
+    elif free < LOW_FREE_BYTES:
+        yield _warning("disk", text, "checkpoints of large models may not fit")
     else:
         yield _good("disk", text)
+    if home.root.exists():
+        kinds = ", ".join(f"{kind} {in_units(num_bytes)}" for kind, num_bytes in usage(home).items())
+        low = low_in_words(home)
+        yield _warning("usage", kinds, low) if low else _good("usage", kinds)
 
 
 def _limits(home: Home) -> Iterator[Finding]:
@@ -175,30 +179,26 @@ def _limits(home: Home) -> Iterator[Finding]:
         text = f"{name}: {'no limit' if soft == resource.RLIM_INFINITY else soft}"
         if soft != resource.RLIM_INFINITY and soft < least:
             flag = "-n" if what == resource.RLIMIT_NOFILE else "-u"
-            yield Finding(
-                "limits", Level.WARNING, text, f"many workers may need more: ulimit {flag} {least} (at most {hard})"
-            )
+            yield _warning("limits", text, f"many workers may need more: run `ulimit {flag} {least}` (at most {hard})")
         else:
             yield _good("limits", text)
     soft, _ = resource.getrlimit(resource.RLIMIT_FSIZE)
     if soft != resource.RLIM_INFINITY:
-        yield Finding(
-            "limits", Level.WARNING, f"files may not exceed {soft} bytes", "checkpoints will fail: ulimit -f unlimited"
-        )
+        advice = "checkpoints may fail: run `ulimit -f unlimited`"
+        yield _warning("limits", f"files are limited to {soft} bytes", advice)
 
 
 def _clock(home: Home) -> Iterator[Finding]:
-    """The controller survives a clock that jumps; people who read its times do not."""
+    """The controller tolerates clock jumps, but its times would confuse readers."""
     now_s = time.time()
     if now_s < EARLIEST_S:
-        yield Finding(
-            "clock", Level.WARNING, time.strftime("%Y-%m-%d %H:%M"), "it was never set: times will confuse you"
-        )
+        advice = "the clock was never set: reported times will be wrong"
+        yield _warning("clock", time.strftime("%Y-%m-%d %H:%M"), advice)
         return
     newest_s = max((path.stat().st_mtime for path in (home.journal_file, home.log_file) if path.exists()), default=0.0)
     if newest_s > now_s + 60:
-        behind = f"{newest_s - now_s:.0f} s behind what was last written in {home.root}"
-        yield _warning("clock", behind, "it was set back; nothing is lost, but new times may look old")
+        behind = f"{newest_s - now_s:.0f} s behind the newest file in {home.root}"
+        yield _warning("clock", behind, "the clock was set back; nothing is lost, but new times may look old")
     else:
         yield _good("clock", time.strftime("%Y-%m-%d %H:%M:%S %Z"))
 
@@ -211,11 +211,11 @@ def _shared_memory(home: Home) -> Iterator[Finding]:
         return
     if free < 64 << 20:
         text = f"{free >> 20} MiB free in /dev/shm"
-        yield _warning("memory", text, "data loaders may fail; in a container give it more (--shm-size)")
+        yield _warning("memory", text, "data loaders may fail; in a container, increase it with --shm-size")
 
 
 def _gpu_sharing(home: Home) -> Iterator[Finding]:
-    """Two jobs on one GPU need MPS: NCCL's kernels spin, and would keep the other job out."""
+    """Two jobs on one GPU need MPS: NCCL kernels spin and would block the other job."""
     if not list(Path("/dev").glob(_GPU_FILES)):
         return
     tool = shutil.which("nvidia-cuda-mps-control")
@@ -229,7 +229,7 @@ def _gpu_sharing(home: Home) -> Iterator[Finding]:
         except (OSError, subprocess.TimeoutExpired):
             running = False
     if running:
-        yield _good("sharing", "MPS runs: two jobs may share a GPU")
+        yield _good("sharing", "MPS is running: two jobs can share a GPU")
     else:
-        advice = "jobs will not share GPUs; to let them, start it: nvidia-cuda-mps-control -d"
-        yield _warning("sharing", "MPS does not run", advice)
+        advice = "jobs will not share GPUs; to enable sharing, run nvidia-cuda-mps-control -d"
+        yield _warning("sharing", "MPS is not running", advice)

@@ -1,22 +1,22 @@
-"""``weft completion``: lets bash, zsh and fish complete commands, options and job ids.
+"""``weft completion``: lets bash, zsh, and fish complete commands, options, and job ids.
 
-The scripts ask ``weft completion words -- WORD...`` for what could stand where the cursor is.  It never fails and
-never waits long: without a controller there are simply no ids to offer.
+The scripts call ``weft completion words -- WORD...`` to get the candidates for the last word.  That call never fails
+and never takes long: without a controller it simply offers no ids.
 """
 
 from __future__ import annotations
 
-import importlib
-from collections.abc import Sequence
-from typing import Annotated, Any
+from typing import Annotated
 
-from weft.cli import VERBS
-from weft.cli.verb import Argument, Verb
+from weft.cli import VERBS, load
+from weft.cli.verb import Group
+from weft.core.command_line import Argument, Tail
+from weft.core.nearest_name import unknown_name
 from weft.errors import UsageError, WeftError
 
 TAKE_IDS = ("cancel", "explain", "logs", "status", "trace", "wait")
 ONLY_ACTIVE = ("cancel", "wait")
-_PATIENCE_S = 1.0
+_TIMEOUT_S = 1.0
 
 SCRIPTS = {
     "bash": """\
@@ -44,52 +44,51 @@ complete -c weft -a '(__weft_words)'
 }
 
 
-def completion(shell: Annotated[str, Argument("SHELL", help="bash, zsh or fish")]) -> None:
-    """Print a script that lets your shell complete commands, options and job ids.
+def completion(
+    shell: Annotated[str, Argument("SHELL", "bash, zsh, or fish")],
+    words: Annotated[list[str] | None, Tail("WORD...")] = None,
+) -> None:
+    """Print a script that lets your shell complete commands, options, and job ids.
 
-    bash: `eval "$(weft completion bash)"` in ~/.bashrc. zsh: the same in ~/.zshrc, after compinit.
-    fish: `weft completion fish > ~/.config/fish/completions/weft.fish`.
+    bash: add `eval "$(weft completion bash)"` to ~/.bashrc. zsh: the same in ~/.zshrc, after compinit.
+    fish: run `weft completion fish > ~/.config/fish/completions/weft.fish`.
+
+    The scripts call `weft completion words -- WORD...`, which prints the candidates for the last WORD.
     """
-    if shell not in SCRIPTS:
-        raise UsageError(f"there is no script for {shell!r}: expected one of {', '.join(SCRIPTS)}")
-    print(SCRIPTS[shell], end="")
+    if shell == "words" and words is not None:
+        for word in candidates(words):
+            print(word)
+    elif shell in SCRIPTS:
+        print(SCRIPTS[shell], end="")
+    else:
+        raise UsageError(unknown_name("completion script for", shell, SCRIPTS))
 
 
 def candidates(words: list[str]) -> list[str]:
-    """What could stand in the place of the last of ``words``, which may be unfinished or empty."""
+    """What the last of ``words``, which may be incomplete or empty, could become."""
     *before, last = words or [""]
     if not before:
         return [verb for verb in sorted(VERBS) if verb.startswith(last)]
     verb = before[0]
     if verb not in VERBS or "--" in before:
         return []
-    found = _options(verb) if last.startswith("-") else _ids(verb) if verb in TAKE_IDS else _subcommands(verb)
+    found = _options(before) if last.startswith("-") else _ids(verb) if verb in TAKE_IDS else subcommands(verb)
     return [word for word in found if word.startswith(last) and word not in before[1:]]
 
 
-def _options(verb: str) -> list[str]:
-    app = _app(verb)
-    if isinstance(app, Verb):
-        return sorted(app.flags())
-    options = (name for parameter in _typer_command(app).params for name in parameter.opts if name.startswith("--"))
-    return sorted({*options, "--help"})
-
-
-def _subcommands(verb: str) -> list[str]:
-    app = _app(verb)
+def subcommands(verb: str) -> list[str]:
     if verb == "completion":
         return sorted(SCRIPTS)
-    return [] if isinstance(app, Verb) else sorted(getattr(_typer_command(app), "commands", {}))
+    command = load(verb)
+    return sorted(command.verbs) if isinstance(command, Group) else []
 
 
-def _app(verb: str) -> Any:
-    return importlib.import_module(VERBS[verb][0]).app
-
-
-def _typer_command(app: Any) -> Any:
-    import typer
-
-    return typer.main.get_command(app)
+def _options(before: list[str]) -> list[str]:
+    command = load(before[0])
+    if not isinstance(command, Group):
+        return command.flags()
+    chosen = next((word for word in before[1:] if word in command.verbs), None)
+    return command.verbs[chosen].flags() if chosen else ["--help"]
 
 
 def _ids(verb: str) -> list[str]:
@@ -97,22 +96,8 @@ def _ids(verb: str) -> list[str]:
     from weft.core.status_rows import FINAL_STATES
 
     try:
-        rows = Client(timeout_s=_PATIENCE_S).jobs()
+        rows = Client(timeout_s=_TIMEOUT_S).jobs()
     except WeftError:
         return []
-    # The newest first: who completes an id mostly wants one of the last.
+    # Newest first: the wanted job is usually a recent one.
     return [row["id"] for row in reversed(rows) if verb not in ONLY_ACTIVE or row["state"] not in FINAL_STATES]
-
-
-class _Completion(Verb):
-    """What follows ``words --`` is the user's unfinished line, not options of ours."""
-
-    def __call__(self, args: Sequence[str], prog_name: str, **given: Any) -> None:
-        if list(args[:2]) == ["words", "--"]:
-            for word in candidates(list(args[2:])):
-                print(word)
-            return
-        super().__call__(args, prog_name, **given)
-
-
-app = _Completion(completion)

@@ -1,43 +1,38 @@
-"""``weft demo``: a queue of small real jobs, workers moving between them, and what that gains."""
+"""``weft demo``: run a queue of small real jobs with and without moving workers between them."""
 
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
-import typer
+from weft.cli.verb import Json
 
 if TYPE_CHECKING:
     from weft.demo.contest import Played
-
-app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
 
 ELASTIC, FIXED = "balanced", "fifo"
 MAX_DEVICES = 4
 
 
-@app.command()
-def demo(
-    json_out: Annotated[bool, typer.Option("--json", help="the result as JSON on stdout")] = False,
-) -> None:
-    """Run a queue of seven small training jobs twice on a throw-away controller; takes about a minute, needs no GPU.
+def demo(as_json: Json = False) -> None:
+    """Run a queue of seven small training jobs twice on a temporary controller. Takes a minute and needs no GPU.
 
-    First weft moves workers between the jobs while they run.  Then the same queue first in, first out, each job
-    with one worker from start to end.
+    First weft moves workers between the running jobs. Then the same queue runs first in, first out, with one worker
+    per job.
     """
     from weft.cli import render
     from weft.cli.demo_screen import screen
-    from weft.demo.contest import play, throw_away_controller
+    from weft.demo.contest import play, temporary_controller
     from weft.demo.queue import QUEUE
 
     num_devices = min(len(os.sched_getaffinity(0)), MAX_DEVICES)
     played: dict[str, Played] = {}
-    for policy, words in ((ELASTIC, "workers move between jobs"), (FIXED, "first in, first out, one worker each")):
+    for policy, words in ((ELASTIC, "workers move between jobs"), (FIXED, "first in, first out, one worker per job")):
         most = num_devices if policy == ELASTIC else 1
         render.note(f"{words}: {len(QUEUE)} jobs on {num_devices} devices")
-        with throw_away_controller(policy, num_devices=num_devices) as client, screen(words, num_devices) as look:
+        with temporary_controller(policy, num_devices=num_devices) as client, screen(words, num_devices) as look:
             played[policy] = play(client, QUEUE, min_workers=1, max_workers=most, on_look=look)
-    _print(played[ELASTIC], played[FIXED], as_json=json_out)
+    _print(played[ELASTIC], played[FIXED], as_json=as_json)
 
 
 def _print(elastic: Played, fixed: Played, *, as_json: bool) -> None:
@@ -65,9 +60,9 @@ def _print(elastic: Played, fixed: Played, *, as_json: bool) -> None:
         render.Column("fixed_s", "fixed, fifo s", render.number(1)),
         render.Column("restarts", "moves", render.number(0)),
     )
-    render.print_table(rows, columns, title="from being handed in to the end")
-    render.print_line(
-        f"mean completion time {elastic.mean_s:.1f} s with weft, {fixed.mean_s:.1f} s first in, first out with fixed "
-        f"sizes: {fixed.mean_s / elastic.mean_s:.2f}x shorter"
+    render.print_table(rows, columns, title="completion time")
+    print(
+        f"mean completion time: {elastic.mean_s:.1f} s with weft, {fixed.mean_s:.1f} s first in, first out with one "
+        f"worker per job ({fixed.mean_s / elastic.mean_s:.2f}x)"
     )
-    render.print_line("next: `weft up`, then `weft submit --workers 1:2 -- python train.py`")
+    print("next: `weft up`, then `weft submit --workers 1:2 -- python train.py`")

@@ -1,4 +1,4 @@
-"""What ``weft demo`` shows while it runs: on a terminal a live picture, elsewhere a line for every change."""
+"""What ``weft demo`` shows while it runs: a live chart on a terminal, otherwise one line per change."""
 
 from __future__ import annotations
 
@@ -14,29 +14,29 @@ from rich.text import Text
 from weft.core.status_rows import JobDetail
 from weft.demo.contest import OnLook
 
-COLOURS = ("cyan", "magenta", "green", "yellow", "blue", "red", "bright_cyan", "bright_magenta")
+COLORS = ("cyan", "magenta", "green", "yellow", "blue", "red", "bright_cyan", "bright_magenta")
 COLUMNS_PER_S = 2
 BAR_WIDTH = 24
 
 
 @contextmanager
 def screen(title: str, num_devices: int) -> Iterator[OnLook]:
-    """Shows each look at the jobs until the block ends."""
+    """Shows each snapshot of the jobs until the block ends."""
     console = Console(stderr=True)
     if not (console.is_terminal and sys.stderr.isatty()):
-        yield _Lines(console).look
+        yield _DemoLines(console).look
         return
-    picture = _Picture(title, num_devices)
+    chart = _Chart(title, num_devices)
     with Live(console=console, refresh_per_second=8) as live:
 
         def look(now_s: float, rows: Sequence[JobDetail]) -> None:
-            live.update(picture.drawn(now_s, rows))
+            live.update(chart.drawn(now_s, rows))
 
         yield look
 
 
-class _Lines:
-    """One line whenever a job changes its workers."""
+class _DemoLines:
+    """One line whenever a job's state or devices change."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
@@ -53,17 +53,17 @@ class _Lines:
                 )
 
 
-class _Picture:
-    """Jobs as bars, and below them who had which device when."""
+class _Chart:
+    """Jobs as progress bars, and below them the history of each device."""
 
     def __init__(self, title: str, num_devices: int) -> None:
         self._title = title
         self._lanes: list[list[str | None]] = [[] for _ in range(num_devices)]
-        self._colour: dict[str, str] = {}
+        self._color: dict[str, str] = {}
 
     def drawn(self, now_s: float, rows: Sequence[JobDetail]) -> Group:
         for row in rows:
-            self._colour.setdefault(row["name"], COLOURS[len(self._colour) % len(COLOURS)])
+            self._color.setdefault(row["name"], COLORS[len(self._color) % len(COLORS)])
         self._record(now_s, rows)
         return Group(Text(f"{self._title}, {now_s:.0f} s", style="bold"), self._jobs(rows), *self._history())
 
@@ -78,11 +78,11 @@ class _Picture:
         for row in rows:
             total = row["total_steps"] or 1
             filled = BAR_WIDTH * (total if row["state"] == "COMPLETED" else min(row["step"], total)) // total
-            bar = Text("━" * filled, style=self._colour[row["name"]])
+            bar = Text("━" * filled, style=self._color[row["name"]])
             bar.append("━" * (BAR_WIDTH - filled), style="bright_black")
             workers = "■" * row["workers"] if row["workers"] else ""
             table.add_row(
-                row["name"], bar, Text(row["state"], style="dim"), Text(workers, style=self._colour[row["name"]])
+                row["name"], bar, Text(row["state"], style="dim"), Text(workers, style=self._color[row["name"]])
             )
         return table
 
@@ -91,6 +91,6 @@ class _Picture:
         for device, lane in enumerate(self._lanes):
             line = Text(f"device {device}  ", style="dim")
             for name in lane[-80:]:
-                line.append("█" if name else "·", style=self._colour.get(name or "", "bright_black"))
+                line.append("█" if name else "·", style=self._color.get(name or "", "bright_black"))
             lines.append(line)
         return lines

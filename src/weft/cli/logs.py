@@ -1,4 +1,4 @@
-"""``weft logs``: what the workers of a job have written."""
+"""``weft logs``: the output of a job's workers."""
 
 from __future__ import annotations
 
@@ -8,26 +8,26 @@ import threading
 from collections.abc import Iterator
 from typing import Annotated, Literal, Protocol
 
-from weft.cli.verb import Argument, Json, Option, Verb, connect
-from weft.errors import UsageError, WeftError
+from weft.cli.verb import Json, connect
+from weft.core.command_line import Argument, Option
+from weft.errors import WeftError
 
 Stream = Literal["out", "err"]
 
 
 def logs(
-    job_id: Annotated[str, Argument("ID", help="a job")],
-    rank: Annotated[int, Option(min=0, help="which worker", short="-r")] = 0,
-    attempt: Annotated[int | None, Option(min=1, help="which start [default: newest]", short="-a")] = None,
-    stream: Annotated[str, Option(help="out, err or both")] = "both",
-    follow: Annotated[bool, Option(help="go on until the job is over", short="-f")] = False,
+    job_id: Annotated[str, Argument("ID", "a job")],
+    rank: Annotated[int, Option("which worker", min=0, short="-r")] = 0,
+    attempt: Annotated[int | None, Option("which attempt", "newest", min=1, short="-a")] = None,
+    stream: Annotated[str, Option("which output", choices=("out", "err", "both"))] = "both",
+    follow: Annotated[bool, Option("keep printing until the job is over", short="-f")] = False,
     as_json: Json = False,
 ) -> None:
-    """What a worker of the job wrote: its standard output to stdout, its standard error to stderr.
+    """Print the output of one worker of a job: its standard output to stdout, its standard error to stderr.
 
-    With --follow also what it will write, through every restart. With --json one object per line of it, all on stdout.
+    With --follow, keeps printing new output through every restart. With --json, prints one object per line of output,
+    all on stdout.
     """
-    if stream not in ("out", "err", "both"):
-        raise UsageError(f"--stream {stream}: expected out, err or both")
     client = connect()
     copies = [
         _Copy(
@@ -36,7 +36,7 @@ def logs(
         )
         for one in _streams(stream)
     ]
-    # Both at once only where neither ends by itself; otherwise one after the other, so that lines stay together.
+    # Both at once only with --follow; otherwise one after the other, which keeps the lines of a stream together.
     threads = [threading.Thread(target=copy.run, daemon=True) for copy in copies[1:]] if follow else []
     for thread in threads:
         thread.start()
@@ -62,7 +62,7 @@ class _Writer(Protocol):
 
 
 class _Bytes:
-    """As it was written, byte for byte."""
+    """Unchanged, byte for byte."""
 
     def __init__(self, stream: Stream) -> None:
         self._file = sys.stdout.buffer if stream == "out" else sys.stderr.buffer
@@ -76,7 +76,7 @@ class _Bytes:
 
 
 class _Lines:
-    """One JSON object a line."""
+    """One JSON object per line."""
 
     def __init__(self, stream: Stream, rank: int) -> None:
         self._stream, self._rank = stream, rank
@@ -98,7 +98,7 @@ class _Lines:
 
 
 class _Copy:
-    """From the controller to here; keeps what went wrong for the main thread."""
+    """Copies one stream; keeps an error for the main thread to raise."""
 
     def __init__(self, chunks: Iterator[bytes], writer: _Writer) -> None:
         self._chunks, self._writer = chunks, writer
@@ -111,6 +111,3 @@ class _Copy:
             self._writer.end()
         except WeftError as error:
             self.failure = error
-
-
-app = Verb(logs)

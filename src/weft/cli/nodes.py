@@ -1,13 +1,13 @@
-"""``weft nodes``: the machines, their devices, and who has them."""
+"""``weft nodes``: nodes, their devices, and the jobs on them."""
 
 from __future__ import annotations
 
 from weft.cli import render
-from weft.cli.verb import Json, Verb, connect
+from weft.cli.verb import Json, connect
 
 
 def nodes(as_json: Json = False) -> None:
-    """Nodes and devices: a device that two jobs share names both, a free one none."""
+    """List nodes and devices with the jobs on them. A device shared by two jobs lists both."""
     rows = connect().nodes()
     if as_json:
         render.print_json({"nodes": rows})
@@ -19,6 +19,3 @@ def nodes(as_json: Json = False) -> None:
     ]
     styles = ["" if row[-1] == "free" else "green" for row in cells]
     render.print_columns(cells, ("NODE", "STATE", "DEVICE", "JOB"), styles)
-
-
-app = Verb(nodes)

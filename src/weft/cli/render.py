@@ -1,6 +1,6 @@
-"""How results look on a terminal.  The only module that knows colours.
+"""How results look on a terminal: tables, colors, progress bars, live screens.
 
-rich is loaded by the functions that need it: it costs more than most verbs take.
+rich is imported by the functions that need it: importing it takes longer than most commands.
 """
 
 from __future__ import annotations
@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+import time
 import unicodedata
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -17,15 +18,15 @@ from typing import TYPE_CHECKING, Any, TextIO
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-# Wide enough for a whole table where there is no terminal to ask, such as in a pipe or a log.
+# Wide enough for a whole table when there is no terminal, such as in a pipe or a log.
 PIPE_WIDTH = 160
-# On narrower terminals the extra columns would only squeeze the others.
+# On narrower terminals, extra columns are left out.
 FULL_WIDTH = 120
 
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A column of a table: the field, its heading, and how a value is written."""
+    """A column of a table: the field, its heading, and how to format a value."""
 
     field: str
     heading: str
@@ -37,7 +38,7 @@ class Column:
 
 
 def print_json(document: Mapping[str, Any]) -> None:
-    """One document on stdout and nothing else there; NaN is not JSON and would be a bug of ours."""
+    """One JSON document on stdout.  NaN is not valid JSON; writing it would be a bug."""
     print(json.dumps(document, indent=2, allow_nan=False))
 
 
@@ -63,19 +64,14 @@ def print_table(rows: Sequence[Mapping[str, Any]], columns: Sequence[Column], *,
     console.print(table)
 
 
-def print_line(text: str) -> None:
-    """A plain line of the result."""
-    print(text)
-
-
 def note(text: str) -> None:
-    """Something the user should know that is not part of the result."""
+    """A message to the user that is not part of the result."""
     print(styled(text, "dim", sys.stderr), file=sys.stderr)
 
 
 @contextmanager
 def progress(label: str) -> Iterator[Callable[[str, int, int], None]]:
-    """Reports (what, done, all); draws nothing where stderr is not a terminal."""
+    """A progress bar, updated with (what, done, total); draws nothing if stderr is not a terminal."""
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
@@ -93,7 +89,7 @@ _ANSI = {"dim": "2", "bold": "1", "red": "31", "green": "32", "yellow": "33", "c
 
 
 def styled(text: str, style: str, stream: TextIO | None = None) -> str:
-    """``text`` in a colour, where ``stream`` (stdout) is a terminal that wants colours."""
+    """``text`` in color, if ``stream`` (default: stdout) is a terminal and NO_COLOR is not set."""
     stream = sys.stdout if stream is None else stream
     if style not in _ANSI or not stream.isatty() or os.environ.get("NO_COLOR"):
         return text
@@ -101,7 +97,7 @@ def styled(text: str, style: str, stream: TextIO | None = None) -> str:
 
 
 def plain(text: str) -> str:
-    """Text that somebody else chose, made harmless: nothing in it can move the cursor or turn the line round.
+    """Untrusted text made safe to print: control characters are escaped, so it cannot move the cursor.
 
     >>> plain("a\\x1b[2Jb\\nc\\u202ed é")
     'a\\\\x1b[2Jb\\\\nc\\\\u202ed é'
@@ -112,9 +108,9 @@ def plain(text: str) -> str:
 
 
 def print_columns(rows: Sequence[Sequence[str]], headings: Sequence[str], styles: Sequence[str] = ()) -> None:
-    """A thousand rows in no time: no borders, the last column cut at the edge of a terminal.
+    """A fast table without borders; the last column is cut at the edge of the terminal.
 
-    ``styles`` has a colour for each row, "" for none.
+    ``styles`` has a color for each row, "" for none.
     """
     widths = [max(map(_width, column)) for column in zip(headings, *rows, strict=True)]
     edge = os.get_terminal_size().columns if sys.stdout.isatty() else None
@@ -130,7 +126,7 @@ def _line(cells: Sequence[str], widths: Sequence[int], edge: int | None) -> str:
 
 
 def _width(text: str) -> int:
-    """Columns a terminal needs for it."""
+    """The number of terminal columns it takes."""
     if text.isascii():
         return len(text)
     wide = sum(unicodedata.east_asian_width(c) in "WF" for c in text)
@@ -138,7 +134,7 @@ def _width(text: str) -> int:
 
 
 def print_renderable(picture: RenderableType) -> None:
-    """Something made with rich, once."""
+    """Print something built with rich."""
     from rich.console import Console
 
     console = Console()
@@ -147,7 +143,7 @@ def print_renderable(picture: RenderableType) -> None:
 
 @contextmanager
 def live() -> Iterator[Callable[[RenderableType], None]]:
-    """A screen of its own that is drawn anew; ends with Ctrl-C and leaves the terminal as it was."""
+    """A full screen, redrawn on each call; Ctrl-C ends it and restores the terminal."""
     from rich.live import Live
 
     with suppress(KeyboardInterrupt), Live(screen=True, auto_refresh=False) as display:
@@ -155,7 +151,7 @@ def live() -> Iterator[Callable[[RenderableType], None]]:
 
 
 def duration(seconds: float) -> str:
-    """Seconds as people say them.
+    """Seconds in a readable unit.
 
     >>> duration(42), duration(754), duration(7512), duration(200_000)
     ('42 s', '12.6 min', '2.09 h', '2.3 d')
@@ -164,6 +160,12 @@ def duration(seconds: float) -> str:
         if seconds < limit:
             return f"{seconds / unit:.{digits}f} {({1: 's', 60: 'min', 3600: 'h'})[unit]}"
     return f"{seconds / 86400:.1f} d"
+
+
+def moment(time_s: float) -> str:
+    """Local time of day, with the date unless it is today."""
+    then, now = time.localtime(time_s), time.localtime()
+    return time.strftime("%H:%M:%S" if then[:3] == now[:3] else "%Y-%m-%d %H:%M:%S", then)
 
 
 def percent(share: float) -> str:

@@ -1,59 +1,75 @@
-"""``weft sim``: replay a queue of jobs under several policies."""
+"""``weft sim``: simulate a queue of jobs under several policies."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
+from weft.cli.render import Column, duration, note, number, percent, print_json, print_table, progress
+from weft.cli.verb import Json
+from weft.core.cluster import MAX_DEVICES
+from weft.core.command_line import Argument, Option
 from weft.errors import InputError, UsageError
 
 if TYPE_CHECKING:
-    from weft.sim.experiment import Outcome, Scenario
-    from weft.sim.options import SimulationOptions
+    from weft.sim.experiment import ReplayOutcome, Scenario
+    from weft.sim.replay_options import SimulationOptions
     from weft.sim.workload import Workload
 
-app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
-
-# Beyond this many jobs the log of events and stays is only kept when a picture or a timeline needs it.
+# In larger workloads, events and allocations are recorded only if --plot or --trace needs them.
 MAX_RECORDED_JOBS = 20_000
 
+COLUMNS = (
+    Column("policy", "policy"),
+    Column("mean_jct_s", "mean time", duration, min),
+    Column("p50_jct_s", "median", duration, min),
+    Column("p99_jct_s", "p99", duration, min),
+    Column("lower_bound_s", "lower bound", duration),
+    Column("makespan_s", "makespan", duration, min, extra=True),
+    Column("utilization", "GPUs used", percent),
+    Column("restarts_per_job", "restarts/job", number(2)),
+    Column("decision_ms", "ms/decision", number(2), extra=True),
+    Column("jobs_per_s", "jobs/s", number(0), extra=True),
+)
+SWEEP_COLUMNS = (Column("gpus", "GPUs", number(0)), Column("load", "load", number(2)))
 
-@app.command()
+
 def sim(
     workload: Annotated[
-        str, typer.Argument(help="a CSV or YAML file of jobs, or synthetic:extreme|moderate|none[:JOBS]")
+        str, Argument("WORKLOAD", "a CSV or YAML file of jobs, or synthetic:extreme|moderate|none[:JOBS]")
     ],
     profiles: Annotated[
-        Path | None,
-        typer.Option(help="folder of application profiles [default: ../profiles from the workload]"),
+        Path | None, Option("folder of application profiles", "../profiles next to the workload", metavar="DIR")
     ] = None,
-    gpus: Annotated[str, typer.Option(help="GPUs of the cluster; several, like 32,64,128, for a sweep")] = "64",
-    gpus_per_node: Annotated[int, typer.Option(min=1, help="GPUs of a node")] = 4,
-    policy: Annotated[str, typer.Option(help="policies to compare, like balanced,fifo [default: all]")] = "",
-    restart_s: Annotated[float, typer.Option(help="what a (re)start costs a job, in seconds")] = 30.0,
-    seed: Annotated[int, typer.Option(help="seed of everything random")] = 0,
-    crossover: Annotated[bool, typer.Option("--crossover", help="let two jobs take turns on a device")] = False,
-    load: Annotated[str, typer.Option(help="arrivals so many times as fast; several for a sweep")] = "1",
-    plot: Annotated[Path | None, typer.Option(help="draw completion times, GPUs and jobs here")] = None,
-    trace: Annotated[Path | None, typer.Option(help="write a timeline for Perfetto here")] = None,
-    explain: Annotated[str, typer.Option(help="say for this job why it got what it got, each time")] = "",
-    decision_s: Annotated[float, typer.Option(help="seconds between decisions; 0: at once")] = 60.0,
-    prediction_error: Annotated[
-        float, typer.Option(help="relative error of the speeds and lengths that the policy is told")
-    ] = 0.0,
-    explore: Annotated[bool, typer.Option("--explore", help="speeds are known only at sizes already tried")] = False,
-    node_mtbf_s: Annotated[float, typer.Option(help="mean time between failures of a node; 0: none fail")] = 0.0,
-    node_repair_s: Annotated[float, typer.Option(help="how long a failed node stays away")] = 1800.0,
-    handover_s: Annotated[float, typer.Option(help="what a handover between two sharing jobs costs")] = 0.001,
-    json_out: Annotated[bool, typer.Option("--json", help="rows as JSON on stdout")] = False,
+    gpus: Annotated[
+        str, Option("GPUs in the cluster; a list such as 32,64,128 makes a sweep", metavar="N[,N...]")
+    ] = "64",
+    gpus_per_node: Annotated[int, Option("GPUs per node", min=1)] = 4,
+    policy: Annotated[str, Option("policies to compare, such as balanced,fifo", "all", metavar="NAME[,NAME...]")] = "",
+    restart_s: Annotated[float, Option("time a job loses when it starts or restarts")] = 30.0,
+    seed: Annotated[int, Option("random seed")] = 0,
+    crossover: Annotated[bool, Option("let two jobs take turns on a device")] = False,
+    load: Annotated[str, Option("arrival rate multiplier; a list makes a sweep", metavar="X[,X...]")] = "1",
+    plot: Annotated[
+        Path | None, Option("plot completion times, GPUs, and jobs to FILE (.png, .svg, .pdf)", "none", metavar="FILE")
+    ] = None,
+    trace: Annotated[Path | None, Option("write a timeline for Perfetto to FILE", "none", metavar="FILE")] = None,
+    explain: Annotated[str, Option("explain every decision about this job", "none", metavar="JOB")] = "",
+    decision_s: Annotated[float, Option("time between decisions; 0 decides after every event")] = 60.0,
+    prediction_error: Annotated[float, Option("relative error of the speeds and lengths the policy sees")] = 0.0,
+    explore: Annotated[bool, Option("reveal a job's speed only at sizes it has already run with")] = False,
+    node_mtbf_s: Annotated[float, Option("mean time between failures of a node; 0 means no failures")] = 0.0,
+    node_repair_s: Annotated[float, Option("how long a failed node stays down")] = 1800.0,
+    handover_s: Annotated[float, Option("with --crossover: cost of a handover between two jobs")] = 0.001,
+    as_json: Json = False,
 ) -> None:
-    """Replay WORKLOAD under each policy: how long people wait, and how far that is from the best possible."""
-    from weft.cli import render
+    """Simulate WORKLOAD under each policy and print completion times next to a lower bound on their mean."""
     from weft.elastic import POLICIES, policy_named
     from weft.sim.experiment import Scenario, run_scenarios
-    from weft.sim.options import SimulationOptions
+    from weft.sim.replay_options import SimulationOptions
 
     policies = _list(policy) or list(POLICIES)
     for name in policies:
@@ -80,17 +96,16 @@ def sim(
         explained_jobs=frozenset({explain} if explain else ()),
         record=bool(plot or trace) or len(jobs.jobs) <= MAX_RECORDED_JOBS,
     )
-    with render.progress(jobs.name) as report:
+    with progress(jobs.name) as report:
         outcomes = list(run_scenarios(jobs, scenarios, policies, options, progress=report))
     _write_outputs(outcomes, plot, trace)
-    _print(outcomes, jobs, options, explain, as_json=json_out)
+    _print(outcomes, jobs, options, explain, as_json=as_json)
 
 
 def _read(source: str, profiles: Path | None, seed: int, scenarios: list[Scenario]) -> Workload:
-    from weft.cli import render
-    from weft.sim.readers.applications import ApplicationFolder
+    from weft.sim.readers import read_workload
+    from weft.sim.readers.application_profiles import ApplicationFolder
     from weft.sim.readers.assembly import fit_requests
-    from weft.sim.readers.sources import read_workload
     from weft.sim.synthetic import PREFIX, synthetic_workload
 
     largest = max(scenario.num_gpus for scenario in scenarios)
@@ -101,21 +116,21 @@ def _read(source: str, profiles: Path | None, seed: int, scenarios: list[Scenari
     for num_gpus in sorted({scenario.num_gpus for scenario in scenarios}):
         _, cut = fit_requests(jobs, num_gpus)
         if cut:
-            render.note(f"asking for more than {num_gpus} GPUs, cut to what there is: {', '.join(cut)}")
+            note(f"jobs that request more than {num_gpus} GPUs, reduced to {num_gpus}: {', '.join(cut)}")
     return jobs
 
 
 def _check_outputs(plot: Path | None, trace: Path | None, scenarios: list[Scenario]) -> None:
-    """Complain about a file that cannot be written before the work, not after it."""
+    """Reject a file that cannot be written before the simulation, not after it."""
     for option, path in (("--plot", plot), ("--trace", trace)):
         if path is not None and not path.absolute().parent.is_dir():
-            raise InputError(f"{option} names a file in a folder that is not there: make it", file=str(path))
+            raise InputError(f"{option}: the folder does not exist: create it", file=str(path))
         if path is not None and path.is_dir():
-            raise InputError(f"{option} names a folder: expected a file", file=str(path))
+            raise InputError(f"{option}: this is a folder, expected a file", file=str(path))
     if plot is not None and plot.suffix.lower() not in (".png", ".svg", ".pdf"):
-        raise InputError("--plot can draw .png, .svg and .pdf: change the ending", file=str(plot))
+        raise InputError("--plot: expected a file name ending in .png, .svg, or .pdf", file=str(plot))
     if trace is not None and len(scenarios) > 1:
-        raise UsageError("--trace shows one cluster: give one value each for --gpus and --load")
+        raise UsageError("--trace shows one cluster: pass a single value for --gpus and for --load")
 
 
 def _check_job(jobs: Workload, name: str) -> None:
@@ -125,10 +140,10 @@ def _check_job(jobs: Workload, name: str) -> None:
     if name not in names:
         near = difflib.get_close_matches(name, names, n=1)
         hint = f"did you mean {near[0]!r}?" if near else f"its first job is {names[0]!r}"
-        raise UsageError(f"--explain {name}: workload {jobs.name} has no such job: {hint}")
+        raise UsageError(f"--explain {name}: there is no such job in workload {jobs.name}: {hint}")
 
 
-def _write_outputs(outcomes: list[Outcome], plot: Path | None, trace: Path | None) -> None:
+def _write_outputs(outcomes: list[ReplayOutcome], plot: Path | None, trace: Path | None) -> None:
     if plot is not None:
         from weft.sim.plots import plot_replays, plot_sweep
 
@@ -136,29 +151,62 @@ def _write_outputs(outcomes: list[Outcome], plot: Path | None, trace: Path | Non
         (plot_sweep if swept else plot_replays)(plot, outcomes)
     if trace is not None:
         from weft.core.chrome_trace import write_chrome_trace
-        from weft.sim.trace import timeline
+        from weft.sim.replay_timeline import timeline
 
         spans = [span for o in outcomes for span in timeline(o.result, o.scenario.cluster())]
         write_chrome_trace(trace, spans)
 
 
-def _print(outcomes: list[Outcome], jobs: Workload, options: SimulationOptions, explain: str, *, as_json: bool) -> None:
-    from weft.cli import render
-    from weft.cli.sim_table import explanation_rows, sim_columns, sim_rows
-
-    rows = sim_rows(outcomes)
+def _print(
+    outcomes: list[ReplayOutcome], jobs: Workload, options: SimulationOptions, explain: str, *, as_json: bool
+) -> None:
+    rows = _rows(outcomes)
     if as_json:
         document: dict[str, Any] = {"rows": rows}
         if explain:
-            document["explanations"] = explanation_rows(outcomes)
-        render.print_json(document)
+            document["explanations"] = _explanations(outcomes)
+        print_json(document)
         return
     shared = ", with crossover" if options.crossover else ""
     title = f"{jobs.name}: {len(jobs.jobs)} jobs, restart {options.restart_s:g} s{shared}"
-    render.print_table(rows, sim_columns(rows), title=title)
-    for line in explanation_rows(outcomes) if explain else ():
-        moment = render.duration(line["time_s"])
-        render.print_line(f"{line['policy']:>9}  {moment:>9}  {line['sentence']}")
+    print_table(rows, _columns(rows), title=title)
+    for line in _explanations(outcomes) if explain else ():
+        print(f"{line['policy']:>9}  {duration(line['time_s']):>9}  {line['sentence']}")
+
+
+def _rows(outcomes: Sequence[ReplayOutcome]) -> list[dict[str, Any]]:
+    """One row per policy; in a sweep, each row also has its cluster size and load."""
+    swept = len({outcome.scenario for outcome in outcomes}) > 1
+    rows = []
+    for outcome in outcomes:
+        row = outcome.row()
+        if swept:
+            row["gpus"], row["load"] = outcome.scenario.num_gpus, outcome.scenario.load
+        rows.append(row)
+    return rows
+
+
+def _columns(rows: Sequence[dict[str, Any]]) -> tuple[Column, ...]:
+    if not rows or "gpus" not in rows[0]:
+        return COLUMNS
+    # Across cluster sizes, the largest cluster would always be marked best.
+    plain = tuple(replace(column, best=None) for column in COLUMNS)
+    return (*SWEEP_COLUMNS, *plain)
+
+
+def _explanations(outcomes: Sequence[ReplayOutcome]) -> list[dict[str, Any]]:
+    """Every decision about the explained job, without repetitions of the same sentence."""
+    return [
+        {
+            "policy": outcome.result.policy,
+            "time_s": line.time_s,
+            "workers": line.workers,
+            "sentence": line.sentence,
+        }
+        for outcome in outcomes
+        for before, line in pairwise((None, *outcome.result.explanations))
+        if line is not None and (before is None or line.sentence != before.sentence)
+    ]
 
 
 def _list(text: str) -> list[str]:
@@ -169,14 +217,16 @@ def _numbers(text: str, option: str) -> list[float]:
     try:
         values = [float(part) for part in _list(text)]
     except ValueError:
-        raise UsageError(f"{option} {text}: expected numbers like 0.5,1,2") from None
+        raise UsageError(f"{option} {text}: expected numbers such as 0.5,1,2") from None
     if not values or not all(0 < value < float("inf") for value in values):
-        raise UsageError(f"{option} {text}: expected numbers above 0, like 0.5,1,2")
+        raise UsageError(f"{option} {text}: expected numbers above 0, such as 0.5,1,2")
     return values
 
 
 def _counts(text: str, option: str) -> list[int]:
     values = _list(text)
-    if not values or not all(value.isdecimal() and int(value) > 0 for value in values):
-        raise UsageError(f"{option} {text}: expected whole numbers above 0, like 64 or 32,64,128")
+    if not values or not all(value.isdecimal() and value.strip("0") for value in values):
+        raise UsageError(f"{option} {text}: expected whole numbers above 0, such as 64 or 32,64,128")
+    if any(len(value) > len(str(MAX_DEVICES)) or int(value) > MAX_DEVICES for value in values):
+        raise UsageError(f"{option} {text[:80]}: expected at most {MAX_DEVICES}")
     return [int(value) for value in values]

@@ -1,41 +1,45 @@
-"""``weft submit``: hand in a job, as a file or as a command."""
+"""``weft submit``: submit a job, as a file or as a command."""
 
 from __future__ import annotations
 
 import os
 import pwd
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
 from weft.cli import render
-from weft.cli.verb import Argument, Json, Option, Verb, connect
+from weft.cli.verb import Json, connect
+from weft.core.command_line import Argument, Option, Tail
 from weft.core.job import Launch
 from weft.core.submission import Submission, worker_range
 from weft.errors import UsageError
 
-SEPARATOR = "--"
-
 
 def submit(
-    command: tuple[str, ...] | None,
-    file: Annotated[str | None, Argument("FILE", help="a job file; or nothing, and a command after --")] = None,
-    workers: Annotated[str | None, Option(help="how many, like 2, or from 1 to 4 as 1:4 [default: 1]")] = None,
-    name: Annotated[str | None, Option(help="what you call it [default: the script's name]")] = None,
-    weight: Annotated[float | None, Option(help="how much it counts against others [default: 1]")] = None,
-    priority: Annotated[int | None, Option(help="higher ones are served first [default: 0]")] = None,
-    total_steps: Annotated[int | None, Option(help="steps to make, if the script does not say")] = None,
-    max_restarts: Annotated[int | None, Option(help="start again after a failure, at most so often")] = None,
-    env: Annotated[list[str] | None, Option(metavar="NAME=VALUE", help="for the job; repeatable")] = None,
-    cwd: Annotated[Path | None, Option(help="folder to run in [default: this one, or the file's]")] = None,
-    dry_run: Annotated[bool, Option(help="only say what would be submitted, and given")] = False,
-    schema: Annotated[bool, Option(help="print the JSON schema of job files")] = False,
+    file: Annotated[str | None, Argument("FILE", "a job file, unless a command follows after `--`")] = None,
+    command: Annotated[list[str] | None, Tail("COMMAND [ARGS]...")] = None,
+    workers: Annotated[
+        str | None, Option("number of workers, such as 2, or a range such as 1:4", "1", metavar="N|MIN:MAX")
+    ] = None,
+    name: Annotated[str | None, Option("the job's name", "the script's name")] = None,
+    weight: Annotated[float | None, Option("share of the cluster relative to other jobs", "1")] = None,
+    priority: Annotated[int | None, Option("jobs with a higher priority are served first", "0")] = None,
+    total_steps: Annotated[int | None, Option("number of training steps", "as reported by the script")] = None,
+    max_restarts: Annotated[int | None, Option("restart after a failure, at most N times", "0")] = None,
+    env: Annotated[
+        list[str] | None, Option("environment variable for the job; repeatable", "none", metavar="NAME=VALUE")
+    ] = None,
+    cwd: Annotated[
+        Path | None, Option("folder to run in", "the current folder, or the job file's", metavar="DIR")
+    ] = None,
+    dry_run: Annotated[bool, Option("show the job and the workers it would get now; submit nothing")] = False,
+    schema: Annotated[bool, Option("print the JSON schema of job files")] = False,
     as_json: Json = False,
 ) -> None:
-    """Hand in a job and print its id: `weft submit job.yaml`, or `weft submit -- python train.py --lr 0.1`.
+    """Submit a job and print its id: `weft submit job.yaml`, or `weft submit -- python train.py --lr 0.1`.
 
-    Options go before the `--` and win over the file. The id is printed when the job is on disk.
+    Options go before the `--` and override the job file. The id is printed once the job is on disk.
     """
     if schema:
         from weft.core.job_file import job_schema
@@ -54,7 +58,7 @@ def submit(
         cwd=cwd,
     )
     if not os.path.isdir(job.launch.cwd):
-        raise UsageError(f"the job's folder {job.launch.cwd!r} is not there: make it, or give another with --cwd")
+        raise UsageError(f"the job's folder {job.launch.cwd!r} does not exist: create it, or choose another with --cwd")
     if dry_run:
         _show_outlook(job, as_json=as_json)
         return
@@ -65,20 +69,21 @@ def submit(
         print(job_id)
 
 
-def _described(file: str | None, command: tuple[str, ...] | None) -> Submission:
+def _described(file: str | None, command: list[str] | None) -> Submission:
     user = _user()
     if file is not None and command is not None:
-        raise UsageError(f"both a file ({file}) and a command were given: expected one of them")
+        raise UsageError(f"got both a job file ({file}) and a command: expected only one of them")
     if command is not None:
         if not command:
-            raise UsageError("there is nothing after `--`: expected a command like `-- python train.py`")
+            raise UsageError("there is no command after `--`: expected one, such as `-- python train.py`")
         from weft.core.job_file import title_of
 
-        return Submission(Launch(command, _here()), title=title_of(command), user=user)
+        argv = tuple(command)
+        return Submission(Launch(argv, _here()), title=title_of(argv), user=user)
     if file is None:
         raise UsageError("nothing to submit: expected `weft submit job.yaml` or `weft submit -- python train.py`")
     if not file.endswith((".yaml", ".yml")) and not os.path.exists(file):
-        raise UsageError(f"{file!r} is no job file: put `--` before a command, as in `weft submit -- {file} ...`")
+        raise UsageError(f"there is no job file {file!r}: put `--` before a command, as in `weft submit -- {file} ...`")
     from weft.core.job_file import read_job_file
 
     return read_job_file(Path(file), user=user)
@@ -94,7 +99,7 @@ def _changed(
     cwd: Path | None,
     **values: Any,
 ) -> Submission:
-    """The job with what the command line says instead."""
+    """The job, overridden by what the command line says."""
     launch = job.launch
     if env:
         launch = replace(launch, environment={**launch.environment, **dict(map(_assignment, env))})
@@ -122,7 +127,7 @@ def _here() -> str:
     try:
         return os.getcwd()
     except FileNotFoundError:
-        raise UsageError("the folder you are in was deleted: go to another one, or give --cwd") from None
+        raise UsageError("the current folder was deleted: change to another one, or use --cwd") from None
 
 
 def _user() -> str:
@@ -140,7 +145,7 @@ def _show_outlook(job: Submission, *, as_json: bool) -> None:
     for key, value in job.document().items():
         if value not in (None, "", [], {}):
             print(f"{key + ':':<19}{_words(value)}")
-    print(f"{'now it would get:':<19}{outlook['workers']} workers")
+    print(f"{'would get now:':<19}{outlook['workers']} workers")
     print(f"{'because:':<19}{render.plain(outlook['reason'])}")
 
 
@@ -150,17 +155,3 @@ def _words(value: Any) -> str:
     if isinstance(value, dict):
         return " ".join(f"{name}={text!r}" for name, text in value.items())
     return render.plain(str(value))
-
-
-class _Submit(Verb):
-    """Everything after ``--`` is the job's command, whatever it looks like; before it are our options."""
-
-    def __call__(self, args: Sequence[str], prog_name: str, **given: Any) -> None:
-        ours, command = args, None
-        if SEPARATOR in args:
-            cut = args.index(SEPARATOR)
-            ours, command = args[:cut], tuple(args[cut + 1 :])
-        super().__call__(ours, prog_name, command=command, **given)
-
-
-app = _Submit(submit)

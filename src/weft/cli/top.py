@@ -1,77 +1,93 @@
-"""``weft top``: the cluster on one screen, live."""
+"""``weft top``: the cluster on one live screen."""
 
 from __future__ import annotations
 
+import shutil
 import sys
 import time
-from collections import Counter
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated
 
-from weft.cli import job_table, render
-from weft.cli.verb import Json, Option, Verb, connect
-from weft.core.status_rows import FINAL_STATES, HealthRow, JobDetail, NodeRow
+from weft.cli import render, status
+from weft.cli.verb import Json, connect
+from weft.core.command_line import Option
+from weft.core.status_rows import FINAL_STATES, HealthRow, JobDetail, NodeRow, OverviewRow
 from weft.errors import UsageError
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
+    from weft.client import Client
+
 HEADINGS = ("ID", "NAME", "STATE", "WORKERS", "PROGRESS", "STEP", "S/STEP", "WAITS", "LOSS", "REASON")
 BAR_WIDTH = 16
-# Finished jobs stay in sight for a while, so that one sees what became of them.
-KEPT_FINISHED = 5
+# The last finished jobs stay visible, so that their outcome can be seen.
+NUM_FINISHED = 5
+# Totals, devices, an empty line, headings, and the footer.
+OTHER_LINES = 6
+MIN_JOBS = 10
 
 
 def top(
-    interval_s: Annotated[float, Option(min=0.1, help="seconds between looks")] = 1.0,
-    once: Annotated[bool, Option(help="one picture, then leave")] = False,
+    interval_s: Annotated[float, Option("time between refreshes", min=0.1)] = 1.0,
+    once: Annotated[bool, Option("print one screen and exit")] = False,
     as_json: Json = False,
 ) -> None:
-    """Devices and jobs, live, until Ctrl-C. WAITS is the share of a step spent waiting for the network."""
+    """Show devices and jobs live until Ctrl-C. WAITS is the share of a step spent waiting for the network."""
     client = connect()
     if as_json:
         render.print_json({"nodes": client.nodes(), "jobs": client.job_details()})
         return
     if once:
-        render.print_renderable(screen(client.health(), client.nodes(), client.job_details(), time.time()))
+        render.print_renderable(_look(client))
         return
     if not sys.stdout.isatty():
-        raise UsageError("top draws on a terminal and stdout is none: use `weft top --once`, or `weft status`")
+        raise UsageError("weft top needs a terminal, and stdout is not one: use `weft top --once` or `weft status`")
     with render.live() as show:
         while True:
-            show(screen(client.health(), client.nodes(), client.job_details(), time.time()))
+            show(_look(client))
             time.sleep(interval_s)
 
 
-def screen(health: HealthRow, nodes: list[NodeRow], jobs: list[JobDetail], now_s: float) -> RenderableType:
-    """What is shown: totals, devices, jobs."""
+def _look(client: Client) -> RenderableType:
+    """As many jobs as fit on the screen: a queue of thousands costs no more than a short one."""
+    room = max(shutil.get_terminal_size().lines - OTHER_LINES, MIN_JOBS)
+    return screen(client.health(), client.nodes(), client.overview(room), time.time())
+
+
+def screen(health: HealthRow, nodes: list[NodeRow], overview: OverviewRow, now_s: float) -> RenderableType:
+    """Totals, devices, and jobs."""
     from rich.console import Group
     from rich.table import Table
     from rich.text import Text
 
+    jobs, counts = overview["jobs"], overview["counts"]
+    active = [job for job in jobs if job["state"] not in FINAL_STATES]
     over = [job for job in jobs if job["state"] in FINAL_STATES]
-    shown = [job for job in jobs if job["state"] not in FINAL_STATES] + over[-KEPT_FINISHED:]
+    shown = active + over[:NUM_FINISHED][::-1]
     table = Table(box=None, pad_edge=False, header_style="bold", expand=True)
     for heading in HEADINGS:
         table.add_column(heading, no_wrap=True, overflow="ellipsis", ratio=1 if heading == "REASON" else None)
     for job in shown:
-        # Text, not markup: a name may hold anything.
-        table.add_row(*map(Text, _cells(job, now_s)), style=job_table.STYLES.get(job["state"], ""))
-    hidden = len(jobs) - len(shown)
-    footer = Text(f"{hidden} more that are over: `weft status`" if hidden else "", style="dim")
-    return Group(Text(totals(health, nodes, jobs), style="bold"), Text(device_line(nodes)), Text(""), table, footer)
+        # Text, not markup: a name may contain anything.
+        table.add_row(*map(Text, _cells(job, now_s)), style=status.STYLES.get(job["state"], ""))
+    hidden = sum(counts.values()) - len(shown)
+    hidden_active = sum(num for state, num in counts.items() if state not in FINAL_STATES) - len(active)
+    more = f"{hidden_active} more unfinished" if hidden_active else f"{hidden} more finished"
+    footer = Text(f"{more}: `weft status`" if hidden else "", style="dim")
+    return Group(Text(totals(health, nodes, counts), style="bold"), Text(device_line(nodes)), Text(""), table, footer)
 
 
-def totals(health: HealthRow, nodes: list[NodeRow], jobs: list[JobDetail]) -> str:
+def totals(health: HealthRow, nodes: list[NodeRow], counts: Mapping[str, int]) -> str:
     """The first line."""
     devices = [device for node in nodes if node["up"] for device in node["devices"]]
     busy = sum(bool(device["jobs"]) for device in devices)
-    states = Counter(job["state"] for job in jobs)
-    counts = ", ".join(f"{num} {state.lower()}" for state, num in sorted(states.items())) or "no jobs"
-    return f"weft {health['version']}  policy {health['policy']}  devices {busy}/{len(devices)} busy  {counts}"
+    states = ", ".join(f"{num} {state.lower()}" for state, num in sorted(counts.items())) or "no jobs"
+    return f"weft {health['version']}  policy {health['policy']}  devices {busy}/{len(devices)} busy  {states}"
 
 
 def device_line(nodes: list[NodeRow]) -> str:
-    """Who has which device; a node that is down in brackets."""
+    """The jobs on each device; a node that is down is in parentheses."""
     parts = []
     for node in nodes:
         held = " ".join("+".join(device["jobs"]) or "·" for device in node["devices"])
@@ -81,7 +97,7 @@ def device_line(nodes: list[NodeRow]) -> str:
 
 
 def _cells(job: JobDetail, now_s: float) -> tuple[str, ...]:
-    job_id, name, state, workers, step, _, lasted, reason = job_table.cells(job, now_s)
+    job_id, name, state, workers, step, _, lasted, reason = status.cells(job, now_s)
     step_s = job["step_s"]
     return (
         job_id,
@@ -98,11 +114,8 @@ def _cells(job: JobDetail, now_s: float) -> tuple[str, ...]:
 
 
 def bar(job: JobDetail) -> str:
-    """How far it is; empty where nobody knows."""
+    """Progress; empty if the number of steps is unknown."""
     if not job["total_steps"]:
         return ""
     filled = int(BAR_WIDTH * min(job["step"] / job["total_steps"], 1.0))
     return "█" * filled + "░" * (BAR_WIDTH - filled)
-
-
-app = Verb(top)

@@ -1,6 +1,6 @@
-"""``weft trace FILE...``: a recorded timeline in words, and several workers' timelines joined into one.
+"""``weft trace FILE...``: summarize recorded step timelines, or merge those of several workers into one file.
 
-``weft trace ID``: where a job of the controller ran when, and why.
+``weft trace ID``: when and where a job of the controller ran, and why.
 """
 
 from __future__ import annotations
@@ -10,16 +10,15 @@ import math
 import time
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated
 
 from weft.cli import render
-from weft.cli.explain import moment
-from weft.cli.job_timeline import Stay, stays
-from weft.cli.job_timeline import spans as job_spans
-from weft.cli.verb import Argument, Json, Option, Verb, connect
+from weft.cli.verb import Json, connect
 from weft.core.chrome_trace import Span, spans_of, write_chrome_trace
+from weft.core.command_line import Argument, Option
+from weft.core.status_rows import DecisionRow, JobDetail
 from weft.daemon.ids import is_id
 from weft.errors import InputError
 from weft.perf.timeline import WorkerSummary, bars, summarize, typical_step
@@ -30,18 +29,41 @@ COLUMNS = ("worker", "steps", "step ms", "forward", "backward", "update", "comm.
 LEGEND = "F forward  B backward  U update  . waiting  |  R reduce-scatter  G all-gather  A all-reduce"
 
 
+@dataclass(frozen=True, slots=True)
+class Stay:
+    """A period in which a job had the same devices, or none."""
+
+    start_s: float
+    end_s: float
+    devices: tuple[int, ...]
+    reason: str = ""
+
+    @property
+    def name(self) -> str:
+        num = len(self.devices)
+        return f"{num} worker{'s' if num != 1 else ''}" if num else "waiting"
+
+    def row(self) -> dict[str, object]:
+        return {
+            "start_s": self.start_s,
+            "end_s": self.end_s,
+            "workers": len(self.devices),
+            "devices": list(self.devices),
+            "reason": self.reason,
+        }
+
+
 def trace(
-    files: Annotated[list[Path], Argument("FILE", help="Chrome traces, one per worker; or a job's id.")],
+    files: Annotated[list[Path], Argument("FILE", "traces, one per worker; or one job ID")],
+    out: Annotated[Path | None, Option("write one merged trace for Perfetto to FILE", "none", metavar="FILE")] = None,
     as_json: Json = False,
-    out: Annotated[Path | None, Option(help="Join all files into this one, for Perfetto.")] = None,
 ) -> None:
-    """Where the time of a training step went, worker by worker.
+    """Show where the time of a training step went, worker by worker.
 
-    Times are medians over the steps in the file, in milliseconds. "exposed" is the time that computing waited
-    for the network; "hidden" is the share of the time on the wire under which nobody waited. Each file's
-    clock starts at its own first step.
+    Times are medians over the steps in the file, in milliseconds. "exposed" is the time compute waited for the network;
+    "hidden" is the share of communication that overlapped with compute. Each file's clock starts at its own first step.
 
-    With a job's ID instead: which devices it was given when and why, as far as the running controller remembers.
+    With a job ID: which devices the job had, when, and why, as far back as the running controller remembers.
     """
     if len(files) == 1 and is_id(str(files[0])) and not files[0].exists():
         _trace_job(str(files[0]), as_json=as_json, out=out)
@@ -59,7 +81,7 @@ def trace(
         print(_picture(spans, summary.worker))
     print(LEGEND)
     if out is not None:
-        print(f"\njoined into {out}: open it in Perfetto or chrome://tracing")
+        print(f"\nmerged into {out}: open it in Perfetto or chrome://tracing")
 
 
 def _trace_job(job_id: str, *, as_json: bool, out: Path | None) -> None:
@@ -67,7 +89,7 @@ def _trace_job(job_id: str, *, as_json: bool, out: Path | None) -> None:
     job = client.job(job_id)
     lived = stays(job, client.decisions(last=1000), time.time())
     if out is not None:
-        _write(out, [], job_spans(job, lived))
+        _write(out, [], _job_spans(job, lived))
     if as_json:
         render.print_json({"id": job_id, "stays": [stay.row() for stay in lived]})
         return
@@ -78,7 +100,7 @@ def _trace_job(job_id: str, *, as_json: bool, out: Path | None) -> None:
 
 def _stay_cells(stay: Stay) -> tuple[str, ...]:
     return (
-        moment(stay.start_s),
+        render.moment(stay.start_s),
         render.duration(stay.end_s - stay.start_s),
         str(len(stay.devices)),
         ",".join(map(str, stay.devices)) or "-",
@@ -87,7 +109,7 @@ def _stay_cells(stay: Stay) -> tuple[str, ...]:
 
 
 def read_spans(file: Path) -> list[Span]:
-    """The spans of one file, or an :class:`InputError` that says what is wrong with it."""
+    """The spans of one file; raises :class:`InputError` if the file is not a trace."""
     name = str(file)
     try:
         text = file.read_text(encoding="utf-8")
@@ -111,18 +133,18 @@ def read_spans(file: Path) -> list[Span]:
         raise InputError(f"has an event without the usual fields ({error}): {EXPECTED}", file=name) from error
     for span in spans:
         if not all(isinstance(text, str) for text in (span.process, span.track, span.name)):
-            raise InputError(f"has an event whose name is no text: {EXPECTED}", file=name)
+            raise InputError(f"has an event whose name is not a string: {EXPECTED}", file=name)
         if not isinstance(span.args, dict):
-            raise InputError(f"the span {span.name!r} has args that are no object: {EXPECTED}", file=name)
+            raise InputError(f"the span {span.name!r} has args that are not an object: {EXPECTED}", file=name)
         if not (math.isfinite(span.start_s) and math.isfinite(span.duration_s) and span.duration_s >= 0):
-            raise InputError(f"the span {span.name!r} does not last 0 s or more: {EXPECTED}", file=name)
+            raise InputError(f"the span {span.name!r} has no valid duration: {EXPECTED}", file=name)
     if not any(span.name == "forward" and span.duration_s > 0 for span in spans):
         raise InputError(f'has no span named "forward": {EXPECTED}', file=name)
     return spans
 
 
 def _joined(by_file: dict[Path, list[Span]]) -> list[Span]:
-    """All spans; a worker that several files know gets the file's name behind its own."""
+    """All spans; a worker that occurs in several files gets the file's name as a suffix."""
     owners = Counter(process for spans in by_file.values() for process in {span.process for span in spans})
     return [
         replace(span, process=f"{span.process} ({file})") if owners[span.process] > 1 else span
@@ -133,12 +155,12 @@ def _joined(by_file: dict[Path, list[Span]]) -> list[Span]:
 
 def _write(out: Path, files: Sequence[Path], spans: Sequence[Span]) -> None:
     if any(out.resolve() == file.resolve() for file in files):
-        raise InputError("is one of the files to join: give --out a name of its own", file=str(out))
+        raise InputError("is also one of the input files: choose a different file for --out", file=str(out))
     try:
         write_chrome_trace(out, spans)
     except OSError as error:
         raise InputError(
-            f"cannot be written ({error.strerror}): give --out a path in a folder of yours", file=str(out)
+            f"cannot be written ({error.strerror}): choose a file for --out that you can write", file=str(out)
         ) from error
 
 
@@ -171,7 +193,7 @@ def _cells(summary: WorkerSummary) -> list[str]:
 
 
 def table(rows: Sequence[Sequence[str]]) -> str:
-    """Columns under their names: the first to the left, numbers to the right."""
+    """An aligned table: the first column to the left, numbers to the right."""
     widths = [max(map(len, column)) for column in zip(COLUMNS, *rows, strict=True)]
     lines = []
     for row in (COLUMNS, *rows):
@@ -197,4 +219,40 @@ def _ms(seconds: float) -> float:
     return round(seconds * 1e3, 3)
 
 
-app = Verb(trace)
+def stays(job: JobDetail, decisions: Sequence[DecisionRow], now_s: float) -> list[Stay]:
+    """Where a job was from submission until it finished, or until now.
+
+    A stay starts at the decision, shortly before the workers have stopped and restarted on the new devices.
+    """
+    begin_s = job["submitted_s"]
+    end_s = max(job["finished_s"] if job["finished_s"] is not None else now_s, begin_s)
+    found: list[Stay] = []
+    devices: tuple[int, ...] = ()
+    reason = ""
+    for decision in decisions:
+        at_s = decision["time_s"]
+        if not begin_s <= at_s < end_s:
+            continue
+        wanted = tuple(decision["devices"].get(job["id"], ()))
+        why = decision["reasons"].get(job["id"], "")
+        if wanted == devices:
+            reason = reason or why
+            continue
+        if at_s > begin_s:
+            found.append(Stay(begin_s, at_s, devices, reason))
+        begin_s, devices, reason = at_s, wanted, why
+    found.append(Stay(begin_s, end_s, devices, reason))
+    return found
+
+
+def _job_spans(job: JobDetail, lived: Sequence[Stay]) -> list[Span]:
+    """The same for Perfetto: one track for the job, and one for each of its devices."""
+    zero_s = job["submitted_s"]
+    found = []
+    for stay in lived:
+        tracks = ["job", *(f"device {device}" for device in stay.devices)]
+        found += [
+            Span(job["id"], track, stay.name, stay.start_s - zero_s, stay.end_s - stay.start_s, {"reason": stay.reason})
+            for track in tracks
+        ]
+    return found

@@ -5,70 +5,52 @@ from __future__ import annotations
 import os
 import shlex
 import subprocess
-import sys
 import time
 from typing import TYPE_CHECKING, Annotated
 
 from weft.cli import render
-from weft.cli.verb import Json, Option, Verb, connect
-from weft.core.nearest_name import unknown_name
+from weft.cli.verb import Json, connect
+from weft.core.command_line import Option
+from weft.core.duration import parse_duration_s
 from weft.daemon.home import Home, HomeTakenError, Record
-from weft.errors import ControllerError, UsageError, WeftError
+from weft.daemon.options import ControllerOptions
+from weft.errors import ControllerError, WeftError
 
 if TYPE_CHECKING:
     from weft.client import Client
 
-
-ENGINES = ("local",)
 START_TIMEOUT_S = 60.0
-# The controller tells that it is ready by answering; until then somebody has to look.
-_LOOK_EVERY_S = 0.05
+# The controller is ready when it responds, so it is asked until it does.
+_POLL_S = 0.05
 _LOG_TAIL_BYTES = 4096
 
 
 def up(
-    engine: Annotated[str, Option(help="what runs the workers: local")] = "local",
-    devices: Annotated[int | None, Option(min=1, help="how many [default: every GPU, or every core]")] = None,
-    policy: Annotated[str, Option(help="who gets how many workers; see docs/policies.md")] = "balanced",
-    port: Annotated[int | None, Option(min=0, max=65535, help="of 127.0.0.1; 0 takes any that is free")] = None,
-    grace_s: Annotated[float | None, Option(min=0, help="time for workers to save when stopped")] = None,
-    hold_s: Annotated[float | None, Option(min=0, help="leave a job alone for so long after a change")] = None,
-    cold: Annotated[bool, Option(help="start workers without the warm pool")] = False,
-    no_share: Annotated[bool, Option(help="never let two jobs take turns on a device")] = False,
-    paranoid: Annotated[bool, Option(help="check every invariant after every event")] = False,
-    foreground: Annotated[bool, Option(help="do not detach; log to this terminal")] = False,
+    options: ControllerOptions,
+    foreground: Annotated[bool, Option("do not detach; log to this terminal")] = False,
     as_json: Json = False,
 ) -> None:
-    """Start the controller and return when it answers. It finds its queue and running jobs again.
+    """Start the controller and return when it responds. It finds its queue and its running jobs again.
 
-    Everything is kept in WEFT_HOME (default ~/.weft); several homes may live side by side.
+    All its state is in WEFT_HOME (default: ~/.weft). Controllers with different homes can run side by side.
     """
-    if engine not in ENGINES:
-        raise UsageError(unknown_name("engine", engine, ENGINES))
     client = connect()
     home = client.home
+    if options.keep is not None:
+        parse_duration_s(options.keep, "--keep")
     home.prepare()
-    options = _arguments(
-        engine=engine,
-        devices=devices,
-        policy=policy,
-        port=port,
-        grace_s=grace_s,
-        hold_s=hold_s,
-        cold=cold,
-        no_share=no_share,
-        paranoid=paranoid,
-    )
-    command = [sys.executable, "-m", "weft.daemon", str(home.root), *options]
+    home.token()  # created here: with a full disk, the controller could not even log what is wrong
     if foreground:
-        os.execv(sys.executable, command)
+        from weft.daemon.controller_process import serve
+
+        raise SystemExit(serve(home, options))
     pid = home.holder()
     if pid is not None:
         raise HomeTakenError(
-            f"a controller runs in {home.root} already (process {pid or 'unknown'}): use it, stop it with `weft down`, "
-            "or start this one with another WEFT_HOME"
+            f"a controller is already running in {home.root} (process {pid or 'unknown'}): use it, shut it down with "
+            "`weft down`, or set WEFT_HOME to start another one elsewhere"
         )
-    record = _started(client, command)
+    record = _started(client, options)
     if as_json:
         render.print_json(
             {
@@ -77,53 +59,47 @@ def up(
                 "url": record.url,
                 "page": f"{record.url}/",
                 "socket": record.socket,
-                "policy": policy,
+                "policy": options.policy,
             }
         )
     else:
-        print(f"controller {record.pid} is up in {home.root}, policy {policy}")
-        print(f"page  {record.url}/  (asks once for the token: cat {shlex.quote(str(home.token_file))})")
+        print(f"controller {record.pid} is running in {home.root}, policy {options.policy}")
+        print(f"dashboard  {record.url}/  (asks for the token once: cat {shlex.quote(str(home.token_file))})")
 
 
-def _arguments(**values: object) -> list[str]:
-    """What was said, for the controller; what was not said it knows better."""
-    words: list[str] = []
-    for name, value in values.items():
-        option = "--" + name.replace("_", "-")
-        if value is True:
-            words.append(option)
-        elif value is not None and value is not False:
-            words += [option, str(value)]
-    return words
-
-
-def _started(client: Client, command: list[str]) -> Record:
-    """Start it apart from this terminal and wait until it answers, or say why it does not."""
+def _started(client: Client, options: ControllerOptions) -> Record:
+    """Start it detached from this terminal and wait until it responds, or raise what it reported."""
     home = client.home
     log = os.open(home.log_file, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
     begin = os.fstat(log).st_size
     try:
         process = subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True, cwd="/"
+            options.command(),
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
+            cwd="/",
+            env={**os.environ, "WEFT_HOME": str(home.root)},
         )
     finally:
         os.close(log)
     deadline_s = time.monotonic() + START_TIMEOUT_S
     while time.monotonic() < deadline_s:
         try:
-            code = process.wait(_LOOK_EVERY_S)
+            code = process.wait(_POLL_S)
         except subprocess.TimeoutExpired:
-            if _answers(client, process.pid):
-                record = home.read_record()
-                if record is not None:
+            if _responds(client, process.pid):
+                record = home.read_record()  # written after the first pass of the controller's loop
+                if record is not None and record.pid == process.pid:
                     return record
             continue
-        raise _StartError(_last_words(home, begin) or f"the controller ended at once, see {home.log_file}", code)
+        raise _StartError(_last_words(home, begin) or f"the controller exited at once: see {home.log_file}", code)
     process.terminate()
-    raise ControllerError(f"the controller did not answer within {START_TIMEOUT_S:g} s: see {home.log_file}")
+    raise ControllerError(f"the controller did not respond within {START_TIMEOUT_S:g} s: see {home.log_file}")
 
 
-def _answers(client: Client, pid: int) -> bool:
+def _responds(client: Client, pid: int) -> bool:
     try:
         return client.health()["pid"] == pid
     except WeftError:
@@ -131,7 +107,7 @@ def _answers(client: Client, pid: int) -> bool:
 
 
 class _StartError(WeftError):
-    """The controller said itself why it cannot start; its exit code is ours."""
+    """The controller reported why it cannot start; its exit code becomes ours."""
 
     def __init__(self, message: str, exit_code: int) -> None:
         super().__init__(message)
@@ -139,12 +115,9 @@ class _StartError(WeftError):
 
 
 def _last_words(home: Home, begin: int) -> str:
-    """What it has told since it was started: its own error line, else the end of what it wrote."""
+    """Its own error line since it was started, or else the end of its log."""
     with home.log_file.open("rb") as file:
         file.seek(max(begin, os.path.getsize(home.log_file) - _LOG_TAIL_BYTES))
         lines = file.read().decode(errors="replace").strip().splitlines()
     own = [line.removeprefix("weft: ") for line in lines if line.startswith("weft: ")]
     return own[-1] if own else "\n".join(lines[-5:])
-
-
-app = Verb(up)

@@ -1,148 +1,250 @@
-"""A function as a command: its annotated parameters are the options, its docstring is the help.
+"""A function as a command: its annotated parameters are the arguments and options, its docstring is the help text.
 
-    def wait(job_ids: Annotated[list[str], Argument("ID")], as_json: Json = False) -> None: ...
-    app = Verb(wait)
+    def wait(job_ids: Annotated[list[str], Argument("ID", "jobs to wait for")], as_json: Json = False) -> None: ...
 
-[Note: why not Typer]
-Typer, which `sim`, `bench` and `run` use, loads pydantic to convert any argument: more time than everything else
-that `weft status` does.  People type these verbs all day and shells call them at every tab.  So the standard
-library's parser does it, with the same way of writing a verb.
+A parameter may also be a dataclass: each of its annotated fields is an option.
+
+[Note: why argparse]  Typer and click take longer to import than most commands take to run, and shells run `weft` at
+every tab.  The standard library's parser costs 10 ms.
 """
 
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import math
 import types
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn, Union, get_args, get_origin, get_type_hints
 
+from weft.core.command_line import Argument, Option, Rest, Tail
+from weft.core.nearest_name import unknown_name
 from weft.errors import UsageError
 
 if TYPE_CHECKING:
     from weft.client import Client
 
-_WORDS = {int: "a whole number", float: "a number"}
-
-
-@dataclass(frozen=True, slots=True)
-class Argument:
-    """Stands by its place."""
-
-    metavar: str
-    help: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Option:
-    """Stands by its name; ``name`` and ``short`` if it is not the parameter's."""
-
-    help: str = ""
-    name: str = ""
-    short: str = ""
-    metavar: str = ""
-    min: float = -math.inf
-    max: float = math.inf
-
-    def flags(self, parameter: str) -> list[str]:
-        return [*filter(None, [self.short]), self.name or "--" + parameter.replace("_", "-")]
-
+SEPARATOR = "--"
+_MAX_NUMBER = 10**300
+_MAX_S = 1e9
+"""30 years: what the system can sleep."""
+_KINDS = {int: "a whole number", float: "a number"}
+_METAVARS = {int: "N", float: "X", Path: "PATH", str: "TEXT"}
 
 Json = Annotated[bool, Option("print JSON", name="--json")]
 
 
 class Verb:
-    """One verb of the command line."""
+    """One command."""
 
     def __init__(self, function: Callable[..., None]) -> None:
         self._function = function
+        self._parameters = _declared(function)
 
-    def __call__(self, args: Sequence[str], prog_name: str, **given: Any) -> None:
-        """Parse ``args`` and do it; ``given`` are parameters that are no options."""
-        values = vars(self.parser(prog_name).parse_intermixed_args(args))
-        self._function(**values, **given)
+    def __call__(self, args: Sequence[str], prog: str) -> None:
+        """Parse ``args`` and run the command."""
+        self._function(**self.parse(args, prog))
 
     def flags(self) -> list[str]:
         """The long names of its options."""
-        return [option for action in self.parser("")._actions for option in action.option_strings if option[1] == "-"]
+        return sorted(["--help", *(p.about.flag(p.name) for p in self._parameters if isinstance(p.about, Option))])
 
-    def parser(self, prog_name: str) -> argparse.ArgumentParser:
+    def parse(self, args: Sequence[str], prog: str) -> dict[str, Any]:
+        """What the function is to be called with; a :class:`UsageError` says what is wrong with ``args``."""
+        parser, tail = self.parser(prog), None
+        for parameter in self._parameters:
+            if isinstance(parameter.about, Tail) and SEPARATOR in args:
+                cut = list(args).index(SEPARATOR)
+                args, tail = args[:cut], list(args[cut + 1 :])
+        if any(isinstance(parameter.about, Rest) for parameter in self._parameters):
+            found, extra = parser.parse_known_args(args)
+        else:
+            found, extra = parser.parse_known_intermixed_args(args)
+        if extra:
+            _refuse(parser, extra[0], self.flags())
+        for parameter in self._parameters:
+            value, about = getattr(found, parameter.name, None), parameter.about
+            # argparse turns the value of `--gpus=--` into an empty list.
+            if isinstance(about, Option) and isinstance(value, list) and (not value or [] in value):
+                parser.error(f"{about.flag(parameter.name)}: expected a value, not {SEPARATOR!r}")
+        values = {p.name: tail if isinstance(p.about, Tail) else getattr(found, p.name) for p in self._parameters}
+        for group, kind in _groups(self._function).items():
+            values[group] = kind(**{field.name: values.pop(field.name) for field in dataclasses.fields(kind)})
+        return values
+
+    def parser(self, prog: str) -> argparse.ArgumentParser:
+        words = [_usage(parameter) for parameter in self._parameters if isinstance(parameter.about, Argument)]
         parser = _Parser(
-            prog=prog_name,
+            prog=prog,
+            usage=" ".join([prog, "[options]", *words]).replace("%", "%%"),
             description=_paragraphs(self._function.__doc__ or ""),
-            formatter_class=argparse.RawDescriptionHelpFormatter,
+            formatter_class=lambda prog: argparse.RawDescriptionHelpFormatter(prog, max_help_position=30),
             allow_abbrev=False,
         )
-        hints = get_type_hints(self._function, include_extras=True)
-        code, defaults = self._function.__code__, self._function.__defaults__ or ()
-        names = code.co_varnames[: code.co_argcount]
-        by_default = dict(zip(names[len(names) - len(defaults) :], defaults, strict=True))
-        for name in names:
-            if get_origin(hints[name]) is Annotated:
-                kind, about = get_args(hints[name])[:2]
-                _add(parser, name, kind, about, by_default)
+        for parameter in self._parameters:
+            parameter.add_to(parser)
         return parser
+
+
+class Group:
+    """A command with commands of its own, such as ``weft bench``."""
+
+    def __init__(self, about: str, *functions: Callable[..., None]) -> None:
+        self._about = about
+        self.verbs = {function.__name__: Verb(function) for function in functions}
+
+    def __call__(self, args: Sequence[str], prog: str) -> None:
+        if args and args[0] in ("-h", "--help"):
+            print(self._help(prog))
+        elif not args:
+            raise UsageError(f"{prog} needs a command: expected one of {', '.join(self.verbs)} (see `{prog} --help`)")
+        elif args[0] not in self.verbs:
+            raise UsageError(unknown_name("command", f"{prog} {args[0]}", [f"{prog} {verb}" for verb in self.verbs]))
+        else:
+            self.verbs[args[0]](args[1:], f"{prog} {args[0]}")
+
+    def _help(self, prog: str) -> str:
+        lines = [f"  {name:<12}{(verb._function.__doc__ or '').splitlines()[0]}" for name, verb in self.verbs.items()]
+        usage = f"usage: {prog} COMMAND [options]      (see `{prog} COMMAND --help`)"
+        return "\n".join([usage, "", self._about, "", "commands:", *lines])
 
 
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
-        raise UsageError(f"{message} (`{self.prog} --help` says more)")
+        raise UsageError(f"{shortened(message.removeprefix('argument '), 300)} (see `{self.prog} --help`)")
 
 
-def _add(
-    parser: argparse.ArgumentParser, name: str, kind: Any, about: Argument | Option, defaults: dict[str, Any]
-) -> None:
-    kind, is_list = _element(kind)
-    text = about.help.replace("%", "%%")
-    default = defaults.get(name)
-    if isinstance(about, Argument):
-        nargs = ("*" if name in defaults else "+") if is_list else ("?" if name in defaults else None)
-        parser.add_argument(name, metavar=about.metavar, help=text, nargs=nargs, default=default, type=kind)
-        return
-    flags = about.flags(name)
-    if kind is bool:
-        parser.add_argument(*flags, dest=name, help=text, action="store_true")
-        return
-    if default is not None:
-        text = f"{text} [default: {default}]"
-    parser.add_argument(
-        *flags,
-        dest=name,
-        help=text,
-        metavar=about.metavar or kind.__name__.upper().replace("STR", "TEXT"),
-        type=_converter(kind, about),
-        action="append" if is_list else "store",
-        default=default,
-    )
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Parameter:
+    """A parameter of a command's function, or a field of one of its dataclasses."""
+
+    name: str
+    kind: Any
+    is_list: bool
+    about: Argument | Option
+    default: Any = dataclasses.MISSING
+
+    def add_to(self, parser: argparse.ArgumentParser) -> None:
+        about, is_required = self.about, self.default is dataclasses.MISSING
+        default = None if is_required else self.default
+        help_text = about.help.replace("%", "%%")
+        if isinstance(about, Tail):
+            return
+        if isinstance(about, Argument):
+            nargs = ("+" if is_required else "*") if self.is_list else (None if is_required else "?")
+            parser.add_argument(
+                self.name,
+                metavar=about.metavar,
+                help=help_text,
+                nargs=argparse.REMAINDER if isinstance(about, Rest) else nargs,
+                default=default,
+                type=_converter(self.kind, about, self.name),
+            )
+            return
+        flags = [*filter(None, [about.short]), about.flag(self.name)]
+        if self.kind is bool:
+            parser.add_argument(*flags, dest=self.name, help=f"{help_text} (default: off)", action="store_true")
+            return
+        shown = about.default or (f"{default:g}" if isinstance(default, float) else default)
+        parser.add_argument(
+            *flags,
+            dest=self.name,
+            help=f"{help_text} (default: {shown})",
+            metavar=about.metavar or self._metavar(about),
+            type=_converter(self.kind, about, self.name),
+            action="append" if self.is_list else "store",
+            default=default,
+        )
+
+    def _metavar(self, about: Option) -> str:
+        if about.choices:
+            return "{" + ",".join(about.choices) + "}"
+        return "SECONDS" if self.kind is float and self.name.endswith("_s") else _METAVARS[self.kind]
 
 
-def _element(kind: Any) -> tuple[Any, bool]:
-    """The type of one value, and whether there may be several: ``list[str] | None`` is (str, True)."""
+def _declared(function: Callable[..., None]) -> list[_Parameter]:
+    """All annotated parameters of a function, with the fields of its dataclasses in their place."""
+    found: list[_Parameter] = []
+    code, defaults = function.__code__, function.__defaults__ or ()
+    names = code.co_varnames[: code.co_argcount]
+    by_default = dict(zip(names[len(names) - len(defaults) :], defaults, strict=True))
+    hints = get_type_hints(function, include_extras=True)
+    groups = _groups(function)
+    for name in names:
+        if name in groups:
+            fields = {field.name: field.default for field in dataclasses.fields(groups[name])}
+            types_of = get_type_hints(groups[name], include_extras=True)
+            found += [_parameter(one, types_of[one], default) for one, default in fields.items()]
+        else:
+            found.append(_parameter(name, hints[name], by_default.get(name, dataclasses.MISSING)))
+    return found
+
+
+def _groups(function: Callable[..., None]) -> Mapping[str, Any]:
+    """The parameters that are dataclasses of options."""
+    hints = get_type_hints(function)
+    return {name: kind for name, kind in hints.items() if dataclasses.is_dataclass(kind)}
+
+
+def _parameter(name: str, hint: Any, default: Any) -> _Parameter:
+    kind, about = get_args(hint)[:2]
     if get_origin(kind) in (Union, types.UnionType):
         (kind,) = (part for part in get_args(kind) if part is not type(None))
-    if get_origin(kind) is list:
-        return get_args(kind)[0], True
-    return kind, False
+    is_list = get_origin(kind) is list
+    return _Parameter(name, get_args(kind)[0] if is_list else kind, is_list, about, default)
 
 
-def _converter(kind: Any, about: Option) -> Callable[[str], Any]:
+def _converter(kind: Any, about: Argument | Option, name: str) -> Callable[[str], Any]:
     if kind not in (int, float):
-        return Path if kind is Path else str
+        return _choice(about.choices) if about.choices else Path if kind is Path else str
+    low, high = (about.min, about.max) if isinstance(about, Option) else (-math.inf, math.inf)
+    if name.endswith("_s"):
+        high = min(high, _MAX_S)
 
     def convert(text: str) -> float:
         try:
             value: float = kind(text)
         except ValueError:
-            raise argparse.ArgumentTypeError(f"{text!r} is not {_WORDS[kind]}") from None
-        if not (about.min <= value <= about.max and math.isfinite(value)):
-            least = f" of at least {about.min:g}" if about.min > -math.inf else ""
-            most = f", at most {about.max:g}" if about.max < math.inf else ""
-            raise argparse.ArgumentTypeError(f"{text} is out of range: expected {_WORDS[kind]}{least}{most}")
+            raise argparse.ArgumentTypeError(f"{shortened(text)!r} is not {_KINDS[kind]}") from None
+        # Compared as is, never converted to float: a whole number may have any number of digits.
+        if not (low <= value <= high and -_MAX_NUMBER < value < _MAX_NUMBER):
+            least = f" of at least {low:g}" if low > -math.inf else ""
+            most = f", at most {high:g}" if high < math.inf else ""
+            raise argparse.ArgumentTypeError(f"{shortened(text)} is out of range: expected {_KINDS[kind]}{least}{most}")
         return value
 
     return convert
+
+
+def _choice(choices: Sequence[str]) -> Callable[[str], str]:
+    def convert(text: str) -> str:
+        if text in choices:
+            return text
+        raise argparse.ArgumentTypeError(unknown_name("value", shortened(text), choices))
+
+    return convert
+
+
+def _refuse(parser: argparse.ArgumentParser, word: str, flags: Sequence[str]) -> NoReturn:
+    name = word.partition("=")[0]
+    if not name.startswith("-") or name == "-":
+        parser.error(f"unexpected argument {shortened(word)!r}")
+    parser.error(unknown_name("option", shortened(name), flags))
+
+
+def _usage(parameter: _Parameter) -> str:
+    metavar = parameter.about.metavar
+    if isinstance(parameter.about, Tail):
+        return f"[-- {metavar}]"
+    if parameter.is_list and not isinstance(parameter.about, Rest):
+        metavar += "..."
+    return metavar if parameter.default is dataclasses.MISSING else f"[{metavar}]"
+
+
+def shortened(text: str, max_length: int = 40) -> str:
+    """What was typed, cut to what a message should repeat."""
+    return text if len(text) <= max_length else text[: max_length - 3] + "..."
 
 
 def _paragraphs(docstring: str) -> str:
@@ -150,7 +252,7 @@ def _paragraphs(docstring: str) -> str:
 
 
 def connect() -> Client:
-    """The controller of this home; HTTP is loaded only now, `--help` needs none."""
+    """The controller of this home.  HTTP is imported here because `--help` does not need it."""
     from weft.client import Client
 
     return Client()

@@ -1,4 +1,4 @@
-"""``weft wait``: until jobs are over, then their fate as exit code."""
+"""``weft wait``: wait for jobs to finish; the exit code reflects their outcome."""
 
 from __future__ import annotations
 
@@ -6,22 +6,23 @@ from collections.abc import Sequence
 from typing import Annotated
 
 from weft.cli import render
-from weft.cli.verb import Argument, Json, Option, Verb, connect
+from weft.cli.verb import Json, connect
+from weft.core.command_line import Argument, Option
 from weft.core.status_rows import FINAL_STATES, JobRow
 
 JOB_FAILED = 5
 JOB_CANCELLED = 6
-TIME_IS_UP = 7
+TIMED_OUT = 7
 
 
 def wait(
-    job_ids: Annotated[list[str], Argument("ID", help="the jobs to wait for")],
-    timeout_s: Annotated[float | None, Option(min=0, help="give up after so many seconds")] = None,
+    job_ids: Annotated[list[str], Argument("ID", "jobs to wait for")],
+    timeout_s: Annotated[float | None, Option("give up after this long", "never", min=0)] = None,
     as_json: Json = False,
 ) -> None:
-    """Wait until all of these jobs are over.
+    """Wait for all of these jobs to finish.
 
-    Exit codes: 0 all completed; 5 one failed; 6 one was cancelled and none failed; 7 the time was up before.
+    Exit codes: 0 all completed; 5 a job failed; 6 a job was canceled and none failed; 7 timed out.
     """
     rows = connect().wait(job_ids, timeout_s)
     if as_json:
@@ -34,13 +35,10 @@ def wait(
 
 
 def exit_code(rows: Sequence[JobRow]) -> int:
-    """What became of them, the worst first."""
+    """The worst outcome decides."""
     states = {row["state"] for row in rows}
     if "FAILED" in states:
         return JOB_FAILED
     if not states <= FINAL_STATES:
-        return TIME_IS_UP
+        return TIMED_OUT
     return JOB_CANCELLED if "CANCELLED" in states else 0
-
-
-app = Verb(wait)

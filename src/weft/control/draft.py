@@ -6,9 +6,12 @@ leads to which of these is the reducer's business.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from dataclasses import replace
 from itertools import chain
 from typing import Any
 
+from weft.control.job_table import JobTable
 from weft.control.state import Job, JobState, State
 from weft.control.transitions import LEGAL, check_transition
 from weft.core.actions import Action, Decide, StartWorkers
@@ -21,15 +24,33 @@ def altered(job: Job, changes: dict[str, Any]) -> Job:
     return new
 
 
+def _set_back(job: Job, now_s: float, by_s: float) -> Job:
+    def right(at_s: float, not_before_s: float = 0.0) -> float:
+        return max(at_s - by_s, not_before_s) if at_s > now_s else at_s
+
+    submitted_s = right(job.submitted_s)
+    changes: dict[str, Any] = {
+        "spec": replace(job.spec, submitted_s=right(job.spec.submitted_s)),
+        "submitted_s": submitted_s,
+        "changed_s": right(job.changed_s, submitted_s),
+    }
+    for name in ("started_s", "workers_since_s", "finished_s"):
+        at_s = getattr(job, name)
+        changes[name] = None if at_s is None else right(at_s, submitted_s)
+    return altered(job, changes)
+
+
 class Draft:
     """A working copy of a state: its active jobs are copied when the first of them changes."""
 
-    __slots__ = ("_before", "_finished", "_own", "actions", "active", "cluster", "now_s")
+    __slots__ = ("_before", "_finished", "_own", "_purged", "_set_back_s", "actions", "active", "cluster", "now_s")
 
     def __init__(self, before: State, at_s: float) -> None:
         self._before = before
         self._own: dict[str, Job] | None = None
         self._finished: list[Job] = []
+        self._purged: frozenset[str] = frozenset()
+        self._set_back_s = 0.0
         self.active = before.jobs.active
         self.cluster = before.cluster
         # A clock that was set back does not undo what happened; NaN compares false and changes nothing.
@@ -40,6 +61,10 @@ class Draft:
         """What it has come to."""
         before = self._before
         jobs = before.jobs if self._own is None else before.jobs.next_version(self._own, self._finished)
+        if self._purged:
+            jobs = JobTable(job for job in jobs.values() if job.id not in self._purged)
+        if self._set_back_s:
+            jobs = JobTable(_set_back(job, self.now_s, self._set_back_s) for job in jobs.values())
         return State(self.cluster, jobs, self.now_s, before.num_events + 1)
 
     def knows(self, job_id: str) -> bool:
@@ -47,8 +72,19 @@ class Draft:
         return job_id in self._before.jobs
 
     @property
-    def num_jobs(self) -> int:
-        return len(self._before.jobs)
+    def next_number(self) -> int:
+        return self._before.jobs.next_number
+
+    def purge(self, job_ids: Iterable[str]) -> None:
+        """Forget jobs that are over; any other stays."""
+        jobs = self._before.jobs
+        self._purged = frozenset(job_id for job_id in job_ids if job_id in jobs and job_id not in jobs.active)
+
+    def set_clock_back(self, to_s: float) -> None:
+        """Times that are still to come move back with the clock, so that what lies between them stays as long."""
+        if to_s < self._before.now_s:
+            self._set_back_s = self._before.now_s - to_s
+            self.now_s = to_s
 
     def add(self, job: Job) -> None:
         """A job enters the queue."""
@@ -69,9 +105,9 @@ class Draft:
         changes["state"] = state
         return self.change(job, changes)
 
-    def decide(self, because: str) -> None:
-        """Let the policy hear of it."""
-        self.actions.append(Decide(because))
+    def decide(self) -> None:
+        """Ask for a decision."""
+        self.actions.append(Decide())
 
     def unwant(self, job: Job) -> Job:
         """What the last decision gave the job is void; its partner-to-be keeps the devices alone."""
@@ -104,7 +140,7 @@ class Draft:
         job = self.release(job, state, over) if job.devices else self.move(job, state, over)
         del self._writable()[job.id]
         self._finished.append(job)
-        self.decide(f"{job.id} is {state.value.lower()}")
+        self.decide()
 
     def start_ready(self) -> None:
         """Start whoever waits for nothing but devices that are free by now, in order of submission."""

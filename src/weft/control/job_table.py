@@ -20,10 +20,12 @@ if TYPE_CHECKING:
 class JobTable(Mapping[str, "Job"]):
     """Jobs by id, in order of submission.  Never changed once made."""
 
-    __slots__ = ("_finished", "_num_finished", "active")
+    __slots__ = ("_finished", "_num_finished", "active", "next_number")
 
     active: Mapping[str, Job]
     """Jobs that are not over, in order of submission."""
+    next_number: int
+    """Larger than that of any job here."""
 
     def __init__(self, jobs: Iterable[Job] = ()) -> None:
         ordered = sorted(jobs, key=lambda job: job.number)
@@ -31,6 +33,7 @@ class JobTable(Mapping[str, "Job"]):
         over = [job for job in ordered if job.state.is_final]
         self._finished = {job.id: (place, job) for place, job in enumerate(over)}
         self._num_finished = len(over)
+        self.next_number = ordered[-1].number + 1 if ordered else 0
 
     @property
     def finished(self) -> Iterator[Job]:
@@ -48,6 +51,8 @@ class JobTable(Mapping[str, "Job"]):
             history[job.id] = (mark, job)
             mark += 1
         table._finished, table._num_finished = history, mark
+        newest = next(reversed(active.values()), None)
+        table.next_number = max(self.next_number, 0 if newest is None else newest.number + 1)
         return table
 
     def __getitem__(self, job_id: str) -> Job:

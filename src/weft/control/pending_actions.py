@@ -21,7 +21,7 @@ def actions_outstanding(state: State) -> tuple[Action, ...]:
         elif job.state is JobState.STOPPING:
             actions.append((KillWorkers if job.is_killed else StopWorkers)(job.id, job.attempt))
     if state.jobs.active:
-        actions.append(Decide("the controller is back"))
+        actions.append(Decide())
     return tuple(actions)
 
 

@@ -17,9 +17,11 @@ from weft.core.actions import Action, KillWorkers, StopWorkers
 from weft.core.cluster import Cluster
 from weft.core.events import (
     CancelRequested,
+    ClockSetBack,
     DevicesAssigned,
     Event,
     Fate,
+    JobsPurged,
     JobSubmitted,
     NodeFailed,
     NodeRepaired,
@@ -45,7 +47,7 @@ def _job_submitted(draft: Draft, event: JobSubmitted) -> None:
     draft.add(
         Job(
             event.spec,
-            draft.num_jobs,
+            draft.next_number,
             event.total_steps,
             event.title,
             event.launch,
@@ -54,7 +56,7 @@ def _job_submitted(draft: Draft, event: JobSubmitted) -> None:
             reason="waits for its first decision",
         )
     )
-    draft.decide(f"{event.spec.name} was submitted")
+    draft.decide()
 
 
 def _cancel_requested(draft: Draft, event: CancelRequested) -> None:
@@ -196,7 +198,7 @@ def _back_in_queue(draft: Draft, job: Job, reason: str, exit_code: int) -> None:
     """A job on its way elsewhere goes on there; any other asks for a new decision, which may know better places."""
     if job.state is JobState.RUNNING:
         job = draft.unwant(job)
-        draft.decide(f"{job.id} {reason}")
+        draft.decide()
     draft.release(job, JobState.PENDING, {"reason": reason, "exit_code": exit_code})
 
 
@@ -214,14 +216,22 @@ def _node_failed(draft: Draft, event: NodeFailed) -> None:
             job = draft.unwant(job)
         if not job.is_killed and any(device in gone for device in job.devices):
             _kill(draft, job, job.reason if job.is_cancelled else reason)
-    draft.decide(reason)
+    draft.decide()
 
 
 def _node_repaired(draft: Draft, event: NodeRepaired) -> None:
     failed = draft.cluster.failed_nodes
     if event.node in failed:
         draft.cluster = draft.cluster.without(failed - {event.node})
-        draft.decide(f"node {event.node} is back")
+        draft.decide()
+
+
+def _jobs_purged(draft: Draft, event: JobsPurged) -> None:
+    draft.purge(event.job_ids)
+
+
+def _clock_set_back(draft: Draft, event: ClockSetBack) -> None:
+    draft.set_clock_back(event.at_s)
 
 
 def _present(draft: Draft, job_id: str, attempt: int) -> Job | None:
@@ -251,4 +261,6 @@ _HANDLERS: Final[Mapping[type[Event], Callable[[Draft, Any], None]]] = {
     WorkersExited: _workers_exited,
     NodeFailed: _node_failed,
     NodeRepaired: _node_repaired,
+    JobsPurged: _jobs_purged,
+    ClockSetBack: _clock_set_back,
 }

@@ -32,9 +32,7 @@ class KillWorkers:
 
 @dataclass(frozen=True, slots=True)
 class Decide:
-    """Something changed that the policy should hear of."""
-
-    because: str
+    """Something changed that the policy should know about."""
 
 
 Action = StartWorkers | StopWorkers | KillWorkers | Decide

@@ -8,6 +8,9 @@ from functools import cached_property
 
 from weft.errors import UsageError
 
+MAX_DEVICES = 100_000
+"""Decisions, placement and the dashboard look at every device."""
+
 Shape = tuple[int, ...]
 """Workers per node, in the order of the nodes, nodes without a worker left out: ``(4, 4, 2)``."""
 
@@ -30,6 +33,9 @@ class Cluster:
                 f"a cluster of nodes with {list(self.devices_by_node)} devices: expected at least one node "
                 "and at least one device on each"
             )
+
+        if sum(self.devices_by_node) > MAX_DEVICES:
+            raise UsageError(f"a cluster of {sum(self.devices_by_node)} devices: expected at most {MAX_DEVICES}")
 
     @classmethod
     def uniform(cls, num_nodes: int, devices_per_node: int) -> Cluster:

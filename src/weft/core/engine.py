@@ -56,6 +56,9 @@ class Engine(Protocol):
     def known(self) -> Sequence[tuple[str, int]]:
         """Attempts this engine has started and not forgotten, also before the controller was last away."""
 
+    def hints(self) -> Mapping[tuple[str, int], str]:
+        """Attempts that do not get on as they should, and why, in words; asked for every few seconds."""
+
     def forget(self, job_id: str, attempt: int) -> None:
         """The controller has written down how this attempt ended; nothing of it need be kept but its output."""
 

@@ -116,6 +116,21 @@ class NodeRepaired:
     node: int
 
 
+@dataclass(frozen=True, slots=True)
+class JobsPurged:
+    """Jobs that were over have been deleted with their files, by the rule for what is kept."""
+
+    at_s: float
+    job_ids: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ClockSetBack:
+    """The clock had been ahead; ``at_s`` is the right time.  The only event after which it is earlier than before."""
+
+    at_s: float
+
+
 Event = (
     JobSubmitted
     | CancelRequested
@@ -125,4 +140,6 @@ Event = (
     | WorkersExited
     | NodeFailed
     | NodeRepaired
+    | JobsPurged
+    | ClockSetBack
 )

@@ -60,7 +60,7 @@ def _whole(node: yaml.Node, file: str, name: str) -> int:
 def _number(node: yaml.Node, file: str, name: str) -> float:
     text = scalar(node, file, name)
     if not _NUMBER.fullmatch(text):
-        raise InputError(f"{name} is {text!r}: expected a number like 1.5", file=file, line=line_of(node))
+        raise InputError(f"{name} is {text!r}: expected a number such as 1.5", file=file, line=line_of(node))
     return float(text)
 
 
@@ -73,7 +73,7 @@ def _yes_or_no(node: yaml.Node, file: str, name: str) -> bool:
 
 def _words(node: yaml.Node, file: str, name: str) -> tuple[str, ...]:
     if isinstance(node, yaml.ScalarNode):
-        message = f"{name} is a line of text: expected a list of words like [python, train.py], no shell reads it"
+        message = f"{name} is a line of text: expected a list of words such as [python, train.py] (no shell is used)"
         raise InputError(message, file=file, line=line_of(node))
     return tuple(_word(item, file, f"a word of {name}") for item in items(node, file, name))
 
@@ -159,12 +159,12 @@ def read_job_file(path: Path, *, user: str = "") -> Submission:
 
 def parse_job(text: str, file: str, *, folder: Path, user: str = "") -> Submission:
     """The job in ``text``; complaints name ``file`` and a line."""
-    document = compose(text, file, when_too_large="a job file is a few lines")
+    document = compose(text, file, when_too_large="a job file has a few lines")
     if document is None:
-        raise InputError("the file is empty: expected `command:` and more", file=file, line=1)
+        raise InputError("the file is empty: expected at least `command:`", file=file, line=1)
     nodes = mapping(document, file, KEYS, "a job")
     if "command" not in nodes:
-        raise InputError("the job has no 'command': add one like [python, train.py]", file=file, line=1)
+        raise InputError("the job has no 'command': add one such as [python, train.py]", file=file, line=1)
     values = {name: KEYS[name].read(node, file, name) for name, node in nodes.items()}
     low, high = values.get("workers", (1, 1))
     command = values["command"]
@@ -223,9 +223,10 @@ def _read_text(path: Path) -> str:
         raise InputError(f"cannot be read, {reason}: check the path", file=str(path)) from None
     if len(data) > MAX_JOB_FILE_BYTES:
         raise InputError(
-            f"larger than {MAX_JOB_FILE_BYTES // 1024} KiB: a job file is a few lines, is this one?", file=str(path)
+            f"larger than {MAX_JOB_FILE_BYTES // 1024} KiB: a job file has a few lines",
+            file=str(path),
         )
     try:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        raise InputError(f"not a text file in UTF-8 (byte {error.start})", file=str(path)) from None
+        raise InputError(f"not a UTF-8 text file (byte {error.start})", file=str(path)) from None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Collection
 
 
@@ -12,6 +11,8 @@ def unknown_name(kind: str, name: str, known: Collection[str]) -> str:
     >>> unknown_name("key", "wokers", ["workers", "name"])
     "there is no key 'wokers': did you mean 'workers'?"
     """
+    import difflib  # only for messages: it would slow down every command
+
     near = difflib.get_close_matches(name, known, n=1)
     if near:
         return f"there is no {kind} {name!r}: did you mean {near[0]!r}?"

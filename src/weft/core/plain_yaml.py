@@ -63,8 +63,14 @@ def compose(text: str, file: str, *, when_too_large: str) -> yaml.Node | None:
     except yaml.MarkedYAMLError as error:
         line = error.problem_mark.line + 1 if error.problem_mark else None
         raise InputError(f"not a job file, {error.problem}", file=file, line=line) from None
+    except yaml.reader.ReaderError as error:
+        line = text.count("\n", 0, error.position) + 1
+        character = error.character
+        escape = f"\\x{character:02x}" if character < 0x100 else f"\\u{character:04x}"
+        message = f'the character U+{character:04X} is not allowed: remove it, or write it as "{escape}"'
+        raise InputError(message, file=file, line=line) from None
     except yaml.YAMLError as error:
-        raise InputError(f"not YAML ({error})", file=file) from None
+        raise InputError(f"not YAML ({' '.join(str(error).split())})", file=file) from None
     finally:
         if loader is not None:
             loader.dispose()
@@ -86,7 +92,7 @@ def scalar(node: yaml.Node, file: str, name: str) -> str:
 def items(node: yaml.Node, file: str, name: str) -> list[yaml.Node]:
     """The values of a list."""
     if not isinstance(node, yaml.SequenceNode):
-        message = f"{name} is a {_kind(node)}: expected a list like [a, b]"
+        message = f"{name} is a {_kind(node)}: expected a list such as [a, b]"
         raise InputError(message, file=file, line=line_of(node))
     return list(node.value)
 
@@ -100,7 +106,7 @@ def mapping(node: yaml.Node, file: str, known: Collection[str] | None, what: str
         key = scalar(key_node, file, f"a key of {what}")
         line = line_of(key_node)
         if key in values:
-            raise InputError(f"the key {key!r} is there twice in {what}: remove one", file=file, line=line)
+            raise InputError(f"the key {key!r} occurs twice in {what}: remove one", file=file, line=line)
         if known is not None and key not in known:
             raise InputError(unknown_name(f"key of {what} called", key, known), file=file, line=line)
         values[key] = value

@@ -31,15 +31,15 @@ class JobView:
     restart_s: float = 0.0
     """What stopping the job and starting it on other devices costs it."""
     workers: int = 0
-    """Workers it has now; 0 while it waits."""
+    """Workers the last decision gave it, even if it is still on its way there; 0 while it waits."""
     partner: str | None = None
-    """The job it shares its devices with, if any."""
+    """The job it shares those devices with, if any."""
     attained_device_s: float = 0.0
     """Devices held x time so far."""
     waited_s: float = 0.0
-    """How long it has been without workers since it last had some (or since submission)."""
+    """How long it has held no devices and been promised none; 0 while it still holds some."""
     settled_s: float = 0.0
-    """How long it has had its present workers."""
+    """How long it has had the devices the last decision gave it; 0 while it is on its way there."""
     num_restarts: int = 0
 
     @property
@@ -64,6 +64,13 @@ class Snapshot:
     """Jobs that share with nobody now, whatever their owners would allow."""
     apart: frozenset[frozenset[str]] = frozenset()
     """Pairs of jobs that must not share."""
+    num_held: int = 0
+    """Devices that cannot be given away: those of jobs that must not be touched, which are not among ``jobs``."""
+
+    @property
+    def num_devices(self) -> int:
+        """Devices that can be given to ``jobs``."""
+        return self.cluster.num_devices - self.num_held
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +86,8 @@ class Allocation:
     """Jobs that only run in the gaps of their partner, which keeps its speed; other pairs take turns."""
     valid_until_s: float = float("inf")
     """The same policy would answer the same until then, as long as no job arrives, ends or changes."""
+    kept: frozenset[str] = frozenset()
+    """Jobs that stay on the devices they have, whatever placement would prefer."""
 
     def num_devices(self) -> int:
         """Devices in use, those of a pair counted once."""

@@ -8,6 +8,10 @@ from functools import cached_property
 
 from weft.errors import UsageError
 
+MIN_STEP_S = 1e-6
+MAX_STEP_S = 1e7
+"""A step that is reported as shorter or longer than this was not measured: products of times stay numbers."""
+
 
 @dataclass(frozen=True, slots=True)
 class StepTime:

@@ -88,6 +88,39 @@ class HealthRow(TypedDict):
     version: str
     policy: str
     pid: int
+    warnings: list[str]
+
+
+class PurgeRow(TypedDict):
+    """What ``weft purge`` deleted, or would delete."""
+
+    jobs: list[str]
+    freed_bytes: int
+    problems: list[str]
+
+
+class OverviewRow(TypedDict):
+    """How many jobs there are in each state, and those worth showing first."""
+
+    jobs: list[JobDetail]
+    counts: dict[str, int]
+
+
+class NumberedJob(JobDetail):
+    """A job with its place in the order of submission."""
+
+    number: int
+
+
+class ChangesRow(TypedDict):
+    """What changed since an earlier version; ``whole``: this is everything, forget what you know."""
+
+    version: str
+    whole: bool
+    health: HealthRow | None
+    jobs: list[NumberedJob]
+    nodes: list[NodeRow] | None
+    decisions: list[DecisionRow]
 
 
 FINAL_STATES = frozenset({"COMPLETED", "FAILED", "CANCELLED"})

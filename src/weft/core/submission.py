@@ -54,7 +54,7 @@ class Submission:
         _check_text("the user's name", self.user, MAX_USER_BYTES)
         _check_launch(self.launch)
         if self.max_workers > MAX_WORKERS or any(size > MAX_WORKERS for size in self.sizes):
-            raise UsageError(f"a job of more than {MAX_WORKERS} workers: lower the number of workers")
+            raise UsageError(f"the job requests more than {MAX_WORKERS} workers: request fewer")
         if not (math.isfinite(self.weight) and 1 / MAX_WEIGHT <= self.weight <= MAX_WEIGHT):
             raise UsageError(f"weight is {self.weight}: expected a number from {1 / MAX_WEIGHT:g} to {MAX_WEIGHT:g}")
         _check_range("priority", self.priority, -MAX_PRIORITY, MAX_PRIORITY)
@@ -107,32 +107,32 @@ def worker_range(text: str) -> tuple[int, int]:
     """
     found = _WORKER_RANGE.fullmatch(text)
     if found is None:
-        raise UsageError(f"workers is {text!r}: expected a number like 2, or a smallest and a largest like 1:4")
+        raise UsageError(f"workers is {text!r}: expected a number such as 2, or a range such as 1:4")
     low = int(found[1])
     high = low if found[2] is None else int(found[2])
     if not 1 <= low <= high:
-        raise UsageError(f"workers is {text!r}: expected at least 1, the smaller number first, like 1:4")
+        raise UsageError(f"workers is {text!r}: expected at least 1, and the smaller number first, as in 1:4")
     return low, high
 
 
 def _check_launch(launch: Launch) -> None:
     if not launch.argv or not launch.argv[0]:
-        raise UsageError("the job has no command: expected one like python train.py")
+        raise UsageError("the job has no command: expected one such as python train.py")
     for word in launch.argv:
         _check_text("a word of the command", word, MAX_ARGUMENT_BYTES)
     _check_text("the job's folder", launch.cwd, MAX_ARGUMENT_BYTES)
     if not os.path.isabs(launch.cwd):
-        raise UsageError(f"the job's folder is {launch.cwd!r}: expected a whole path, beginning with /")
+        raise UsageError(f"the job's folder is {launch.cwd!r}: expected an absolute path")
     for name, value in launch.environment.items():
         if not _ENVIRONMENT_NAME.fullmatch(name):
             raise UsageError(
-                f"{name!r} names no environment variable: expected letters, digits and _ as in OMP_THREADS"
+                f"{name!r} is not a valid environment variable name: expected letters, digits, and _, as in OMP_THREADS"
             )
         _check_text(f"the environment variable {name}", value, MAX_ARGUMENT_BYTES)
     words = [*launch.argv, *launch.environment, *launch.environment.values()]
     if sum(len(word.encode()) + 1 for word in words) > MAX_ARGUMENTS_BYTES:
         raise UsageError(
-            f"command and environment are longer than {MAX_ARGUMENTS_BYTES // 1024} KiB: put long values into a file"
+            f"command and environment are longer than {MAX_ARGUMENTS_BYTES // 1024} KiB: put long values in a file"
         )
     _check_range("max_restarts", launch.max_restarts, 0, MAX_RESTARTS)
 
@@ -140,7 +140,7 @@ def _check_launch(launch: Launch) -> None:
 def _check_text(what: str, text: str, max_length: int) -> None:
     """Anything goes but what no process can be given: quotes, newlines and signs of any script are fine."""
     if "\0" in text:
-        raise UsageError(f"{what} holds a NUL character: remove it")
+        raise UsageError(f"{what} contains a NUL character: remove it")
     try:
         length = len(text.encode())
     except UnicodeEncodeError:

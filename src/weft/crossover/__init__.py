@@ -1,8 +1,8 @@
 """Layer 2: two jobs on one device, one computing while the other waits for the network.
 
 Read in this order: ``phases`` (what a turn and a gap are), ``arbiter`` (who is next; pure), ``order`` (the same order
-on all hosts; pure), ``page`` and ``messages`` (what client and server share), ``server``, ``client``, ``launch``,
-``pairing`` (who should share at all; pure).
+on all hosts; pure), ``shared_page`` and ``lease_messages`` (what client and server share), ``server``,
+``lease_client``, ``lease_launch``.  Who should share at all is decided in ``elastic/pairing.py``.
 ``hooks``, ``hooks_ddp`` and ``hooks_collectives`` make a script's model take its turns; they alone need torch.
 
 The folder and the function share a name: ``weft.crossover(model)`` calls the module.
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 __all__ = ["all_reduce", "waiting"]
 
 
-class _CallableModule(ModuleType):
+class _CallableCrossover(ModuleType):
     """Loads torch only when a training script calls: the controller imports this folder too."""
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -35,4 +35,4 @@ class _CallableModule(ModuleType):
         raise AttributeError(f"module 'weft.crossover' has no attribute {name!r}")
 
 
-sys.modules[__name__].__class__ = _CallableModule
+sys.modules[__name__].__class__ = _CallableCrossover

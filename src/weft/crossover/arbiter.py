@@ -22,7 +22,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from weft.crossover.events import (
+from weft.crossover.lease_events import (
     AskBack,
     Asked,
     Command,
@@ -38,8 +38,8 @@ from weft.crossover.events import (
     Ticked,
 )
 from weft.crossover.member import Member
-from weft.crossover.order import Forecaster, Order, Turn, rotation
-from weft.crossover.phases import Limits, Role
+from weft.crossover.order import Forecaster, Turn, TurnOrder, rotation
+from weft.crossover.phases import Role, TurnLimits
 
 COURTESY_TURNS = 0.1
 
@@ -58,8 +58,8 @@ class Arbiter:
     [Grant(member=2, token=2)]
     """
 
-    def __init__(self, limits: Limits | None = None, *, is_lead: bool = False) -> None:
-        self.limits = limits or Limits()
+    def __init__(self, limits: TurnLimits | None = None, *, is_lead: bool = False) -> None:
+        self.limits = limits or TurnLimits()
         self.members: dict[int, Member] = {}
         self.holder: int | None = None
         self.token = 0
@@ -67,10 +67,10 @@ class Arbiter:
         self.is_asked_back = False
         self.is_lead = is_lead
         self.forecaster = Forecaster()
-        self.to_publish: Order | None = None
+        self.to_publish: TurnOrder | None = None
         """The newest order that nobody fetched yet."""
         self.num_overruled = 0
-        self._order: Order | None = None
+        self._order: TurnOrder | None = None
         self._is_orphan = False
         self._granted_s = 0.0
         self._charged_s = 0.0
@@ -142,7 +142,7 @@ class Arbiter:
         if self.holder == key:
             self._free()
 
-    def _follow(self, order: Order | None) -> None:
+    def _follow(self, order: TurnOrder | None) -> None:
         self._is_orphan = order is None and (self._is_orphan or self._order is not None)
         self._order = order
         if order is not None:
@@ -232,7 +232,7 @@ class Arbiter:
             return self._in_step(candidates)
         return self._fairest(candidates)
 
-    def _in_order(self, candidates: Sequence[Member], expected: str | None, order: Order | None) -> Member | None:
+    def _in_order(self, candidates: Sequence[Member], expected: str | None, order: TurnOrder | None) -> Member | None:
         for member in candidates:
             if member.job == expected:
                 return member

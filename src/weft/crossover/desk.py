@@ -9,13 +9,13 @@ import socket
 from collections.abc import Callable
 from typing import Any
 
-from weft.crossover.device import SharedDevice
-from weft.crossover.events import Asked, Event, Joined, Left, Ordered, Released, RoleChanged, Ticked
 from weft.crossover.group import Follower, Lead
-from weft.crossover.messages import Join, Saying, Verb, join_from, packed, role_from, unpacked
-from weft.crossover.order import Order
+from weft.crossover.lease_events import Asked, Event, Joined, Left, Ordered, Released, RoleChanged, Ticked
+from weft.crossover.lease_messages import Join, LeaseVerb, Saying, join_from, packed, role_from, unpacked
+from weft.crossover.order import TurnOrder
 from weft.crossover.peer import Peer
-from weft.crossover.phases import Limits
+from weft.crossover.phases import TurnLimits
+from weft.crossover.shared_device import SharedDevice
 from weft.errors import LeaseError
 
 log = logging.getLogger("weft.crossover")
@@ -25,7 +25,10 @@ class Desk:
     """All devices of this host and who shares them."""
 
     def __init__(
-        self, limits: Limits, watch: Callable[[socket.socket, int, Callable[[], None]], None], now: Callable[[], float]
+        self,
+        limits: TurnLimits,
+        watch: Callable[[socket.socket, int, Callable[[], None]], None],
+        now: Callable[[], float],
     ) -> None:
         self._limits = limits
         self._watch = watch
@@ -110,9 +113,9 @@ class Desk:
             return False
         key, device = self._members[peer]
         now_s = self._now()
-        if saying.verb is not Verb.ASK:
-            self._tell(device, Released(now_s, key, saying.token, saying.turn, saying.verb is Verb.YIELD))
-        if saying.verb is not Verb.RELEASE:
+        if saying.verb is not LeaseVerb.ASK:
+            self._tell(device, Released(now_s, key, saying.token, saying.turn, saying.verb is LeaseVerb.YIELD))
+        if saying.verb is not LeaseVerb.RELEASE:
             self._tell(device, Asked(now_s, key, saying.turn))
         return True
 
@@ -144,7 +147,7 @@ class Desk:
         if join.is_first and address not in self._leads:
             try:
                 self._leads[address] = Lead(address, join.key, self._watch)
-            except (LeaseError, OSError) as error:
+            except (LeaseError, OSError, ValueError) as error:
                 log.warning("cannot lead the group at %s: %s", address, error)
         if address in self._leads:
             device.arbiter.is_lead |= join.is_first
@@ -156,7 +159,7 @@ class Desk:
             except LeaseError as error:
                 log.warning("%s", error)
 
-    def _follow(self, address: str, order: Order | None) -> None:
+    def _follow(self, address: str, order: TurnOrder | None) -> None:
         for device in list(self._devices.values()):
             if not device.arbiter.is_lead and address in self._addresses(device):
                 self._tell(device, Ordered(self._now(), order))

@@ -15,13 +15,16 @@ import selectors
 import socket
 from collections.abc import Callable
 
-from weft.crossover.order import Order, from_json, to_json
+from weft.core.plain_json import parse_object
+from weft.crossover.order import TurnOrder, from_json, to_json
 from weft.errors import LeaseError
 
 log = logging.getLogger("weft.crossover")
 
 MAX_LINE_BYTES = 1 << 16
 MAX_FOLLOWERS = 1024
+MAX_UNKNOWN_FOLLOWERS = 32
+"""Those that have not shown the key: the oldest gives way to a new one."""
 RECONNECT_EVERY_S = 0.25
 
 Watch = Callable[[socket.socket, int, Callable[[], None]], None]
@@ -67,7 +70,7 @@ class Lead:
         self._latest: bytes | None = None
         watch(self._listener, selectors.EVENT_READ, self._accept)
 
-    def publish(self, order: Order) -> None:
+    def publish(self, order: TurnOrder) -> None:
         """Tell everybody, and whoever comes later."""
         self._latest = json.dumps(to_json(order)).encode() + b"\n"
         for follower in [follower for follower, is_known in self._followers.items() if is_known]:
@@ -89,6 +92,9 @@ class Lead:
             return
         follower.setblocking(False)
         follower.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        unknown = [other for other, is_known in self._followers.items() if not is_known]
+        if len(unknown) >= MAX_UNKNOWN_FOLLOWERS:
+            self._drop(unknown[0])
         self._followers[follower] = False
         self._watch(follower, selectors.EVENT_READ, lambda: self._hear(follower))
 
@@ -124,7 +130,7 @@ class Lead:
 class Follower:
     """Listens to the lead; comes back when it was lost."""
 
-    def __init__(self, address: str, key: str, watch: Watch, on_order: Callable[[Order | None], None]) -> None:
+    def __init__(self, address: str, key: str, watch: Watch, on_order: Callable[[TurnOrder | None], None]) -> None:
         self._address = address_from(address)
         self._key = key
         self._watch = watch
@@ -157,7 +163,7 @@ class Follower:
         connection.setblocking(False)
         try:
             number = connection.connect_ex((host, port))
-        except OSError:  # a name that does not resolve
+        except (OSError, ValueError):  # a name that does not resolve, or is none
             number = errno.EHOSTUNREACH
         if number not in (0, errno.EINPROGRESS):
             connection.close()
@@ -186,9 +192,6 @@ class Follower:
             return
         *lines, self._buffer = (self._buffer + data).split(b"\n")
         for line in lines:
-            try:
-                order = from_json(json.loads(line))
-            except ValueError:
-                order = None
+            order = from_json(parse_object(line))
             if order is not None:
                 self._on_order(order)

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch._C._distributed_c10d import Work
 
-from weft.core.turns import TURNS
+from weft.process.turns import TURNS
 
 _is_watching = False
 

@@ -13,8 +13,8 @@ import torch.distributed as dist
 from torch._C._distributed_c10d import GradBucket
 from torch.nn.parallel import DistributedDataParallel
 
-from weft.core.turns import TURNS
 from weft.errors import UsageError
+from weft.process.turns import TURNS
 
 CommHook = Callable[[Any, GradBucket], torch.futures.Future[torch.Tensor]]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from weft.crossover.phases import Limits, Role, smoothed
+from weft.crossover.phases import Role, TurnLimits, smoothed
 
 
 @dataclass(slots=True)
@@ -50,13 +50,13 @@ class Member:
     def is_waiting(self) -> bool:
         return self.asked_s is not None
 
-    def rank(self, now_s: float, limits: Limits) -> int:
+    def rank(self, now_s: float, limits: TurnLimits) -> int:
         """Higher goes first, whatever fairness says."""
         if self.role is Role.PRIMARY or self.is_promoted or self.starves(now_s, limits):
             return 2
         return 0 if self.role is Role.FILLER else 1
 
-    def starves(self, now_s: float, limits: Limits) -> bool:
+    def starves(self, now_s: float, limits: TurnLimits) -> bool:
         """Whether others have gone first for so long that its peers on other hosts may give up on it."""
         return self.asked_s is not None and now_s >= self.asked_s + limits.filler_patience_s
 

@@ -26,6 +26,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from weft.core.plain_json import count
+
 HORIZON = 8
 """So many turns are forecast; a new order is published when fewer than half of them are left."""
 HISTORY = 8
@@ -40,7 +42,7 @@ class Turn:
 
 
 @dataclass(frozen=True, slots=True)
-class Order:
+class TurnOrder:
     """What the lead has decided lately and expects to decide next."""
 
     turns: tuple[Turn, ...]
@@ -54,7 +56,7 @@ class Order:
     def expected(self, next_turns: Mapping[str, int]) -> str | None:
         """The job whose turn comes first, given the number of each job's next turn here.
 
-        >>> order = Order((Turn("a", 7), Turn("b", 3), Turn("a", 8)))
+        >>> order = TurnOrder((Turn("a", 7), Turn("b", 3), Turn("a", 8)))
         >>> order.expected({"a": 8, "b": 3}), order.expected({"a": 8, "b": 4}), order.expected({"a": 9, "b": 4})
         ('b', 'a', None)
         """
@@ -89,10 +91,10 @@ class Forecaster:
 
     def __init__(self) -> None:
         self._history: list[Turn] = []
-        self._published: Order | None = None
+        self._published: TurnOrder | None = None
         self._num_ahead = 0
 
-    def granted(self, turn: Turn, longest_ago_first: Sequence[str], next_turns: Mapping[str, int]) -> Order | None:
+    def granted(self, turn: Turn, longest_ago_first: Sequence[str], next_turns: Mapping[str, int]) -> TurnOrder | None:
         """The order to publish now that ``turn`` was granted; ``None`` while the last one still holds."""
         as_forecast = self._published is not None and self._is_next(self._published, turn)
         if self._history[-1:] != [turn]:  # a turn that goes on after an interruption is still the same turn
@@ -101,15 +103,15 @@ class Forecaster:
             return None
         ahead = forecast(longest_ago_first, next_turns) if longest_ago_first else []
         self._num_ahead = len(ahead)
-        self._published = Order((*self._history, *ahead), len(self._history))
+        self._published = TurnOrder((*self._history, *ahead), len(self._history))
         return self._published
 
     @property
-    def latest(self) -> Order | None:
+    def latest(self) -> TurnOrder | None:
         """What was published last; told to whoever connects."""
         return self._published
 
-    def _is_next(self, order: Order, turn: Turn) -> bool:
+    def _is_next(self, order: TurnOrder, turn: Turn) -> bool:
         place = len(order.turns) - self._num_ahead
         if self._num_ahead and order.turns[place] == turn:
             self._num_ahead -= 1
@@ -117,21 +119,21 @@ class Forecaster:
         return turn in order.turns[place - 1 : place]
 
 
-def to_json(order: Order) -> dict[str, object]:
+def to_json(order: TurnOrder) -> dict[str, object]:
     """The order as it travels."""
     return {"turns": [[turn.job, turn.number] for turn in order.turns], "past": order.num_past}
 
 
-def from_json(message: object) -> Order | None:
+def from_json(message: object) -> TurnOrder | None:
     """The order in a message of the lead; ``None`` for anything else."""
     turns = message.get("turns") if isinstance(message, dict) else None
-    num_past = message.get("past") if isinstance(message, dict) else None
+    num_past = count(message.get("past")) if isinstance(message, dict) else None
     if not isinstance(turns, list) or len(turns) > HISTORY + HORIZON or not all(_is_turn(turn) for turn in turns):
         return None
-    if not isinstance(num_past, int) or not 0 <= num_past <= len(turns):
+    if num_past is None or num_past > len(turns):
         return None
-    return Order(tuple(Turn(job, number) for job, number in turns), num_past)
+    return TurnOrder(tuple(Turn(job, number) for job, number in turns), num_past)
 
 
 def _is_turn(turn: object) -> bool:
-    return isinstance(turn, list) and len(turn) == 2 and isinstance(turn[0], str) and isinstance(turn[1], int)
+    return isinstance(turn, list) and len(turn) == 2 and isinstance(turn[0], str) and count(turn[1]) is not None

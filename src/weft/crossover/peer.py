@@ -7,8 +7,8 @@ import os
 import socket
 from collections.abc import Iterator
 
-from weft.crossover.messages import BELL, MAX_PACKET_BYTES, Join, packed
-from weft.crossover.page import Page, make_page
+from weft.crossover.lease_messages import BELL, MAX_PACKET_BYTES, Join, packed
+from weft.crossover.shared_page import Page, make_page
 
 
 class Peer:

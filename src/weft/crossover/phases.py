@@ -25,7 +25,7 @@ class Role(enum.Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class TurnLimits:
     """How long the arbiter is patient.  All of it is a matter of speed, none of correctness."""
 
     soft_s: float = 2.0

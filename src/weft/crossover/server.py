@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import errno
 import fcntl
 import logging
 import os
@@ -17,11 +18,11 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from weft.crossover import kernel
+from weft.crossover import lease_kernel
 from weft.crossover.desk import Desk
-from weft.crossover.messages import check_path
+from weft.crossover.lease_messages import check_path
 from weft.crossover.peer import Peer
-from weft.crossover.phases import Limits
+from weft.crossover.phases import TurnLimits
 from weft.errors import LeaseError
 
 log = logging.getLogger("weft.crossover")
@@ -32,11 +33,11 @@ MAX_PEERS = 4096
 class Server:
     """The sockets; what is said on them goes to the desk."""
 
-    def __init__(self, path: Path, limits: Limits | None = None, *, linger_s: float = float("inf")) -> None:
+    def __init__(self, path: Path, limits: TurnLimits | None = None, *, linger_s: float = float("inf")) -> None:
         self._path = path
         self._lock = _lock(path)
         self._selector = selectors.DefaultSelector()
-        self._desk = Desk(limits or Limits(), self._watch, time.monotonic)
+        self._desk = Desk(limits or TurnLimits(), self._watch, time.monotonic)
         self._peers: set[Peer] = set()
         self._linger_s = linger_s
         self._empty_since_s = time.monotonic()
@@ -53,10 +54,19 @@ class Server:
                 for key, _ in self._selector.select(self._timeout_s()):
                     # What came before it in the same turn may have closed it.
                     if self._selector.get_map().get(key.fd) is key:
-                        key.data()
+                        self._call(key)
                 self._desk.tick()
         finally:
             self._close()
+
+    def _call(self, key: selectors.SelectorKey) -> None:
+        """Nothing that one connection says or does may end the server for the others."""
+        try:
+            key.data()
+        except Exception:
+            log.exception("a connection is closed: what came over it could not be dealt with")
+            if key.fileobj is not self._listener:
+                self._selector.unregister(key.fileobj)
 
     def stop(self) -> None:
         """End :meth:`serve`; may be called from a signal handler or another thread."""
@@ -78,14 +88,17 @@ class Server:
     def _accept(self) -> None:
         try:
             connection, _ = self._listener.accept()
-        except OSError:
-            return  # it left before it was let in
-        pid, uid = kernel.peer(connection)
+        except OSError as error:
+            if error.errno in (errno.EMFILE, errno.ENFILE):
+                log.error("no more workers can join: %s", error.strerror)
+                self._watch(self._listener, 0, self._accept)  # until somebody leaves: it would call without a pause
+            return  # or it left before it was let in
+        pid, uid = lease_kernel.peer(connection)
         if uid != os.geteuid() or len(self._peers) >= MAX_PEERS:
             log.warning("refused process %d of user %d: this server is user %d's", pid, uid, os.geteuid())
             connection.close()
             return
-        peer = Peer(connection, kernel.peer_pidfd(connection, pid), pid)
+        peer = Peer(connection, lease_kernel.peer_pidfd(connection, pid), pid)
         self._peers.add(peer)
         self._watch(connection, selectors.EVENT_READ, lambda: self._hear(peer))
         if peer.pidfd is not None:
@@ -93,7 +106,12 @@ class Server:
 
     def _hear(self, peer: Peer) -> None:
         for packet in peer.packets():
-            if not self._desk.hear(peer, packet):
+            try:
+                is_sense = self._desk.hear(peer, packet)
+            except Exception:
+                log.exception("process %d said something that could not be dealt with: it runs on unshared", peer.pid)
+                is_sense = False
+            if not is_sense:
                 peer.is_gone = True
         if peer.is_gone:
             self._drop(peer)
@@ -107,6 +125,7 @@ class Server:
             self._watch(peer.pidfd, 0, self._accept)
         self._desk.leave(peer)
         peer.close()
+        self._watch(self._listener, selectors.EVENT_READ, self._accept)
         self._empty_since_s = time.monotonic()
 
     def _watch(self, source: socket.socket | int, events: int, callback: Callable[[], None]) -> None:
@@ -160,7 +179,7 @@ def _listen(path: Path) -> socket.socket:
 
 def main(arguments: list[str] | None = None) -> int:
     """Serve until SIGTERM or SIGINT."""
-    defaults = Limits()
+    defaults = TurnLimits()
     parser = argparse.ArgumentParser(prog="python -m weft.crossover.server", description=__doc__)
     parser.add_argument("--socket", type=Path, required=True, help="where clients find it (WEFT_LEASE)")
     parser.add_argument("--soft-s", type=float, default=defaults.soft_s, help="ask a holder back after this long")
@@ -170,7 +189,7 @@ def main(arguments: list[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s", level=logging.INFO)
     try:
-        limits = Limits(soft_s=options.soft_s, hard_s=options.hard_s)
+        limits = TurnLimits(soft_s=options.soft_s, hard_s=options.hard_s)
         server = Server(options.socket.absolute(), limits, linger_s=options.linger_s)
     except LeaseError as error:
         log.error("%s", error)

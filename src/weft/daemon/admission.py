@@ -1,8 +1,8 @@
 """Which jobs may share devices at all, before the policy asks whether it pays; and the sentences about it.
 
-Memory: two jobs on one device are both resident, so that sharing puts more workers on a machine than it has devices.
-What comes in must fit into what is free.  Who moves in is known; when two that run move together somebody gets the
-devices that come free, and is taken to be as large as the larger of the two.
+Memory: two jobs on one device are both resident, so sharing puts more workers on a machine than it has devices.  What
+moves in must fit into what is free.  When two running jobs move together, some other job gets the devices that come
+free; it is assumed to be as large as the larger of the two.
 """
 
 from __future__ import annotations
@@ -11,44 +11,29 @@ from collections.abc import Sequence
 from itertools import combinations
 
 from weft.control.state import Job
-from weft.core.cluster import Cluster
 from weft.core.snapshot import Allocation, JobView, Snapshot
-from weft.crossover.pairing import Measured, prospects, refusal
+from weft.core.speed import StepTime
 from weft.daemon.knowledge import Knowledge
-from weft.daemon.pairs import measured
+from weft.elastic.pairing import PairMode, predicted_gain, refusal
 
 _NUM_LOOKED_AT = 4
-"""Partners considered for a sentence: those that wait most for their network."""
-
-
-def outnumbers(active: Sequence[Job], cluster: Cluster) -> bool:
-    """Whether the jobs could not all have devices of their own."""
-    return sum(job.spec.min_workers for job in active) > cluster.num_devices
+"""Partners considered for an explanation: those that wait most for the network."""
 
 
 def unable(job: Job, knowledge: Knowledge) -> str | None:
-    """Why a job can share with nobody now; ``None`` if it can."""
+    """Why a job cannot share now; ``None`` if it can."""
     if not job.spec.may_share:
-        return "its owner does not let it share its devices"
+        return "its owner does not allow it to share devices"
     if not knowledge.can_share(job):
-        return "how long it computes and waits for its network has not been measured yet"
+        return "its compute and network times have not been measured yet"
     return None
 
 
-def alone(active: Sequence[Job], cluster: Cluster, knowledge: Knowledge) -> frozenset[str]:
-    """Jobs that share with nobody.  As long as there are devices for all, pairs may last but no new ones are made."""
-    may_begin = outnumbers(active, cluster)
-    return frozenset(job.id for job in active if unable(job, knowledge) or not (may_begin or job.partner))
-
-
-def apart(
-    active: Sequence[Job], unpaired: frozenset[str], knowledge: Knowledge, free_bytes: int | None, now_s: float
-) -> frozenset[frozenset[str]]:
-    """Pairs that must not be: they did not do well together, or would not fit into memory."""
+def apart(able: Sequence[Job], knowledge: Knowledge, free_bytes: int | None, now_s: float) -> frozenset[frozenset[str]]:
+    """Pairs that must not share: they did badly together, or would not fit into memory."""
     split = knowledge.pairs.apart(now_s)
-    able = [job for job in active if job.id not in unpaired]
-    needs = {job.id: memory_bytes(job, knowledge) for job in able}
-    if free_bytes is None or 2 * max(needs.values(), default=0) <= free_bytes:
+    needs = [memory_bytes(job, knowledge) for job in able]
+    if free_bytes is None or 2 * max(needs, default=0) <= free_bytes:
         return split
     return split | {
         frozenset((one.id, other.id))
@@ -58,7 +43,7 @@ def apart(
 
 
 def memory_bytes(job: Job, knowledge: Knowledge) -> int:
-    """What all workers of a job take together, by its reports."""
+    """Memory of all workers of a job together, by its reports."""
     return knowledge.of(job.id).memory_bytes * max(len(job.wanted), job.spec.min_workers)
 
 
@@ -80,27 +65,28 @@ def misfit(first: Job, second: Job, knowledge: Knowledge, free_bytes: int | None
 def about_pair(
     job_id: str, partner: str, snapshot: Snapshot, allocation: Allocation, knowledge: Knowledge
 ) -> str | None:
-    """What a pair should bring, and what it has brought."""
+    """What a pair should gain, and what it has gained."""
     views = {view.name: view for view in snapshot.jobs}
     size = allocation.workers.get(job_id, 0)
     first, second = (_at(views.get(name), size) for name in (job_id, partner))
     if first is None or second is None:
         return None
-    expected = prospects(first, second, snapshot.handover_s)[0].gain
-    sentence = f"together {expected:.2f} times the work of one after the other is expected"
+    mode = PairMode.of(first_fills=job_id in allocation.fillers, second_fills=partner in allocation.fillers)
+    expected = predicted_gain(first, second, snapshot.handover_s, mode)
+    sentence = f"together they should do {expected:.2f}x the work of running one after the other"
     done = knowledge.pairs.realised(job_id, partner)
-    return f"{sentence}, {done.gain:.2f} was measured" if done else sentence
+    return f"{sentence}, {done.gain:.2f}x was measured" if done else sentence
 
 
 def why_alone(job: Job, others: Sequence[Job], snapshot: Snapshot, knowledge: Knowledge, free_bytes: int | None) -> str:
-    """Why a job shares with nobody although devices are short."""
+    """Why a job does not share although jobs outnumber devices."""
     separation = knowledge.pairs.separation(job.id, snapshot.now_s)
     if separation is not None:
         left_s = separation.until_s - snapshot.now_s
-        return f"shares with nobody: {separation.reason}, for {left_s:.0f} s from now"
+        return f"does not share for another {left_s:.0f} s: {separation.reason}"
     reason = unable(job, knowledge)
     if reason is not None:
-        return f"shares with nobody: {reason}"
+        return f"does not share: {reason}"
     views = {view.name: view for view in snapshot.jobs}
     able = [other for other in others if other.id != job.id and other.id in views and not unable(other, knowledge)]
     able.sort(key=lambda other: -_waiting_share(views[other.id]))
@@ -110,10 +96,10 @@ def why_alone(job: Job, others: Sequence[Job], snapshot: Snapshot, knowledge: Kn
     ]
     reasons = [why_not for why_not in found if why_not]
     if not able:
-        return "shares with nobody: no other job can be shared with yet"
+        return "does not share: no other job is ready to share yet"
     if len(reasons) < len(found):
-        return "shares with nobody: other ways to use the devices gain more"
-    return f"shares with nobody: {reasons[0]}"
+        return "does not share: other ways to use the devices gain more"
+    return f"does not share: {reasons[0]}"
 
 
 def _why_not(
@@ -126,19 +112,18 @@ def _why_not(
     free_bytes: int | None,
 ) -> str | None:
     if view is None:
-        return "it must stay as it is for now"
+        return "it must not be moved for now"
     sizes = sorted(view.curve.times.keys() & other_view.curve.times.keys())
     if not sizes:
-        return f"there is no number of workers that both it and {other.id} could have"
+        return f"no number of workers suits both it and {other.id}"
     first, second = _at(view, sizes[0]), _at(other_view, sizes[0])
     if first is None or second is None:
         return None
-    return misfit(job, other, knowledge, free_bytes) or refusal(first, second, snapshot.handover_s)
+    return misfit(job, other, knowledge, free_bytes) or refusal((job.id, other.id), first, second, snapshot.handover_s)
 
 
-def _at(view: JobView | None, size: int) -> Measured | None:
-    time = view.curve.times.get(size) if view else None
-    return measured(view.name, time) if view and time else None
+def _at(view: JobView | None, size: int) -> StepTime | None:
+    return view.curve.times.get(size) if view else None
 
 
 def _waiting_share(view: JobView) -> float:

@@ -9,8 +9,9 @@ from collections.abc import Callable
 class SteadyClock:
     """Starts at the wall clock, or at the last time that was written down if that is later, and then only runs on.
 
-    The wall clock may be set back an hour while the controller runs or is away: durations measured on this clock
-    stay right, and the order of events stays the order in which they happened.
+    The wall clock may be set back an hour while the controller runs: durations measured on this clock stay right, and
+    the order of events stays the order in which they happened.  The next controller starts with the wall clock again:
+    see ``recovery.MAX_AHEAD_S``.
     """
 
     def __init__(

@@ -2,13 +2,12 @@
 
 Every method may be called from any thread.  ``submit``, ``cancel`` and ``shutdown`` return when what they did is on
 disk; many callers at once share one commit.  Everything that reads returns at once and sees a consistent state.
-An asyncio server calls the writing methods and ``wait`` in threads (FastAPI does so for routes that are plain
-``def``).
+An asyncio server calls the writing methods in threads (FastAPI does so for routes that are plain ``def``).
 
     UnknownJobError     no such job (or attempt, or worker): a 404
-    UsageError          the request cannot be right: a 400
+    UsageError          the request is invalid: a 400
     StoreError          the journal cannot be written (disk full, ...): nothing was acknowledged: a 503
-    StoppingError       the controller is going down: a 503
+    StoppingError       the controller is shutting down: a 503
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ class UnknownJobError(UsageError):
 
 
 class StoppingError(WeftError):
-    """The controller is going down and takes nothing new."""
+    """The controller is shutting down and accepts no new requests."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +68,19 @@ class Outlook:
 
     workers: int
     reason: str
+
+
+class PurgedJobs(Protocol):
+    """What was deleted, or would be."""
+
+    @property
+    def job_ids(self) -> tuple[str, ...]: ...
+
+    @property
+    def freed_bytes(self) -> int: ...
+
+    @property
+    def problems(self) -> tuple[str, ...]: ...
 
 
 class LogFile(Protocol):
@@ -126,8 +138,14 @@ class ControllerApi(Protocol):
     def wait(self, job_ids: Sequence[str], timeout_s: float | None = None) -> dict[str, Job]:
         """Block until all of them are over, or the time is up; returns them as they are then."""
 
+    def purge(self, older_than_s: float, *, dry_run: bool = False) -> PurgedJobs:
+        """Delete jobs that have been over for longer than this, with their logs and checkpoints."""
+
+    def warnings(self) -> list[str]:
+        """What somebody should look at now: a full disk, a wrong clock."""
+
     def shutdown(self, stop_jobs: bool = False) -> None:
-        """Begin to go down and return; ``stop_jobs`` stops the workers first (jobs stay in the queue)."""
+        """Start shutting down and return; ``stop_jobs`` stops the workers first (jobs stay in the queue)."""
 
     def metrics(self) -> bytes:
         """Prometheus text."""

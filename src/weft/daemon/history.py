@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 
 from weft.core.events import (
     CancelRequested,
+    ClockSetBack,
     DevicesAssigned,
     Event,
     Fate,
+    JobsPurged,
     JobSubmitted,
     NodeFailed,
     NodeRepaired,
@@ -32,6 +34,9 @@ class History:
 
     def note(self, event: Event) -> None:
         """Something happened."""
+        if isinstance(event, JobsPurged):
+            for job_id in event.job_ids:
+                self._sentences.pop(job_id, None)
         for job_id, text in told(event):
             kept = self._sentences.setdefault(job_id, deque(maxlen=_KEPT_PER_JOB))
             if not kept or kept[-1].text != text:
@@ -45,14 +50,6 @@ class History:
     def decisions(self, last: int) -> list[Decision]:
         kept = list(self._decisions)
         return kept[-last:] if last > 0 else []
-
-
-def sentences_of(job_id: str, events: Iterable[Event]) -> list[Sentence]:
-    """The history of one job, from a whole journal: for what happened before this controller was started."""
-    history = History()
-    for event in events:
-        history.note(event)
-    return history.of(job_id)
 
 
 def told(event: Event) -> Iterator[tuple[str, str]]:
@@ -73,7 +70,7 @@ def told(event: Event) -> Iterator[tuple[str, str]]:
             yield job_id, f"workers of attempt {attempt} started"
         case WorkersExited(job_id=job_id, attempt=attempt, fate=fate):
             yield job_id, f"attempt {attempt} {_ENDS[fate]}{f': {event.reason}' if event.reason else ''}"
-        case ProgressReported() | NodeFailed() | NodeRepaired():
+        case ProgressReported() | NodeFailed() | NodeRepaired() | JobsPurged() | ClockSetBack():
             return
 
 

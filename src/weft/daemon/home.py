@@ -7,7 +7,7 @@
     journal.sqlite         what happened
     knowledge.json         speeds that were measured; may be deleted
     controller.log
-    run/                   0700: api.sock, channel.sock
+    run/                   0700: api.sock, channel.sock; a link to a folder with a short path if this one is too long
     jobs/<id>/checkpoints
     jobs/<id>/attempts/<n>/rank<r>.out, rank<r>.err
 """
@@ -16,11 +16,11 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
-import hashlib
 import json
 import os
 import secrets
 import stat
+import tempfile
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -92,12 +92,12 @@ class Home:
 
     @property
     def sockets(self) -> Path:
-        """``run/``, or a folder with a short name of its own where the path would not fit into a socket address."""
+        """``run/``, or where that points to: not a matter of the environment, running workers know the old place."""
         folder = self.root / "run"
-        if len(os.fsencode(folder)) <= _MAX_SOCKET_FOLDER_BYTES:
+        try:
+            return Path(os.readlink(folder))
+        except OSError:
             return folder
-        digest = hashlib.sha256(os.fsencode(self.root)).hexdigest()[:16]
-        return Path(os.environ.get("XDG_RUNTIME_DIR") or "/tmp") / f"weft-{os.getuid()}-{digest}"
 
     @property
     def api_socket(self) -> Path:
@@ -118,7 +118,11 @@ class Home:
 
     def prepare(self) -> None:
         """Make what is missing; refuse a folder that others could get into."""
-        for folder in (self.root, self.sockets, self.root / "jobs"):
+        _private_folder(self.root)
+        folder = self.root / "run"
+        if len(os.fsencode(folder)) > _MAX_SOCKET_FOLDER_BYTES and not self.sockets.is_dir():
+            _link_to_short_folder(folder)
+        for folder in (self.sockets, self.root / "jobs"):
             _private_folder(folder)
 
     def token(self) -> str:
@@ -136,8 +140,8 @@ class Home:
         status = self.token_file.stat()
         if status.st_uid != os.getuid() or stat.S_IMODE(status.st_mode) & 0o077:
             raise HomeError(
-                f"{self.token_file} can be read by others (mode {stat.S_IMODE(status.st_mode):04o}), so the token in "
-                "it is no secret any more: delete the file and start again, a new one is made"
+                f"{self.token_file} is readable by other users (mode {stat.S_IMODE(status.st_mode):04o}), so the "
+                "token is no longer secret: delete the file and start again with a new token"
             )
         return self.token_file.read_text().strip()
 
@@ -163,8 +167,8 @@ class Home:
                 pid = _pid_in(descriptor)
                 who = f"process {pid}" if pid else "another process"
                 raise HomeTakenError(
-                    f"a controller runs in {self.root} already ({who}): use it, stop it with `weft down`, or start "
-                    "this one with another WEFT_HOME"
+                    f"a controller is already running in {self.root} ({who}): use it, shut it down with `weft down`, "
+                    "or set WEFT_HOME to start another one elsewhere"
                 ) from None
             os.ftruncate(descriptor, 0)
             os.pwrite(descriptor, str(os.getpid()).encode(), 0)
@@ -201,20 +205,34 @@ def _pid_in(descriptor: int) -> int | None:
     return int(text) if text.isdigit() else None
 
 
+def _link_to_short_folder(link: Path) -> None:
+    """Its name is chosen at random: one that others could guess, they could take before us."""
+    base = os.environ.get("XDG_RUNTIME_DIR") or "/tmp"
+    aside = link.with_name(f".run.{os.getpid()}")
+    try:
+        os.symlink(tempfile.mkdtemp(prefix=f"weft-{os.getuid()}-", dir=base), aside)
+        os.replace(aside, link)
+    except OSError as error:
+        raise HomeError(
+            f"{link.parent} is too long for a socket path, and {base} is not writable ({error.strerror}): choose a "
+            "shorter WEFT_HOME"
+        ) from error
+
+
 def _private_folder(folder: Path) -> None:
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         status = folder.lstat()
     except OSError as error:
         raise HomeError(
-            f"{folder} cannot be made ({error.strerror}): choose another folder with WEFT_HOME, one you may write to"
+            f"{folder} cannot be created ({error.strerror}): set WEFT_HOME to a folder you can write to"
         ) from error
     if not stat.S_ISDIR(status.st_mode):
-        raise UsageError(f"{folder} is not a folder of its own: choose another one with WEFT_HOME")
+        raise UsageError(f"{folder} is not a folder: set WEFT_HOME to another one")
     if status.st_uid != os.getuid():
-        raise HomeError(f"{folder} belongs to user {status.st_uid}: choose a folder of your own with WEFT_HOME")
+        raise HomeError(f"{folder} belongs to user {status.st_uid}: set WEFT_HOME to a folder that you own")
     if stat.S_IMODE(status.st_mode) & 0o077:
         raise HomeError(
-            f"{folder} is open to others (mode {stat.S_IMODE(status.st_mode):04o}, expected 0700): close it with "
-            f"`chmod 700`, or choose another one with WEFT_HOME"
+            f"{folder} is accessible to other users (mode {stat.S_IMODE(status.st_mode):04o}, expected 0700): run "
+            f"`chmod 700` on it, or set WEFT_HOME to another folder"
         )

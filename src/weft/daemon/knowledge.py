@@ -1,6 +1,6 @@
 """What the controller has learned about each job: how fast it is, how much is left, what a restart costs it.
 
-Everything here is an estimate.  It is saved now and then; losing it costs a few measurements and nothing else.
+Everything here is an estimate.  It is saved periodically; losing it costs only a few measurements.
 """
 
 from __future__ import annotations
@@ -12,20 +12,22 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from weft.control.decision import Belief
 from weft.control.state import Job
 from weft.core.cluster import Cluster, Shape
-from weft.core.speed import SpeedCurve, StepTime
-from weft.daemon.channel import Report
+from weft.core.speed import MAX_STEP_S, MIN_STEP_S, SpeedCurve, StepTime
+from weft.core.submission import MAX_TOTAL_STEPS
 from weft.daemon.pairs import Pairs
+from weft.daemon.report_channel import WorkerReport
 from weft.perf.exploration import explored_curve
 from weft.perf.restart import RestartCost
 
 NOTEWORTHY = 0.2
-"""A step time that has moved by more than this share is worth a decision."""
+"""A step time that has changed by more than this fraction is worth a decision."""
 _REFIT = 0.05
 _KEPT_SAMPLES = 31
 _MIN_SAMPLES_TO_SHARE = 5
-"""Two jobs are put together by what they measured alone, which cannot be measured any more once they are."""
+"""Pairs are formed by speeds measured alone, which cannot be measured any more once the jobs share."""
 _KEPT_LOSSES = 200
 _MIN_LOSSES = 12
 _REFIT_LOSS_GROWTH = 1.25
@@ -37,7 +39,7 @@ _SLOW_STEP_S = 1.0
 
 @dataclass
 class _Pending:
-    """A restart under way."""
+    """A restart in progress."""
 
     stop_s: float | None = None
     stopping_s: float = 0.0
@@ -56,21 +58,21 @@ class JobKnowledge:
     """The attempt that has last reported."""
     num_reports: int = 0
     """Of that attempt's first worker."""
-    newest: Report | None = None
+    newest: WorkerReport | None = None
     partner: str | None = None
-    """With whom it shared its devices when it last reported."""
+    """The job it shared its devices with when it last reported."""
     memory_bytes: int = 0
-    """Most that one of its workers has had in memory."""
+    """Peak memory of any of its workers."""
     takes_turns: bool = False
-    """Whether it could share, and all its waits for the network are in its reports."""
+    """Whether it could share, and its reports include all its waits for the network."""
     pending: _Pending = field(default_factory=_Pending)
     fitted: dict[Shape, float] = field(default_factory=dict)
-    """Step times the present curve was made from."""
+    """Step times the current curve was fitted to."""
     told: dict[Shape, float] = field(default_factory=dict)
-    """Step times that were last worth a decision; many small changes add up to one that is."""
+    """Step times that last led to a decision, so that many small changes add up to one that does."""
     curves: dict[tuple[int, ...], SpeedCurve] = field(default_factory=dict)
     loss_fit: tuple[int, float | None] | None = None
-    """Step at which the loss curve was last fitted, and the step at which it will come to rest, if it will."""
+    """Step at which the loss curve was last fitted, and the step at which the loss stops improving, if known."""
 
     def median(self, shape: Shape) -> StepTime:
         step_s = statistics.median(sample[0] for sample in self.samples[shape])
@@ -94,7 +96,7 @@ class Knowledge:
     def of(self, job_id: str) -> JobKnowledge:
         return self._jobs.setdefault(job_id, JobKnowledge())
 
-    def newest(self, job_id: str) -> Report | None:
+    def newest(self, job_id: str) -> WorkerReport | None:
         """The last report of its first worker."""
         known = self._jobs.get(job_id)
         return known.newest if known else None
@@ -106,8 +108,8 @@ class Knowledge:
 
     # What is observed ------------------------------------------------------------------------------------------
 
-    def reported(self, job: Job, report: Report, now_s: float) -> bool:
-        """Take in a report of the present attempt; returns whether it is worth a decision."""
+    def reported(self, job: Job, report: WorkerReport, now_s: float) -> bool:
+        """Record a report of the current attempt; returns whether it is worth a decision."""
         if report.rank != 0:
             return False
         known = self.of(job.id)
@@ -129,20 +131,22 @@ class Knowledge:
             return first  # it shared its devices for a part of the time this report is about
         if job.partner is not None:
             return self._reported_sharing(job, job.partner, report, now_s) or first
-        if report.step_s <= 0 or len(job.devices) != report.world_size:
+        if not MIN_STEP_S <= report.step_s <= MAX_STEP_S or len(job.devices) != report.world_size:
             return first
         if known.num_reports == 1 or (known.num_reports == 2 and report.step_s < _SLOW_STEP_S):
             return first  # the first steps warm up caches, allocators and connections
         return self._measured(job, known, report)
 
-    def _reported_sharing(self, job: Job, partner: str, report: Report, now_s: float) -> bool:
-        """Sharing its devices a job is slower than it would be: that says nothing about a size, but about the pair."""
+    def _reported_sharing(self, job: Job, partner: str, report: WorkerReport, now_s: float) -> bool:
+        """A job that shares is slower than alone: its steps say nothing about a size, but something about the pair."""
         alone = {job_id: self.alone(job_id, job.devices) for job_id in (job.id, partner)}
         known = {job_id: step for job_id, step in alone.items() if step is not None}
-        return len(known) == 2 and self.pairs.reported(job.id, partner, report, now_s, known, self.handover_s)
+        return len(known) == 2 and self.pairs.reported(
+            job.id, partner, report, now_s, known, self.handover_s, fills=job.fills
+        )
 
     def alone(self, job_id: str, devices: tuple[int, ...]) -> StepTime | None:
-        """The step of a job that has these devices for itself: measured, else by its curve, else not known."""
+        """The step time of a job alone on these devices: measured, otherwise by its curve, otherwise unknown."""
         known = self._jobs.get(job_id)
         if known is None or not known.samples:
             return None
@@ -151,7 +155,7 @@ class Knowledge:
             return known.median(shape)
         return next((curve.times[len(devices)] for curve in known.curves.values() if len(devices) in curve.times), None)
 
-    def _measured(self, job: Job, known: JobKnowledge, report: Report) -> bool:
+    def _measured(self, job: Job, known: JobKnowledge, report: WorkerReport) -> bool:
         shape = self._cluster.shape(job.devices)
         samples = known.samples.setdefault(shape, deque(maxlen=_KEPT_SAMPLES))
         could_share = self.can_share(job)
@@ -176,7 +180,7 @@ class Knowledge:
         self.of(job_id).pending = _Pending(stop_s=now_s)
 
     def stopped(self, job_id: str, attempt: int, now_s: float, *, saved: bool) -> None:
-        """The workers are gone; ``saved`` says whether they could go on from where they were."""
+        """The workers are gone; ``saved`` says whether the job can resume where they stopped."""
         known = self.of(job_id)
         if not saved and known.attempt == attempt:
             known.can_resume = False  # it made steps and lost them
@@ -206,15 +210,21 @@ class Knowledge:
 
     # What is believed ------------------------------------------------------------------------------------------
 
+    def belief(self, job: Job, first_sizes: tuple[int, ...], now_s: float, usual_s: float) -> Belief:
+        """What a decision is told about the job."""
+        curve = self.curve(job, first_sizes)
+        remaining_steps = self.remaining_steps(job, curve, now_s, usual_s)
+        return Belief(curve, remaining_steps, self.restart_s(job.id), self.can_share(job))
+
     def is_movable(self, job: Job) -> bool:
-        """Whether stopping the job now would not lose its work: it reports, and it can go on after a stop."""
+        """Whether the job can be stopped without losing its work: it reports, and it can resume after a stop."""
         known = self._jobs.get(job.id)
         if known is None or not known.can_resume or known.attempt != job.attempt:
             return False
         return job.partner is not None or self._cluster.shape(job.devices) in known.samples
 
     def can_share(self, job: Job) -> bool:
-        """Whether enough is known of the job to predict what it would do beside another."""
+        """Whether enough is known about the job to predict what it would do in a pair."""
         known = self._jobs.get(job.id)
         return known is not None and known.takes_turns and any(map(_are_enough, known.samples.values()))
 
@@ -234,14 +244,6 @@ class Knowledge:
                 {shape: known.median(shape) for shape in known.samples}, allowed, self._cluster
             )
         return curve
-
-    def present_curve(self, job: Job) -> SpeedCurve:
-        """Nothing but the size it has, for a job that is to keep it."""
-        size = len(job.devices)
-        known = self._jobs.get(job.id)
-        if known and (shape := self._cluster.shape(job.devices)) in known.samples:
-            return SpeedCurve({size: known.median(shape)})
-        return self._unknown_curve((size,))
 
     def _unknown_curve(self, sizes: tuple[int, ...]) -> SpeedCurve:
         if self._usual_step_s is None:
@@ -267,13 +269,13 @@ class Knowledge:
         if total is not None:
             return float(max(total - step, 1))
         if known and known.loss_fit and known.loss_fit[1] is not None:
-            return max(known.loss_fit[1] - step, 1.0)
+            return min(max(known.loss_fit[1] - step, 1.0), float(MAX_TOTAL_STEPS))
         held_s = job.attained_device_s + len(job.devices) * (now_s - job.changed_s)
         smallest = curve.sizes[0]
         return max(held_s / smallest, usual_s, 1.0) / curve.times[smallest].step_s
 
     @staticmethod
-    def _refit_loss(known: JobKnowledge, report: Report) -> None:
+    def _refit_loss(known: JobKnowledge, report: WorkerReport) -> None:
         if len(known.losses) < _MIN_LOSSES or report.epoch < 1:
             return
         if known.loss_fit is None or report.step > _REFIT_LOSS_GROWTH * known.loss_fit[0]:

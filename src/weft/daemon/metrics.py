@@ -7,6 +7,7 @@ from collections import Counter as Tally
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
 from weft.control.state import JobState, State
+from weft.daemon.disk import Space
 
 _COMMIT_BUCKETS_S = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.5, 2.0)
 _DECISION_BUCKETS_S = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.5, 2.0)
@@ -28,14 +29,21 @@ class Metrics:
         self.decision_errors = Counter("weft_decision_errors_total", "Decisions that failed", registry=registry)
         self.store_errors = Counter("weft_store_errors_total", "Commits that failed", registry=registry)
         self.engine_errors = Counter("weft_engine_errors_total", "Engine calls that failed", registry=registry)
+        self.faults = Counter(
+            "weft_faults_total", "Mistakes that were contained, by where they happened", ["where"], registry=registry
+        )
+        self._troubled = Gauge("weft_attempts_troubled", "Attempts that do not get on", registry=registry)
         self.reports = Counter("weft_reports_total", "Step reports taken in", registry=registry)
+        self._free = Gauge("weft_disk_free_bytes", "Free space on the disk of the home", registry=registry)
+        self._low = Gauge("weft_disk_low", "1 when that disk is nearly full", registry=registry)
         self._dropped = Gauge("weft_reports_dropped", "Datagrams that were late or no report", registry=registry)
         self._jobs = Gauge("weft_jobs", "Jobs by state", ["state"], registry=registry)
         self._devices = Gauge("weft_devices", "Devices that can be used", registry=registry)
         self._busy = Gauge("weft_devices_busy", "Devices held by jobs", registry=registry)
+        self._aside = Gauge("weft_jobs_set_aside", "Jobs the policy fails on", registry=registry)
         self._restarts = Gauge("weft_restarts", "Starts after the first, of all jobs", registry=registry)
 
-    def text(self, state: State, num_dropped: int) -> bytes:
+    def text(self, state: State, num_dropped: int, num_aside: int, num_troubled: int, space: Space | None) -> bytes:
         """The page that is scraped."""
         jobs = state.jobs.values()
         states = Tally(job.state for job in jobs)
@@ -45,4 +53,9 @@ class Metrics:
         self._busy.set(len({device for job in jobs for device in job.devices}))
         self._restarts.set(sum(job.num_restarts for job in jobs))
         self._dropped.set(num_dropped)
+        self._aside.set(num_aside)
+        self._troubled.set(num_troubled)
+        if space is not None:
+            self._free.set(space.free_bytes)
+            self._low.set(int(space.is_low))
         return generate_latest(self._registry)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 import math
 from collections.abc import Callable
@@ -11,13 +12,12 @@ from weft.core import worker_environment as names
 from weft.core.actions import StartWorkers
 from weft.core.engine import Engine, StartOrder
 from weft.core.events import Fate, WorkersExited
-from weft.core.failpoints import failpoint
-from weft.daemon.channel import JobChannel
 from weft.daemon.home import Home
 from weft.daemon.knowledge import Knowledge
 from weft.daemon.metrics import Metrics
-from weft.daemon.sharing import Sharing
-from weft.errors import WeftError
+from weft.daemon.report_channel import JobChannel
+from weft.daemon.sharing import LeaseServers
+from weft.process.failpoints import failpoint
 
 _log = logging.getLogger(__name__)
 
@@ -32,15 +32,22 @@ class Orders:
         home: Home,
         engine: Engine,
         channel: JobChannel,
-        sharing: Sharing,
+        sharing: LeaseServers,
         knowledge: Knowledge,
         metrics: Metrics,
     ) -> None:
         self._home, self._engine, self._channel, self._sharing = home, engine, channel, sharing
         self._knowledge, self._metrics = knowledge, metrics
         self._failed: dict[tuple[str, str, int], Callable[[], None]] = {}
+        self._waiting: dict[tuple[str, int], tuple[Job, StartWorkers, str]] = {}
+        """Attempts that could not be ordered yet, and why."""
         self.due_s = math.inf
         """When calls that failed are to be repeated."""
+
+    def hint(self, job_id: str, attempt: int) -> str:
+        """Why this attempt is not even ordered yet; nothing if it is."""
+        waiting = self._waiting.get((job_id, attempt))
+        return "" if waiting is None else waiting[2]
 
     def start(self, job: Job, action: StartWorkers, now_s: float) -> WorkersExited | None:
         """Order the workers; returns how the attempt ended if it could not even be ordered."""
@@ -58,9 +65,13 @@ class Orders:
                 **self._sharing.environment(job, action.devices),
             }
             self._engine.start(StartOrder(job.id, action.attempt, action.devices, job.launch, environment))
-        except (WeftError, OSError) as error:
-            _log.error("attempt %d of job %s cannot be started: %s", action.attempt, job.id, error)
+        except Exception as error:
             self._metrics.engine_errors.inc()
+            if isinstance(error, OSError):
+                # The home cannot be written to for now.  That is not the job's fault, and nothing was started.
+                self._waiting[job.id, action.attempt] = (job, action, _wait_in_words(error))
+                return None
+            _log.error("attempt %d of job %s cannot be started: %s", action.attempt, job.id, error)
             reason = f"its workers cannot be started: {error}"
             return WorkersExited(now_s, job.id, action.attempt, Fate.LOST, 1, reason)
         failpoint("controller.after_start")
@@ -68,18 +79,25 @@ class Orders:
             self._knowledge.start_ordered(job.id, now_s)
         return None
 
-    def stop(self, job_id: str, attempt: int, now_s: float) -> None:
-        """Ask the workers to leave, by the channel and by the engine's signal."""
+    def stop(self, job_id: str, attempt: int, now_s: float) -> WorkersExited | None:
+        """Ask the workers to leave, by the channel and by the engine's signal; returns their end if there are none."""
+        if (job_id, attempt) in self._waiting:
+            return self._called_off(job_id, attempt, now_s)
         self._knowledge.stop_ordered(job_id, now_s)
         failpoint("controller.before_stop")
         self._channel.stop(job_id, attempt)
         self._call("stop", job_id, attempt, self._engine.stop)
         failpoint("controller.after_stop")
+        return None
 
-    def kill(self, job_id: str, attempt: int) -> None:
+    def kill(self, job_id: str, attempt: int, now_s: float) -> WorkersExited | None:
+        """End the workers; returns their end if there are none."""
+        if (job_id, attempt) in self._waiting:
+            return self._called_off(job_id, attempt, now_s)
         failpoint("controller.before_kill")
         self._call("kill", job_id, attempt, self._engine.kill)
         failpoint("controller.after_kill")
+        return None
 
     def forget(self, job_id: str, attempt: int) -> None:
         """The end of the attempt is written down."""
@@ -88,20 +106,34 @@ class Orders:
         self._call("forget", job_id, attempt, self._engine.forget)
         failpoint("controller.after_forget")
 
-    def try_again(self, now_s: float) -> None:
-        """Repeat calls that failed, once a second."""
-        if self._failed and self.due_s == math.inf:
+    def try_again(self, now_s: float) -> list[WorkersExited]:
+        """Repeat calls that failed, once a second; returns attempts that came to their end by it."""
+        if (self._failed or self._waiting) and self.due_s == math.inf:
             self.due_s = now_s + _TRY_AGAIN_S
-        elif now_s >= self.due_s:
-            self.due_s = math.inf
-            waiting, self._failed = self._failed, {}
-            for again in waiting.values():
-                again()
+        if now_s < self.due_s:
+            return []
+        self.due_s = math.inf
+        failed, self._failed = self._failed, {}
+        for again in failed.values():
+            again()
+        waiting, self._waiting = self._waiting, {}
+        ends = [self.start(job, action, now_s) for job, action, _ in waiting.values()]
+        return [end for end in ends if end is not None]
+
+    def _called_off(self, job_id: str, attempt: int, now_s: float) -> WorkersExited:
+        del self._waiting[job_id, attempt]
+        return WorkersExited(now_s, job_id, attempt, Fate.STOPPED, reason="called off before it began")
 
     def _call(self, what: str, job_id: str, attempt: int, call: Callable[[str, int], None]) -> None:
         try:
             call(job_id, attempt)
-        except (WeftError, OSError) as error:
+        except Exception as error:
             _log.error("attempt %d of job %s: %s failed, will be tried again: %s", attempt, job_id, what, error)
             self._metrics.engine_errors.inc()
             self._failed[what, job_id, attempt] = lambda: self._call(what, job_id, attempt, call)
+
+
+def _wait_in_words(error: OSError) -> str:
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return "waits for room on the disk to be started"
+    return f"cannot be started yet ({error}): tried again every second"

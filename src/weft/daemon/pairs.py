@@ -1,8 +1,8 @@
-"""What pairs have brought, and which ones should not be: from reports and nothing else.
+"""What pairs have gained, and which pairs should not be formed: from reports and nothing else.
 
-A pair is on trial as long as it lasts.  Once both jobs have got going beside each other their steps are counted over a
-while and compared with what each does alone; then the next while begins.  A pair that brought too little is kept
-apart for some time, longer with every time that happens.
+A pair is on trial for as long as it lasts.  Once both jobs have warmed up, their steps are counted over a window and
+compared with the speed of each job alone; then the next window begins.  A pair that gained too little is kept apart for
+some time, longer each time that happens.
 """
 
 from __future__ import annotations
@@ -12,26 +12,27 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from weft.core.speed import StepTime
-from weft.crossover.pairing import Measured, Review, prospects, review
-from weft.daemon.channel import Report
+from weft.daemon.report_channel import WorkerReport
+from weft.elastic.pairing import PairMode, Review, predicted_gain, review
 
 WINDOW_S = 10.0
-"""Steps are counted at least so long,"""
+"""Steps are counted for at least this long,"""
 WINDOW_STEPS = 10
-"""and at least so many of each job."""
+"""and at least this many of each job."""
 APART_S = 600.0
 _MAX_DOUBLINGS = 6
 _NUM_WARM_UP = 3
-"""The first reports beside each other warm up caches and connections, or belong to the time before."""
+"""The first reports of a pair are left out: caches and connections warm up, or the steps were made before."""
 
 Pair = frozenset[str]
 
 
 @dataclass
 class _Count:
-    """One job's steps in the present while."""
+    """One job's steps in the current window."""
 
     attempt: int
+    fills: bool = False
     num_reports: int = 0
     began: tuple[int, float] | None = None
     newest: tuple[int, float] | None = None
@@ -53,7 +54,7 @@ class _Trial:
 
 @dataclass(frozen=True, slots=True)
 class Separation:
-    """Two jobs that did not do well together."""
+    """Two jobs that gained too little together."""
 
     until_s: float
     num_splits: int
@@ -61,7 +62,7 @@ class Separation:
 
 
 class Pairs:
-    """All pairs of one controller that run, or did not do well."""
+    """All pairs of one controller that run, or that were split."""
 
     def __init__(self) -> None:
         self._trials: dict[Pair, _Trial] = {}
@@ -71,14 +72,17 @@ class Pairs:
         self,
         job_id: str,
         partner: str,
-        report: Report,
+        report: WorkerReport,
         now_s: float,
         alone: Mapping[str, StepTime],
         handover_s: float,
+        *,
+        fills: bool = False,
     ) -> bool:
-        """Count in a report of a job that shares; returns whether the pair should be split.
+        """Count a report of a job that shares devices; returns whether the pair should be split.
 
-        ``alone``: the step of each of the two where it has the devices for itself.
+        ``alone``: the step time of each of the two with the devices to itself.  ``fills``: whether the reporting job
+        runs in the gaps of the other.
         """
         pair = frozenset((job_id, partner))
         trial = self._trials.setdefault(pair, _Trial())
@@ -91,6 +95,7 @@ class Pairs:
         if len(trial.counts) < 2:
             return False
         count.num_reports += 1
+        count.fills = fills
         count.newest = (report.step, now_s)
         if any(one.num_reports <= _NUM_WARM_UP for one in trial.counts.values()):
             return False
@@ -102,17 +107,17 @@ class Pairs:
 
     def _judge(self, pair: Pair, trial: _Trial, now_s: float, alone: Mapping[str, StepTime], handover_s: float) -> bool:
         first, second = sorted(pair)
-        speeds = (trial.counts[first].steps_per_s(), trial.counts[second].steps_per_s())
+        one, other = trial.counts[first], trial.counts[second]
+        speeds = (one.steps_per_s(), other.steps_per_s())
         steps = (_not_slower(alone[first], speeds[0]), _not_slower(alone[second], speeds[1]))
-        expected = prospects(measured(first, steps[0]), measured(second, steps[1]), handover_s)[0]
-        for count in trial.counts.values():
-            count.began = count.newest
-        trial.review = review(expected, *speeds)
+        mode = PairMode.of(first_fills=one.fills, second_fills=other.fills)
+        one.began, other.began = one.newest, other.newest
+        trial.review = review((first, second), steps, speeds, predicted_gain(*steps, handover_s, mode))
         if not trial.review.should_split:
             return False
         before = self._apart.get(pair)
         if before is not None and before.until_s > now_s:
-            return False  # known already: they are on their way
+            return False  # already split: they are on their way apart
         num_splits = before.num_splits + 1 if before else 1
         lasts_s = APART_S * 2 ** min(num_splits - 1, _MAX_DOUBLINGS)
         self._apart[pair] = Separation(now_s + lasts_s, num_splits, trial.review.reason)
@@ -134,7 +139,7 @@ class Pairs:
         return frozenset(pair for pair, why in self._apart.items() if why.until_s > now_s)
 
     def realised(self, one: str, other: str) -> Review | None:
-        """What a pair that runs has brought in the last while."""
+        """What a running pair gained in the last window."""
         trial = self._trials.get(frozenset((one, other)))
         return trial.review if trial else None
 
@@ -162,17 +167,6 @@ def _is_full(count: _Count) -> bool:
 
 
 def _not_slower(alone: StepTime, steps_per_s: float) -> StepTime:
-    """Nobody is slower alone than beside another: if that was measured, the machine was busy at the time."""
+    """No job is slower alone than in a pair: if it was measured so, the machine was busy at the time."""
     share = min(1.0, 1 / (steps_per_s * alone.step_s)) if steps_per_s > 0 else 1.0
     return StepTime(alone.step_s * share, alone.exposed_s * share)
-
-
-def measured(job_id: str, step: StepTime) -> Measured:
-    """A job for the pairing; a step that only waits does not exist: the least of compute stands for what was not seen.
-
-    How much a job may be slowed down is for the policy to weigh.
-
-    >>> measured("a", StepTime(2.0, 0.5)).compute_s
-    1.5
-    """
-    return Measured(job_id, max(step.compute_s, 1e-6), step.exposed_s, max_slowdown=float("inf"))

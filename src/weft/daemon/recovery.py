@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Mapping
+import time
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -13,30 +14,122 @@ from weft.control.reducer import reduce
 from weft.control.state import State
 from weft.core.cluster import Cluster
 from weft.core.engine import Engine
+from weft.core.events import CancelRequested, ClockSetBack, Event, JobsPurged, JobSubmitted
+from weft.daemon.faults import AN_EVENT, Faults
 from weft.daemon.history import History
 from weft.daemon.home import Home
 from weft.daemon.knowledge import Knowledge
-from weft.errors import UsageError
-from weft.store import Journal
+from weft.errors import StoreError, UsageError
+from weft.store import Journal, copy
+from weft.store.journal import REMEDY, unpacked_state
+
+MAX_AHEAD_S = 60.0
+"""A clock that was this far ahead, or less, is simply waited for: time stands still until then."""
+
+LeftOut = tuple[int, Event, Exception]
 
 _log = logging.getLogger(__name__)
 
 
-def load_state(journal: Journal, cluster: Cluster, history: History) -> State:
+def load_state(
+    journal: Journal,
+    engine: Engine,
+    history: History,
+    *,
+    faults: Faults | None = None,
+    accept_loss: bool = False,
+    wall_s: float | None = None,
+) -> State:
     """The state as of the last event that was written down, on the cluster as it is now."""
-    state, _, tail = journal.load()
-    first = state is None
-    if state is None:
-        state = State(cluster)
-    for _, event in tail:
-        state, _ = reduce(state, event)
-        history.note(event)
-    if first or state.cluster.devices_by_node != cluster.devices_by_node:
-        state = on_cluster(state, cluster)
+    cluster = Cluster(tuple(engine.devices_by_node))
+    left_out: list[LeftOut] = []
+    found = replayed(journal, cluster, history, left_out)
+    loss = loss_in_words(journal, found, engine.known()) or _unmet_in_words(journal, left_out)
+    if loss and not accept_loss:
+        raise StoreError(f"{loss}. {REMEDY}")
+    if loss:
+        _log.warning("%s: accepted", loss)
+        copy.put_aside(journal.path)
+    for _, event, error in left_out:
+        if faults is not None:
+            faults.note(AN_EVENT, error, getattr(event, "job_id", None))
+    found = _right_clock(journal, found, wall_s)
+    state = on_cluster(found, cluster)
+    if journal.seq == 0 or found is not state:
         # Later events are about this cluster: they must never be replayed on another one.
         journal.save_snapshot(journal.seq, state)
     check(state)
     return state
+
+
+def _right_clock(journal: Journal, state: State, wall_s: float | None) -> State:
+    """If the clock was ahead when the last event was written, what was written then is moved back with it."""
+    now_s = time.time() if wall_s is None else wall_s
+    if state.now_s <= now_s + MAX_AHEAD_S:
+        return state
+    _log.warning("the clock was %.0f s ahead when the controller last ran: times are corrected", state.now_s - now_s)
+    event = ClockSetBack(now_s)
+    journal.append([event])
+    return reduce(state, event)[0]
+
+
+def replayed(journal: Journal, cluster: Cluster, history: History, left_out: list[LeftOut] | None = None) -> State:
+    """What the journal says; ``cluster`` is for one without any state yet.
+
+    Events that cannot be applied are left out, and added to the list.
+    """
+    state, _, tail = journal.load()
+    if state is None:
+        state = State(cluster)
+    for seq, event in tail:
+        try:
+            state, _ = reduce(state, event)
+        except Exception as error:
+            _log.error("event %d of %s cannot be applied and is left out: %r", seq, journal.path, error)
+            if left_out is not None:
+                left_out.append((seq, event, error))
+        history.note(event)
+    return state
+
+
+def _unmet_in_words(journal: Journal, left_out: Sequence[LeftOut]) -> str:
+    """What users were promised and these events would have kept; nothing if they only told of workers."""
+    for seq, event, error in left_out:
+        if isinstance(event, JobSubmitted | CancelRequested):
+            about = event.spec.name if isinstance(event, JobSubmitted) else event.job_id
+            return (
+                f"event {seq} of {journal.path} ({type(event).__name__} of job {about}) was acknowledged and cannot be "
+                f"applied ({error!r}): is it of a newer weft?"
+            )
+    return ""
+
+
+def unknown_attempts(state: State, attempts: Iterable[tuple[str, int]]) -> list[tuple[str, int]]:
+    """Attempts that were started and of which the journal does not know that they were."""
+    jobs = state.jobs
+    return [(job_id, attempt) for job_id, attempt in attempts if job_id not in jobs or attempt > jobs[job_id].attempt]
+
+
+def loss_in_words(journal: Journal, state: State, attempts: Iterable[tuple[str, int]]) -> str:
+    """What the journal has forgotten though its copy or the engine still knows; nothing if it is whole."""
+    kept = copy.read(journal.path)
+    if kept is not None:
+        seq, copied = kept[0], unpacked_state(kept[1])
+        purged = {
+            job_id for _, event in journal.read(after=seq) if isinstance(event, JobsPurged) for job_id in event.job_ids
+        }
+        missing = sorted(copied.jobs.keys() - state.jobs.keys() - purged)
+        if journal.seq < seq or missing:
+            jobs = f", and lacks {_some(missing)}" if missing else ""
+            return f"{journal.path} ends with event {journal.seq}, its copy with event {seq}{jobs}: events are missing"
+    unknown = [f"attempt {attempt} of job {job_id}" for job_id, attempt in unknown_attempts(state, attempts)]
+    if unknown:
+        return f"{_some(unknown)} was started, and {journal.path} knows nothing of it: events are missing"
+    return ""
+
+
+def _some(names: Sequence[str]) -> str:
+    return ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
 
 
 def on_cluster(state: State, cluster: Cluster) -> State:

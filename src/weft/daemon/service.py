@@ -1,13 +1,14 @@
 """The controller as an object: everything :mod:`weft.daemon.contract` promises, on top of the loop.
 
-``Controller.open`` finds what was there before, ``start`` lets the loop run in a thread of its own.  Methods may be
-called from any thread; those that write put a request to the loop and wait for it to be durable.
+``Controller(...)`` restores the state of an earlier controller from the journal; ``start`` runs the loop in its own
+thread.  Methods may be called from any thread; those that write send a request to the loop and wait until it is stored.
 """
 
 from __future__ import annotations
 
 import socket
 import threading
+import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
@@ -18,18 +19,21 @@ from weft.core.cluster import Cluster
 from weft.core.engine import Engine
 from weft.core.events import CancelRequested, Event, JobSubmitted
 from weft.core.submission import Submission
-from weft.daemon.channel import JobChannel
 from weft.daemon.clock import SteadyClock
 from weft.daemon.contract import Decision, LogStream, NodeView, Outlook, Sentence, UnknownJobError
+from weft.daemon.disk import Space, low_in_words
+from weft.daemon.faults import Faults
 from weft.daemon.history import History
 from weft.daemon.home import Home
 from weft.daemon.ids import new_id
 from weft.daemon.knowledge import Knowledge
-from weft.daemon.logs import WorkerLog, find_log
 from weft.daemon.loop import Loop
 from weft.daemon.metrics import Metrics
-from weft.daemon.recovery import load_knowledge, load_state
+from weft.daemon.recovery import MAX_AHEAD_S, load_knowledge, load_state
+from weft.daemon.report_channel import JobChannel
+from weft.daemon.retention import Purged, Retention
 from weft.daemon.scheduling import Scheduler, SchedulingOptions
+from weft.daemon.worker_output import WorkerLog, find_log
 from weft.errors import UsageError
 from weft.store import Journal
 
@@ -50,6 +54,8 @@ class Controller:
         options: SchedulingOptions | None = None,
         *,
         paranoid: bool = False,
+        accept_loss: bool = False,
+        keep_s: float | None = None,
         free_bytes: Callable[[], int | None] = lambda: None,
         clock: Callable[[float], SteadyClock] = SteadyClock,
     ) -> None:
@@ -57,10 +63,11 @@ class Controller:
         options = options or SchedulingOptions()
         cluster = Cluster(tuple(engine.devices_by_node))
         self._home, self._journal = home, journal
-        self._scheduler = Scheduler(options, free_bytes)
         self._history = History()
         self._metrics = Metrics()
-        state = load_state(journal, cluster, self._history)
+        self._scheduler = Scheduler(options, free_bytes, self._metrics.decision_errors.inc)
+        self._faults = Faults(self._metrics)
+        state = load_state(journal, engine, self._history, faults=self._faults, accept_loss=accept_loss)
         self._first_seq = journal.seq
         self._knowledge = Knowledge(cluster, RESTART_PRIOR_S, options.handover_s)
         load_knowledge(home, state, self._knowledge)
@@ -77,14 +84,17 @@ class Controller:
             self._knowledge,
             self._history,
             self._metrics,
+            self._faults,
             self._clock,
             state,
             paranoid=paranoid,
         )
+        self._retention = Retention(home, journal, self._loop.request, self._loop.finished, keep_s)
 
     def start(self) -> None:
         """Find the workers again, and go on."""
         self._loop.start()
+        self._retention.start()
 
     @property
     def policy_name(self) -> str:
@@ -94,6 +104,11 @@ class Controller:
     def finished(self) -> threading.Event:
         """Set when the loop has ended, as asked or not."""
         return self._loop.finished
+
+    @property
+    def ready(self) -> threading.Event:
+        """Set when the loop has gone round once, or has ended before it could."""
+        return self._loop.ready
 
     @property
     def failure(self) -> BaseException | None:
@@ -129,6 +144,14 @@ class Controller:
             return ([] if job.state.is_final else [CancelRequested(now_s, job_id, reason)]), None
 
         self._loop.request(make).result()
+
+    def purge(self, older_than_s: float, *, dry_run: bool = False) -> Purged:
+        """Delete jobs that have been over for longer than this, with their files."""
+        return self._retention.purge(older_than_s, dry_run=dry_run)
+
+    def rebind_channel(self) -> Future[None]:
+        """Listen to workers on a new socket: the file of the old one was deleted."""
+        return self._loop.rebind_channel()
 
     def shutdown(self, stop_jobs: bool = False) -> None:
         """Begin to go down and return; ``finished`` tells when it is done."""
@@ -201,7 +224,9 @@ class Controller:
             now = self._loop.state.jobs[job_id]
             return now.attempt != chosen or not now.devices
 
-        return WorkerLog(path, chosen, worker, is_over)
+        log = WorkerLog(path, chosen, worker, is_over)
+        log.check()
+        return log
 
     def wait(self, job_ids: Sequence[str], timeout_s: float | None = None) -> dict[str, Job]:
         """Block until all of them are over, the time is up or the controller ends; returns them as they are then."""
@@ -216,11 +241,37 @@ class Controller:
             self._loop.changed.wait_for(over, timeout_s)
         return {job_id: self.job(job_id) for job_id in job_ids}
 
+    def warnings(self) -> list[str]:
+        """What somebody should look at now."""
+        ahead_s = self._clock.now_s() - time.time()
+        clock = (
+            f"the controller's clock is {ahead_s:.0f} s ahead of this machine's: `weft down` and `weft up` put it "
+            "right, jobs go on meanwhile"
+        )
+        num_left_out = self._faults.num_events_left_out
+        events = f"{num_left_out} events could not be applied and were left out: see {self._home.log_file}"
+        found = [
+            self._loop.waits_for_disk,
+            low_in_words(self._home),
+            clock if ahead_s > MAX_AHEAD_S else "",
+            events if num_left_out else "",
+        ]
+        return [words for words in found if words]
+
     def metrics(self) -> bytes:
         """Prometheus text."""
-        return self._metrics.text(self._loop.state, self._channel.num_dropped)
+        num_aside = len(self._scheduler.guarded.aside)
+        try:
+            space = Space.at(self._home.root)
+        except OSError:
+            space = None
+        num_dropped, num_troubled = self._channel.num_dropped, self._loop.num_troubled
+        return self._metrics.text(self._loop.state, num_dropped, num_aside, num_troubled, space)
 
     def _newest(self, job: Job) -> Job:
+        hint = "" if job.state.is_final else self._loop.hint(job)
+        if hint:
+            job = replace(job, reason=hint)
         report = None if job.state.is_final else self._knowledge.newest(job.id)
         if report is None or report.attempt != job.attempt or not job.devices:
             return job
@@ -234,11 +285,11 @@ class Controller:
         )
 
     def _standing(self, job: Job, now_s: float) -> Sentence:
-        verdict = self._loop.verdict
+        decided = self._loop.decided
         text = None
-        if verdict and not job.is_cancelled:
-            text = self._scheduler.explain(verdict, job, self._loop.state, self._knowledge)
-        return Sentence(now_s, text or job.reason)
+        if decided and not job.is_cancelled:
+            text = self._scheduler.explain(decided, job, self._loop.state, self._knowledge)
+        return Sentence(now_s, self._loop.hint(job) or text or job.reason)
 
     def _before(self) -> History:
         """What happened before this controller was started: read from the journal by the first who asks."""
@@ -260,7 +311,7 @@ class Controller:
 def _job_in(state: State, job_id: str) -> Job:
     job = state.jobs.get(job_id)
     if job is None:
-        raise UnknownJobError(f"there is no job {job_id!r}: `weft status` lists those there are")
+        raise UnknownJobError(f"there is no job {job_id!r}: `weft status` lists the existing ones")
     return job
 
 

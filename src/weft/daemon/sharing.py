@@ -16,7 +16,7 @@ from typing import Any
 
 from weft.control.state import Job, State
 from weft.core import worker_environment as names
-from weft.crossover.launch import SOCKET_NAME, ensure_server, set_role, status, stop_server
+from weft.crossover.lease_launch import SOCKET_NAME, ensure_server, set_role, status, stop_server
 from weft.crossover.phases import Role
 from weft.errors import LeaseError
 
@@ -25,7 +25,7 @@ _log = logging.getLogger(__name__)
 _LOOK_EVERY_S = 1.0
 
 
-class Sharing:
+class LeaseServers:
     """Keeps the lease server's roles those of the state."""
 
     def __init__(self, folder: Path, *, enabled: bool) -> None:

@@ -1,1 +1,1 @@
-"""``weft demo``: a queue of small real jobs on a throw-away controller, twice, to see what moving workers gains."""
+"""``weft demo``: a queue of small real jobs on a temporary controller, run twice to show what moving workers gains."""

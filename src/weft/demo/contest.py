@@ -1,13 +1,11 @@
-"""One queue on a controller of its own: hand the jobs in as they arrive, watch, and keep who took how long."""
+"""Plays one queue on a temporary controller: submits the jobs as they arrive and records their completion times."""
 
 from __future__ import annotations
 
 import contextlib
 import os
 import shutil
-import signal
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -16,32 +14,32 @@ from pathlib import Path
 
 from weft.client import Client
 from weft.core.status_rows import FINAL_STATES, JobDetail
+from weft.daemon.options import ControllerOptions
 from weft.demo.queue import QueuedJob
 from weft.errors import ControllerError, NoControllerError
 
-LOOK_EVERY_S = 0.1
+POLL_S = 0.1
 START_TIMEOUT_S = 30.0
-LEAVE_TIMEOUT_S = 20.0
+EXIT_TIMEOUT_S = 20.0
 
 
 @dataclass(frozen=True, slots=True)
 class Completion:
-    """What became of one job."""
+    """How long one job took."""
 
     name: str
     arrived_s: float
     """Since the first job arrived."""
     took_s: float
-    """From being handed in to the end."""
+    """From submission to completion."""
     restarts: int
 
 
 @dataclass(frozen=True, slots=True)
 class Played:
-    """A queue from the first arrival to the last end."""
+    """A queue, played from the first arrival to the last completion."""
 
     completions: tuple[Completion, ...]
-    last_rows: tuple[JobDetail, ...]
 
     @property
     def mean_s(self) -> float:
@@ -52,26 +50,28 @@ class Played:
         return max(job.arrived_s + job.took_s for job in self.completions)
 
 
-# (seconds since the first arrival, jobs handed in so far)
+# (seconds since the first arrival, jobs submitted so far)
 OnLook = Callable[[float, Sequence[JobDetail]], None]
 
 
 @contextlib.contextmanager
-def throw_away_controller(policy: str, *, num_devices: int | None = None, hold_s: float = 2.0) -> Iterator[Client]:
-    """A controller in a folder of its own; with the block go its jobs, its processes and its folder."""
+def temporary_controller(policy: str, *, num_devices: int | None = None, hold_s: float = 2.0) -> Iterator[Client]:
+    """A controller in a temporary folder.  Its jobs, processes, and folder are gone after the block."""
     home = Path(tempfile.mkdtemp(prefix="weft-demo-"))
-    command = [sys.executable, "-P", "-m", "weft.daemon", str(home), "--port", "0"]
-    command += ["--policy", policy, "--hold-s", str(hold_s), "--grace-s", "10"]
-    if num_devices is not None:
-        command += ["--devices", str(num_devices)]
+    options = ControllerOptions(policy=policy, port=0, devices=num_devices, hold_s=hold_s, grace_s=10.0)
     with (home / "controller.log").open("wb") as log:
-        # Ctrl-C is for the demo, which then lets the controller leave in order.
+        # A session of its own: Ctrl-C reaches only the demo, which then shuts down the controller in order.
         process = subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, start_new_session=True
+            options.command("-P"),
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+            env={**os.environ, "WEFT_HOME": str(home)},
         )
     client = Client(home)
     try:
-        _wait_until_it_answers(client, process, home / "controller.log")
+        _wait_until_it_responds(client, process, home / "controller.log")
         yield client
     finally:
         _end(client, process)
@@ -86,7 +86,7 @@ def play(
     max_workers: int,
     on_look: OnLook = lambda now_s, rows: None,
 ) -> Played:
-    """Hand in every job when its time has come and wait for the last to end."""
+    """Submit every job at its arrival time and wait for the last one to finish."""
     ids: list[str] = []
     waiting = sorted(queue, key=lambda job: job.arrives_s)
     began_s = time.monotonic()
@@ -99,7 +99,7 @@ def play(
         on_look(now_s, rows)
         if not waiting and all(row["state"] in FINAL_STATES for row in rows):
             break
-        time.sleep(LOOK_EVERY_S)
+        time.sleep(POLL_S)
     _check_completed(rows)
     first_s = min(row["submitted_s"] for row in rows)
     completions = (
@@ -111,19 +111,19 @@ def play(
         )
         for row in rows
     )
-    return Played(tuple(completions), tuple(rows))
+    return Played(tuple(completions))
 
 
 def _check_completed(rows: Sequence[JobDetail]) -> None:
     for row in rows:
         if row["state"] != "COMPLETED":
             raise ControllerError(
-                f"job {row['name']} ended as {row['state']} ({row['reason']}), expected COMPLETED: "
-                "`weft doctor` says what this machine lacks"
+                f"job {row['name']} is {row['state']} ({row['reason']}), expected COMPLETED: "
+                "run `weft doctor` to look for problems on this machine"
             )
 
 
-def _wait_until_it_answers(client: Client, process: subprocess.Popen[bytes], log: Path) -> None:
+def _wait_until_it_responds(client: Client, process: subprocess.Popen[bytes], log: Path) -> None:
     deadline_s = time.monotonic() + START_TIMEOUT_S
     while True:
         try:
@@ -131,17 +131,17 @@ def _wait_until_it_answers(client: Client, process: subprocess.Popen[bytes], log
             return
         except NoControllerError:
             if process.poll() is not None or time.monotonic() > deadline_s:
-                said = log.read_text(errors="replace").strip() or "it said nothing"
-                raise ControllerError(f"the controller did not start, expected it to answer: {said}") from None
+                said = log.read_text(errors="replace").strip() or "its log is empty"
+                raise ControllerError(f"the controller did not start: {said}") from None
         time.sleep(0.02)
 
 
 def _end(client: Client, process: subprocess.Popen[bytes]) -> None:
-    """Jobs first, then the controller; whatever does not go is killed."""
+    """Stop the jobs, then the controller; kill it if it does not exit in time."""
     with contextlib.suppress(ControllerError):
         client.shutdown(stop_jobs=True)
     try:
-        process.wait(timeout=LEAVE_TIMEOUT_S)
+        process.wait(timeout=EXIT_TIMEOUT_S)
     except subprocess.TimeoutExpired:
-        process.send_signal(signal.SIGKILL)
+        process.kill()
         process.wait()

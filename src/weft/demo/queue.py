@@ -1,4 +1,4 @@
-"""The queue of the demo: two long jobs first, short ones behind them, as on any small cluster.  Pure."""
+"""The demo's queue: two long jobs first, then short ones, as on any small cluster.  Pure."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from weft.core.submission import Submission
 
 @dataclass(frozen=True, slots=True)
 class QueuedJob:
-    """A job, and when somebody hands it in."""
+    """A job and its arrival time."""
 
     name: str
     arrives_s: float
     num_steps: int
 
     def submission(self, cwd: str, *, min_workers: int, max_workers: int) -> Submission:
-        """The same training whatever the number of workers: the global batch stays."""
+        """The global batch, and with it the training, is the same for any number of workers."""
         command = (sys.executable, "-m", "weft.demo.train", "--steps", str(self.num_steps))
         return Submission(
             Launch(command, cwd),
@@ -38,15 +38,3 @@ QUEUE = (
     QueuedJob("short-3", 7.0, 40),
     QueuedJob("short-4", 9.0, 40),
 )
-
-
-def scaled(queue: tuple[QueuedJob, ...], factor: float, steps_per_epoch: int) -> tuple[QueuedJob, ...]:
-    """The same queue with longer or shorter jobs, arriving the slower or faster; whole epochs."""
-    return tuple(
-        QueuedJob(
-            job.name,
-            job.arrives_s * factor,
-            max(1, round(job.num_steps * factor / steps_per_epoch)) * steps_per_epoch,
-        )
-        for job in queue
-    )

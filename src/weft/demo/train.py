@@ -1,9 +1,9 @@
-"""A job of the demo: an ordinary training script of a few seconds.
+"""A job of the demo: an ordinary training script that takes a few seconds.
 
     python -m weft.demo.train --steps 120
 
-Which of two winding rivers is a point in?  The model is larger than the question needs, so that a step takes a
-moment and two workers are worth having.
+It classifies points as belonging to one of two spirals.  The model is larger than the task needs, so that a step takes
+long enough for a second worker to help.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ BATCH_SIZE = 256
 STEPS_PER_EPOCH = 20
 
 
-def rivers(num_points: int, seed: int) -> TensorDataset:
-    """Points along two spirals, each with the number of its spiral."""
+def spirals(num_points: int, seed: int) -> TensorDataset:
+    """Points along two spirals, labeled 0 and 1."""
     draw = torch.Generator().manual_seed(seed)
     along = torch.rand(num_points, generator=draw).sqrt() * 3 * math.pi
-    river = torch.randint(0, 2, (num_points,), generator=draw)
-    angle = along + math.pi * river
+    spiral = torch.randint(0, 2, (num_points,), generator=draw)
+    angle = along + math.pi * spiral
     points = torch.stack((along * angle.cos(), along * angle.sin()), dim=1) / 5
-    return TensorDataset(points + 0.02 * torch.randn(points.shape, generator=draw), river)
+    return TensorDataset(points + 0.02 * torch.randn(points.shape, generator=draw), spiral)
 
 
 class Net(nn.Module):
@@ -43,8 +43,8 @@ class Net(nn.Module):
         )
 
     def forward(self, points: Tensor) -> Tensor:
-        river: Tensor = self.layers(points)
-        return river
+        spiral: Tensor = self.layers(points)
+        return spiral
 
 
 def main() -> None:
@@ -58,11 +58,11 @@ def main() -> None:
         model = Net(options.width).to(run.device)
         optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
         weft.overlap(model, optimizer, tune=False)
-        data = run.loader(rivers(BATCH_SIZE * STEPS_PER_EPOCH, options.seed), batch_size=BATCH_SIZE)
+        data = run.loader(spirals(BATCH_SIZE * STEPS_PER_EPOCH, options.seed), batch_size=BATCH_SIZE)
         run.resume(model=model, optimizer=optimizer, data=data)
-        for points, river in run.steps(data, epochs=num_epochs):
+        for points, spiral in run.steps(data, epochs=num_epochs):
             optimizer.zero_grad()
-            loss = F.cross_entropy(model(points), river)
+            loss = F.cross_entropy(model(points), spiral)
             loss.backward()  # type: ignore[no-untyped-call]
             optimizer.step()
             run.log(loss=loss)

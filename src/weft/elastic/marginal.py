@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from weft.core.snapshot import Allocation, JobView, Snapshot
 from weft.elastic.menu import Growth, Menu
 from weft.elastic.policy import BasePolicy, ordered
-from weft.elastic.rules import Room, admitted, weight_of
+from weft.elastic.rules import Room, admitted, by_priority
 
 
 class MarginalPolicy(BasePolicy):
@@ -36,20 +36,20 @@ class MarginalPolicy(BasePolicy):
         free: Sequence[int],
         room: Room,
     ) -> None:
-        heap: list[tuple[float, int, Growth]] = []
+        heap: list[tuple[int, float, int, Growth]] = []
         growths = {row: self.growths(menus[row]) for row in free}
 
         def offer(row: int, column: int) -> None:
             growth = growths[row][column]
             if growth is not None and growth.saved_s > 0:
                 job = jobs[row]
-                gain = job.remaining_steps * growth.saved_s * weight_of(job) / growth.num_added
-                heapq.heappush(heap, (-gain, row, growth))
+                gain = job.remaining_steps * growth.saved_s * job.spec.weight / growth.num_added
+                heapq.heappush(heap, (-job.spec.priority, -gain, row, growth))
 
         for row in free:
             offer(row, menus[row].sizes.index(sizes[row]))
         while heap and room.devices:
-            _, row, growth = heapq.heappop(heap)
+            _, _, row, growth = heapq.heappop(heap)
             if room.fits(jobs[row], growth.num_added):
                 room.take(jobs[row], growth.num_added)
                 sizes[row] += growth.num_added
@@ -88,14 +88,15 @@ class Afs(BasePolicy):
     def _decide(self, snapshot: Snapshot) -> Allocation:
         menus = self._book.menus(snapshot.cluster, snapshot.jobs)
         lengths = [
-            job.remaining_steps * min(menu.step_s) / weight_of(job) if menu.sizes else float("inf")
+            job.remaining_steps * min(menu.step_s) / job.spec.weight if menu.sizes else float("inf")
             for job, menu in zip(snapshot.jobs, menus, strict=True)
         ]
         order = ordered(snapshot, self.rules, lengths)
         sizes, room = admitted(snapshot, menus, order, self.rules)
         line = [row for row in order if row in sizes and not self.rules.pinned(snapshot.jobs[row])]
         line.sort(key=lambda row: (lengths[row], row))
-        self._share_out(snapshot.jobs, menus, sizes, line, room)
+        for rows in by_priority(snapshot.jobs, line):
+            self._share_out(snapshot.jobs, menus, sizes, rows, room)
         workers = {snapshot.jobs[row].spec.name: size for row, size in sizes.items()}
         valid_until_s = min(self.rules.next_due_s(snapshot), snapshot.now_s + self.rules.review_s)
         return Allocation(workers, valid_until_s=valid_until_s)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -12,10 +12,11 @@ from numpy.typing import NDArray
 
 from weft.core.snapshot import Allocation, JobView, Snapshot
 from weft.elastic.knapsack import best_choices, best_choices_in_groups
+from weft.elastic.matching import choose_pairs
 from weft.elastic.menu import MenuTable
-from weft.elastic.pairing import MAX_CANDIDATES, PairBook, PairOptions, Sharing, choose_pairs
+from weft.elastic.pairing import MAX_CANDIDATES, PairBook, PairMode, PairOptions
 from weft.elastic.policy import BasePolicy, ordered
-from weft.elastic.rules import Room, Rules, admitted, weight_of
+from weft.elastic.rules import Room, Rules, admitted, by_priority
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
@@ -36,6 +37,11 @@ class Stakes:
         """Remaining time by job and column, without restarts; infinite where a job would not run."""
         times_s: FloatArray = self.remaining_steps[:, None] * self.table.step_s
         return times_s
+
+    def of(self, rows: Sequence[int]) -> Stakes:
+        """The same for some of the jobs."""
+        table = MenuTable(self.table.sizes[rows], self.table.step_s[rows])
+        return Stakes(table, self.remaining_steps[rows], self.restart_s[rows], self.workers[rows], self.weights[rows])
 
     def restarts_s(self) -> FloatArray:
         """What moving to each column costs in restarts."""
@@ -89,23 +95,71 @@ class UtilityPolicy(BasePolicy):
         utility = self.utility(stakes.times_s + stakes.restarts_s(), standing[:, None])
         self.confine(snapshot, utility, table)
         valid_until_s = min(self.rules.next_due_s(snapshot), snapshot.now_s + self.rules.review_s)
+        classes = by_priority(jobs, range(len(jobs)))
+        if len(classes) == 1:
+            found = self._settle(snapshot, stakes, standing, utility, snapshot.num_devices)
+        else:
+            found = self._settle_by_class(snapshot, stakes, standing, utility, classes)
+        workers = _with_idle_used(snapshot, found, utility, table)
+        return replace(found, workers=workers, valid_until_s=valid_until_s)
+
+    def _settle(
+        self, snapshot: Snapshot, stakes: Stakes, standing: FloatArray, utility: FloatArray, capacity: int
+    ) -> Allocation:
+        """The best sizes and pairs on ``capacity`` devices."""
+        jobs, sizes = snapshot.jobs, stakes.table.sizes
         users = [job.spec.user for job in jobs] if snapshot.quotas else []
-        choice = self._choose(snapshot, users, utility, table.sizes)
+        choice = self._choose(snapshot.quotas, capacity, users, utility, sizes)
         if snapshot.crossover:
-            paired = self._with_pairs(snapshot, stakes, standing, utility, choice)
+            paired = self._with_pairs(snapshot, stakes, standing, utility, choice, capacity)
             if paired:
-                return replace(paired, valid_until_s=valid_until_s)
-        picked = table.sizes[np.arange(len(jobs)), choice].tolist()
-        workers = {job.spec.name: size for job, size in zip(jobs, picked, strict=True) if size}
-        return Allocation(workers, valid_until_s=valid_until_s)
+                return paired
+        picked = sizes[np.arange(len(jobs)), choice].tolist()
+        return Allocation({job.spec.name: size for job, size in zip(jobs, picked, strict=True) if size})
+
+    def _settle_by_class(
+        self,
+        snapshot: Snapshot,
+        stakes: Stakes,
+        standing: FloatArray,
+        utility: FloatArray,
+        classes: Sequence[Sequence[int]],
+    ) -> Allocation:
+        """One priority after the other, each on what is left; for jobs that must run their least is reserved."""
+        jobs, sizes = snapshot.jobs, stakes.table.sizes
+        least = sizes[np.arange(len(jobs)), np.isfinite(utility).argmax(axis=1)].tolist()
+        room = Room(snapshot)
+        for job, size in zip(jobs, least, strict=True):
+            room.take(job, size)
+        workers: dict[str, int] = {}
+        pairs: tuple[tuple[str, str], ...] = ()
+        fillers: frozenset[str] = frozenset()
+        for rows in classes:
+            for row in rows:
+                room.take(jobs[row], -least[row])
+            part = replace(snapshot, jobs=tuple(jobs[row] for row in rows), quotas=room.quotas)
+            found = self._settle(part, stakes.of(rows), standing[rows], utility[rows], room.devices)
+            for job in part.jobs:
+                room.take(job, found.workers.get(job.name, 0))
+            room.devices += sum(found.workers[first] for first, _ in found.pairs)
+            workers |= found.workers
+            pairs += found.pairs
+            fillers |= found.fillers
+        return Allocation(workers, pairs, fillers)
 
     def _stakes(self, jobs: Sequence[JobView], table: MenuTable) -> Stakes:
-        rows = [(job.remaining_steps, job.restart_s, job.workers, weight_of(job)) for job in jobs]
+        rows = [(job.remaining_steps, job.restart_s, job.workers, job.spec.weight) for job in jobs]
         remaining_steps, restart_s, workers, weights = np.array(rows, dtype=np.float64).T.copy()
         return Stakes(table, remaining_steps, restart_s * self.restart_charge, workers, weights)
 
     def _with_pairs(
-        self, snapshot: Snapshot, stakes: Stakes, standing: FloatArray, utility: FloatArray, choice: IntArray
+        self,
+        snapshot: Snapshot,
+        stakes: Stakes,
+        standing: FloatArray,
+        utility: FloatArray,
+        choice: IntArray,
+        capacity: int,
     ) -> Allocation | None:
         """Sizes and pairs that are worth more than ``choice`` without pairs; None if there are none."""
         jobs, cluster = snapshot.jobs, snapshot.cluster
@@ -127,7 +181,7 @@ class UtilityPolicy(BasePolicy):
             return None
         worth = self._pair_utility(snapshot, stakes, standing, pairs)
         sizes = stakes.table.sizes
-        chosen = choose_pairs(utility, sizes, cluster.num_devices, pairs, worth)
+        chosen = choose_pairs(utility, sizes, capacity, pairs, worth)
         if not chosen:
             return None
         together = {int(row) for index in chosen for row in (pairs.first[index], pairs.second[index])}
@@ -140,7 +194,8 @@ class UtilityPolicy(BasePolicy):
         all_utility[len(alone) :, 0] = utility[pairs.first[chosen], 0] + utility[pairs.second[chosen], 0]
         all_utility[len(alone) :, 1 : worth.shape[1] + 1] = worth[chosen]
         all_sizes[len(alone) :, 1 : worth.shape[1] + 1] = pairs.sizes
-        picked = self._choose(snapshot, [jobs[row].spec.user for row in alone], all_utility, all_sizes)
+        owners = [jobs[row].spec.user for row in alone]
+        picked = self._choose(snapshot.quotas, capacity, owners, all_utility, all_sizes)
         rows = np.arange(len(picked))
         if all_utility[rows, picked].sum() <= utility[np.arange(len(jobs)), choice].sum():
             return None
@@ -153,8 +208,8 @@ class UtilityPolicy(BasePolicy):
                 first, second = jobs[int(pairs.first[index])].name, jobs[int(pairs.second[index])].name
                 workers[first] = workers[second] = size
                 couples.append((first, second))
-                if pairs.sharing[index] is not Sharing.TURNS:
-                    fillers.add(second if pairs.sharing[index] is Sharing.PRIMARY else first)
+                if pairs.modes[index] is not PairMode.TURNS:
+                    fillers.add(second if pairs.modes[index] is PairMode.SECOND_FILLS else first)
         return Allocation(workers, tuple(couples), frozenset(fillers))
 
     def _pair_utility(self, snapshot: Snapshot, stakes: Stakes, standing: FloatArray, pairs: PairOptions) -> FloatArray:
@@ -176,14 +231,13 @@ class UtilityPolicy(BasePolicy):
         return np.where(pairs.first_steps_per_s > 0, worth, -np.inf)
 
     @staticmethod
-    def _choose(snapshot: Snapshot, users: Sequence[str], utility: FloatArray, sizes: IntArray) -> IntArray:
+    def _choose(
+        quotas: Mapping[str, int], capacity: int, users: Sequence[str], utility: FloatArray, sizes: IntArray
+    ) -> IntArray:
         """The best columns within capacity and quotas; ``users`` own the first rows, nobody the others."""
-        capacity = snapshot.cluster.num_devices
-        if not snapshot.quotas:
+        if not quotas:
             return best_choices(utility, sizes, capacity)
-        groups = [
-            (np.flatnonzero([owner == user for owner in users]), limit) for user, limit in snapshot.quotas.items()
-        ]
+        groups = [(np.flatnonzero([owner == user for owner in users]), limit) for user, limit in quotas.items()]
         # Most quotas do not bind: only those that do are worked into the program, which stays exact.
         binding: list[tuple[IntArray, int]] = []
         slack = groups
@@ -194,6 +248,24 @@ class UtilityPolicy(BasePolicy):
                 return choice
             binding += [group for group, over in zip(slack, broken, strict=True) if over]
             slack = [group for group, over in zip(slack, broken, strict=True) if not over]
+
+
+def _with_idle_used(snapshot: Snapshot, found: Allocation, utility: FloatArray, table: MenuTable) -> Mapping[str, int]:
+    """Nobody waits beside idle devices, not even a job whose utility is lost in the rounding of the sum."""
+    if found.num_devices() == snapshot.num_devices or len(found.workers) == len(snapshot.jobs):
+        return found.workers
+    room = Room(snapshot)
+    for job in snapshot.jobs:
+        room.take(job, found.workers.get(job.name, 0))
+    room.devices += sum(found.workers[first] for first, _ in found.pairs)
+    workers = dict(found.workers)
+    for row, job in enumerate(snapshot.jobs):
+        if job.name not in workers:
+            size = next((int(table.sizes[row, at]) for at in np.flatnonzero(np.isfinite(utility[row])) if at), 0)
+            if size and room.fits(job, size):
+                room.take(job, size)
+                workers[job.name] = size
+    return workers
 
 
 class Balanced(UtilityPolicy):
@@ -224,6 +296,8 @@ class Balanced(UtilityPolicy):
         num_longer = np.empty(len(times_s))
         num_longer[np.argsort(-smallest_s, kind="stable")] = np.arange(1, len(times_s) + 1)
         reference_s = np.sqrt(smallest_s * best_s)
+        # A waiting job cannot avoid its start.  Without it here, a job shorter than a start would never be worth one.
+        reference_s[stakes.workers == 0] += stakes.restart_s[stakes.workers == 0]
         standing: FloatArray = stakes.weights * num_longer**self.crowding * reference_s**self.exponent
         return standing
 
@@ -246,7 +320,7 @@ class Exact(UtilityPolicy):
     def confine(self, snapshot: Snapshot, utility: FloatArray, table: MenuTable) -> None:
         """Jobs are let in at their smallest size in order of submission; those that fit must run."""
         first = table.sizes[:, 1]
-        if not snapshot.quotas and not self.rules.hold_s and int(first.sum()) <= snapshot.cluster.num_devices:
+        if not snapshot.quotas and not self.rules.hold_s and int(first.sum()) <= snapshot.num_devices:
             return  # everybody fits, and not running is ruled out by its infinite time
         menus = self._book.menus(snapshot.cluster, snapshot.jobs)
         inside, _ = admitted(snapshot, menus, ordered(snapshot, self.rules), self.rules)

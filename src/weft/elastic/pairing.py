@@ -1,12 +1,10 @@
-"""Crossover: who takes turns with whom, decided together with the sizes.
+"""What two jobs gain by sharing devices: the one model that decides, explains and is reviewed.
 
-[Note: one price for singles and pairs]
-At a price per device a job alone is worth v_i = max_w u_i(w) -
-price w, and two jobs taking turns on the same devices v_ij = max_w u_ij(w) - price w.  A matching of
-greatest weight v_ij - v_i - v_j then says who pairs up at that price, and the devices all of them ask for
-say whether the price was right.  With the pairs found at the right price, every pair is one more row of
-the exact knapsack of singles, and sizes are chosen once more for all.  The result is taken only if it is
-worth more than the best allocation without pairs.
+- :class:`PairBook` predicts every pair of a decision at every size, as arrays; ``matching.py`` picks from them.
+- :func:`predicted_gain` and :func:`refusal` put the same prediction into words.
+- :func:`review` compares it with the speeds a pair has really reached.
+
+The speeds themselves come from :mod:`weft.perf.crossover`, which the simulated jobs follow too.
 """
 
 from __future__ import annotations
@@ -19,29 +17,92 @@ import numpy as np
 from numpy.typing import NDArray
 
 from weft.core.cluster import Cluster
-from weft.elastic.assignment import best_assignment
+from weft.core.speed import StepTime
 from weft.elastic.menu import Menu, packs_well
 from weft.perf.crossover import MIN_GAIN, filler_speeds, turns_speeds
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
 
+MIN_REALISED_GAIN = 0.02
+"""A pair that gains less than this is split.  Below ``MIN_GAIN``, or pairs would come and go."""
 MAX_PAIR_SIZES = 24
 MAX_CANDIDATES = 128
-"""Only so many jobs are looked at for pairing: the number of pairs grows with the square."""
-_PRICE_STEPS = 12
+"""At most this many jobs are considered for pairing: the number of pairs grows with the square."""
 _MAX_KEPT_CURVES = 2000
 _LEARNED_AT_ONCE = 4096
 
 
-class Sharing(enum.Enum):
-    """How the first job of a pair shares its devices with the second."""
+class PairMode(enum.Enum):
+    """How the two jobs of a pair share their devices."""
 
     TURNS = enum.auto()
-    PRIMARY = enum.auto()
-    """It keeps its speed, the second runs in its gaps."""
-    FILLER = enum.auto()
-    """It runs in the gaps of the second, which keeps its speed."""
+    FIRST_FILLS = enum.auto()
+    """The second job keeps its speed, the first runs in its gaps."""
+    SECOND_FILLS = enum.auto()
+    """The first job keeps its speed, the second runs in its gaps."""
+
+    @classmethod
+    def of(cls, *, first_fills: bool, second_fills: bool) -> PairMode:
+        return cls.FIRST_FILLS if first_fills else cls.SECOND_FILLS if second_fills else cls.TURNS
+
+
+StepTimes = tuple[FloatArray, FloatArray]
+"""Step times and exposed times."""
+PairSpeeds = tuple[FloatArray, FloatArray, FloatArray]
+"""Steps per second of the first and the second job, and the gain over running one after the other."""
+
+
+def pair_speeds(first: StepTimes, second: StepTimes, handover_s: float) -> dict[PairMode, PairSpeeds]:
+    """Each way to share, element by element."""
+    second_per_s, first_per_s, gain = filler_speeds(*second, *first, handover_s)
+    return {
+        PairMode.TURNS: turns_speeds(*first, *second, handover_s),
+        PairMode.SECOND_FILLS: filler_speeds(*first, *second, handover_s),
+        PairMode.FIRST_FILLS: (first_per_s, second_per_s, gain),
+    }
+
+
+def predicted_gain(first: StepTime, second: StepTime, handover_s: float, mode: PairMode | None = None) -> float:
+    """Work done per unit of time, where each job alone does 1; by the best mode unless one is given.
+
+    >>> predicted_gain(StepTime(2.0, exposed_s=1.0), StepTime(2.0, exposed_s=1.0), handover_s=0.0)
+    2.0
+    """
+    one, other = ((np.array([step.step_s]), np.array([step.exposed_s])) for step in (first, second))
+    speeds = pair_speeds(one, other, handover_s)
+    return max(float(gain[0]) for kind, (_, _, gain) in speeds.items() if mode in (None, kind))
+
+
+def refusal(names: tuple[str, str], first: StepTime, second: StepTime, handover_s: float) -> str | None:
+    """Why these two jobs gain too little to share; ``None`` if they gain enough."""
+    gain = predicted_gain(first, second, handover_s)
+    if gain >= 1 + MIN_GAIN:
+        return None
+    return (
+        f"sharing would do {gain:.2f}x the work of running {names[0]} and {names[1]} one after the other, "
+        f"which is less than the {1 + MIN_GAIN:.2f}x required"
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Review:
+    """What a pair has gained, and whether it should continue."""
+
+    gain: float
+    should_split: bool
+    reason: str
+
+
+def review(
+    names: tuple[str, str], alone: tuple[StepTime, StepTime], steps_per_s: tuple[float, float], expected: float
+) -> Review:
+    """Compare the speeds a pair reached with those of its jobs alone and with the gain that was predicted."""
+    gain = sum(speed * step.step_s for speed, step in zip(steps_per_s, alone, strict=True))
+    should_split = gain < 1 + MIN_REALISED_GAIN
+    measured = f"{names[0]} and {names[1]} do {gain:.2f}x the work of running one after the other"
+    verdict = f"{expected:.2f}x was expected{', so they are split' if should_split else ''}"
+    return Review(gain, should_split, f"{measured}; {verdict}")
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,13 +111,10 @@ class PairOptions:
 
     first: IntArray
     second: IntArray
-    sharing: tuple[Sharing, ...]
+    modes: tuple[PairMode, ...]
     sizes: IntArray
     first_steps_per_s: FloatArray
     second_steps_per_s: FloatArray
-
-
-Speeds = tuple[FloatArray, FloatArray]
 
 
 class PairBook:
@@ -66,27 +124,27 @@ class PairBook:
         self.setting = (handover_s, cluster)
         self.handover_s = handover_s
         self.sizes = pair_sizes(cluster.num_devices, max(cluster.devices_by_node))
-        self._curves: dict[Menu, Speeds] = {}
-        self._ways: dict[tuple[Menu, Menu], list[tuple[Sharing, int]]] = {}
+        self._curves: dict[Menu, StepTimes] = {}
+        self._ways: dict[tuple[Menu, Menu], list[tuple[PairMode, int]]] = {}
         """Ways to share that pay, each with its row in the tables of speeds."""
         self._first: list[FloatArray] = []
         self._second: list[FloatArray] = []
-        self._tables: Speeds | None = None
+        self._tables: tuple[FloatArray, FloatArray] | None = None
 
     def options(
         self, menus: Sequence[Menu], candidates: Sequence[int], apart: Set[frozenset[int]] = frozenset()
     ) -> PairOptions | None:
         """The pairs among ``candidates`` (rows of ``menus``) that pay on some size, without those to be kept apart."""
         self._learn({menus[row] for row in candidates})
-        first, second, sharing, rows = [], [], [], []
+        first, second, modes, rows = [], [], [], []
         for place, one in enumerate(candidates):
             for other in candidates[place + 1 :]:
                 if apart and frozenset((one, other)) in apart:
                     continue
-                for kind, row in self._ways[menus[one], menus[other]]:
+                for mode, row in self._ways[menus[one], menus[other]]:
                     first.append(one)
                     second.append(other)
-                    sharing.append(kind)
+                    modes.append(mode)
                     rows.append(row)
         if not first:
             return None
@@ -95,7 +153,7 @@ class PairBook:
         return PairOptions(
             np.array(first),
             np.array(second),
-            tuple(sharing),
+            tuple(modes),
             self.sizes,
             self._tables[0][rows],
             self._tables[1][rows],
@@ -121,25 +179,22 @@ class PairBook:
             self._learn_pairs(pairs[start : start + _LEARNED_AT_ONCE])
 
     def _learn_pairs(self, pairs: Sequence[tuple[Menu, Menu]]) -> None:
-        mine = [np.array([self._curves[one][kind] for one, _ in pairs]) for kind in (0, 1)]
-        theirs = [np.array([self._curves[other][kind] for _, other in pairs]) for kind in (0, 1)]
-        by_turns = turns_speeds(mine[0], mine[1], theirs[0], theirs[1], self.handover_s)
-        as_primary = filler_speeds(mine[0], mine[1], theirs[0], theirs[1], self.handover_s)
-        second, first, filler_gain = filler_speeds(theirs[0], theirs[1], mine[0], mine[1], self.handover_s)
+        mine = self._steps_of([one for one, _ in pairs])
+        theirs = self._steps_of([other for _, other in pairs])
         self._tables = None
         for key in pairs:
             self._ways[key] = []
-        for sharing, (one_speed, other_speed, gain) in (
-            (Sharing.TURNS, by_turns),
-            (Sharing.PRIMARY, as_primary),
-            (Sharing.FILLER, (first, second, filler_gain)),
-        ):
+        for mode, (one_speed, other_speed, gain) in pair_speeds(mine, theirs, self.handover_s).items():
             pays = gain >= 1 + MIN_GAIN
             one_speed, other_speed = np.where(pays, one_speed, 0.0), np.where(pays, other_speed, 0.0)
             for index in np.flatnonzero(pays.any(axis=1)).tolist():
-                self._ways[pairs[index]].append((sharing, len(self._first)))
+                self._ways[pairs[index]].append((mode, len(self._first)))
                 self._first.append(one_speed[index])
                 self._second.append(other_speed[index])
+
+    def _steps_of(self, menus: Sequence[Menu]) -> StepTimes:
+        curves = [self._curves[menu] for menu in menus]
+        return np.array([step_s for step_s, _ in curves]), np.array([exposed_s for _, exposed_s in curves])
 
 
 def pair_sizes(num_devices: int, node: int) -> IntArray:
@@ -149,89 +204,3 @@ def pair_sizes(num_devices: int, node: int) -> IntArray:
         wanted = np.geomspace(1, num_devices, MAX_PAIR_SIZES)
         sizes = sorted({min(sizes, key=lambda size: abs(np.log(size / want))) for want in wanted})
     return np.array(sizes, dtype=np.int64)
-
-
-def match(singles: FloatArray, pairs: PairOptions, values: FloatArray) -> list[int]:
-    """Indices into ``pairs`` of a matching with (nearly) the greatest weight over singles.
-
-    The assignment relaxation is solved instead of the matching itself (a hundred times faster): its cycles
-    of two are pairs, longer cycles are cut into pairs, losing at most the weakest link of an odd one.
-    """
-    gain = values - singles[pairs.first] - singles[pairs.second]
-    useful = np.flatnonzero(gain > 1e-12 * np.abs(values))
-    if not len(useful):
-        return []
-    rows = np.unique(np.concatenate([pairs.first[useful], pairs.second[useful]]))
-    one = np.searchsorted(rows, pairs.first[useful])
-    other = np.searchsorted(rows, pairs.second[useful])
-    weight = np.zeros((len(rows), len(rows)))
-    number = np.full((len(rows), len(rows)), -1)
-    rising = np.argsort(gain[useful], kind="stable")  # of several ways to share, the best is written last
-    one, other, useful = one[rising], other[rising], useful[rising]
-    weight[one, other] = weight[other, one] = gain[useful]
-    number[one, other] = number[other, one] = useful
-    target = best_assignment(weight)
-    chosen: list[int] = []
-    seen = [False] * len(rows)
-    for start in range(len(rows)):
-        cycle = []
-        at = start
-        while not seen[at]:
-            seen[at] = True
-            cycle.append(at)
-            at = target[at]
-        if len(cycle) == 2 and number[cycle[0], cycle[1]] >= 0:
-            chosen.append(int(number[cycle[0], cycle[1]]))
-        elif len(cycle) > 2:
-            chosen.extend(_cut(cycle, weight, number))
-    return chosen
-
-
-def _cut(cycle: list[int], weight: FloatArray, number: IntArray) -> list[int]:
-    """The best pairs of neighbours along a cycle, each member in at most one."""
-    num = len(cycle)
-    best_weight, best = 0.0, []
-    for shift in range(num if num % 2 else min(num, 2)):
-        order = cycle[shift:] + cycle[:shift]
-        links = [(order[place], order[place + 1]) for place in range(0, num - 1, 2)]
-        links = [link for link in links if weight[link] > 0]
-        total = sum(float(weight[link]) for link in links)
-        if total > best_weight:
-            best_weight, best = total, [int(number[link]) for link in links]
-    return best
-
-
-def choose_pairs(
-    utility: FloatArray, sizes: IntArray, capacity: int, pairs: PairOptions, pair_utility: FloatArray
-) -> list[int]:
-    """The pairs that are worth it at the price at which singles and pairs together just fit ``capacity``."""
-
-    def at(price: float) -> tuple[list[int], int]:
-        values = utility - price * sizes
-        column = values.argmax(axis=1)
-        alone = values[np.arange(len(values)), column]
-        used = sizes[np.arange(len(values)), column]
-        pair_values = pair_utility - price * pairs.sizes
-        pair_column = pair_values.argmax(axis=1)
-        best = pair_values[np.arange(len(pair_values)), pair_column]
-        chosen = match(alone, pairs, best)
-        num = int(used.sum())
-        for index in chosen:
-            num += int(pairs.sizes[pair_column[index]])
-            num -= int(used[pairs.first[index]] + used[pairs.second[index]])
-        return chosen, num
-
-    chosen, num = at(0.0)
-    if num <= capacity:
-        return chosen
-    low, high = 0.0, float(np.max(utility[:, 1:][np.isfinite(utility[:, 1:])]))
-    for _ in range(_PRICE_STEPS):
-        middle = (low + high) / 2 if low else high / 8
-        found, num = at(middle)
-        if num <= capacity:
-            high, chosen = middle, found
-            if num == capacity:
-                break
-        else:
-            low = middle
-    return chosen

@@ -9,13 +9,13 @@ workers find themselves where they were (an assignment problem).
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 
 import numpy as np
 
 from weft.core.cluster import Cluster
-from weft.elastic.assignment import best_assignment
+from weft.elastic.assignment_problem import best_assignment
 from weft.errors import UsageError
 
 Devices = tuple[int, ...]
@@ -30,16 +30,18 @@ class Unit:
 
 
 def place(
-    cluster: Cluster, units: Sequence[Unit], current: Mapping[str, Devices], *, repack: bool = True
+    cluster: Cluster, units: Sequence[Unit], current: Mapping[str, Devices], *, taken: Set[int] = frozenset()
 ) -> dict[str, Devices]:
     """Devices for every job of ``units``; jobs of one unit get the same ones, no device goes to two units.
 
-    ``current`` says where jobs are now.  ``repack=False`` never moves a job that keeps its size.
+    ``current`` says where jobs are now; ``taken`` devices are not used.
 
     >>> cluster = Cluster.uniform(num_nodes=2, devices_per_node=2)
     >>> place(cluster, [Unit(("a",), 1), Unit(("b",), 2)], {"a": (2,)})
     {'a': (2,), 'b': (0, 1)}
     """
+    if taken:
+        return _placed_around(cluster, units, current, taken)
     num_workers = sum([unit.workers for unit in units])
     if num_workers > cluster.num_devices:
         raise UsageError(f"{num_workers} workers for {cluster.num_devices} devices: an allocation must fit the cluster")
@@ -60,11 +62,32 @@ def place(
     free = _free(cluster, used)
     waiting.sort(key=lambda unit: -unit.workers)
     for unit in waiting:
-        if repack and _splits_needlessly(cluster, unit, free) and not _evacuate(cluster, unit, placed, free):
+        if _splits_needlessly(cluster, unit, free) and not _evacuate(cluster, unit, placed, free):
             placed = _repacked(cluster, units, current)
             break
         placed[unit] = _take(free, unit.workers)
     return {name: placed[unit] for unit in units for name in unit.names}
+
+
+def _placed_around(
+    cluster: Cluster, units: Sequence[Unit], current: Mapping[str, Devices], taken: Set[int]
+) -> dict[str, Devices]:
+    """Place on the cluster that is left without ``taken``, its devices numbered from 0."""
+    free = [sorted(devices) for devices in _free(cluster, _out_of_use(cluster) | taken).values()]
+    real = [device for devices in free for device in devices]
+    if not units or not real:
+        num_workers = sum([unit.workers for unit in units])
+        if num_workers:
+            raise UsageError(f"{num_workers} workers, but no device is free: an allocation must fit the cluster")
+        return {}
+    number = {device: index for index, device in enumerate(real)}
+    here = {
+        name: tuple(number[device] for device in devices)
+        for name, devices in current.items()
+        if all(device in number for device in devices)
+    }
+    placed = place(Cluster(tuple(len(devices) for devices in free if devices)), units, here)
+    return {name: tuple(real[index] for index in indexes) for name, indexes in placed.items()}
 
 
 def _splits_needlessly(cluster: Cluster, unit: Unit, free: Mapping[int, set[int]]) -> bool:

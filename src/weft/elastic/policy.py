@@ -26,7 +26,7 @@ class BasePolicy(ABC):
 
     def decide(self, snapshot: Snapshot) -> Allocation:
         """The workers each job should have from now on."""
-        if not snapshot.jobs or not snapshot.cluster.num_devices:
+        if not snapshot.jobs or not snapshot.num_devices:
             return Allocation({})
         return self._decide(snapshot)
 

@@ -15,9 +15,6 @@ from weft.core.snapshot import JobView, Snapshot
 from weft.elastic.menu import Menu
 from weft.errors import UsageError
 
-PRIORITY_WEIGHT = 10.0
-"""Where a policy weighs jobs instead of ordering them, a priority level counts as much as this factor."""
-
 
 @dataclass(frozen=True, slots=True)
 class Rules:
@@ -77,28 +74,28 @@ class Room:
     """Devices and quotas that are left while an allocation is put together."""
 
     def __init__(self, snapshot: Snapshot) -> None:
-        self.devices = snapshot.cluster.num_devices
-        self._quotas = dict(snapshot.quotas)
+        self.devices = snapshot.num_devices
+        self.quotas = dict(snapshot.quotas)
 
     def fits(self, job: JobView, num: int) -> bool:
         """Whether ``job`` may have ``num`` more devices."""
-        return num <= self.devices and (not self._quotas or num <= self._quotas.get(job.spec.user, num))
+        return num <= self.devices and (not self.quotas or num <= self.quotas.get(job.spec.user, num))
 
     def take(self, job: JobView, num: int) -> None:
         self.devices -= num
-        if self._quotas and job.spec.user in self._quotas:
-            self._quotas[job.spec.user] -= num
+        if self.quotas and job.spec.user in self.quotas:
+            self.quotas[job.spec.user] -= num
 
 
-def weight_of(job: JobView) -> float:
-    """Weight and priority as one factor."""
-    spec = job.spec
-    return spec.weight * PRIORITY_WEIGHT**spec.priority if spec.priority else spec.weight
+def by_priority(jobs: Sequence[JobView], rows: Sequence[int]) -> list[list[int]]:
+    """``rows`` of ``jobs`` in classes of one priority each, the highest first; within a class in the order given.
 
-
-def remaining_s(job: JobView, menu: Menu, size: int) -> float:
-    """Time ``job`` would still run at ``size``."""
-    return job.remaining_steps * menu.step_s[menu.sizes.index(size)]
+    A priority is an order, not a quantity: how far apart two of them are does not matter.
+    """
+    classes: dict[int, list[int]] = {}
+    for row in rows:
+        classes.setdefault(jobs[row].spec.priority, []).append(row)
+    return [classes[priority] for priority in sorted(classes, reverse=True)]
 
 
 def admitted(

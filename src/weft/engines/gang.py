@@ -23,16 +23,20 @@ from pathlib import Path
 from typing import Protocol
 
 from weft.core.worker_environment import STOPPED_EXIT_CODE, STOPPED_UNSAVED_EXIT_CODE
-from weft.engines.failures import Failure, Fate, explain, root_cause
-from weft.engines.launch import Worker
+from weft.engines.first_failure import Failure, WorkerFate, explain, root_cause
 from weft.engines.output import NUM_KEPT_LINES, Console, JoinedOutput, Lines
 from weft.engines.pool_client import PoolClient, StartedWorker
+from weft.engines.regular_file import open_regular, read_end
+from weft.engines.worker_launch import Worker
 
 READ_BYTES = 1 << 16
+TAIL_BYTES = 1 << 16
+MAX_SLEEP_S = 3600.0
+"""epoll refuses to wait longer than 24 days at once."""
 
 
 @dataclass(frozen=True)
-class Patience:
+class GangPatience:
     """How long what may take."""
 
     grace_s: float = 120.0  # from the first stop request to the kill: time to save
@@ -51,7 +55,7 @@ class StopRequests(Protocol):
 
 
 @dataclass(frozen=True)
-class Outcome:
+class GangOutcome:
     """How an attempt ended."""
 
     exit_code: int
@@ -61,7 +65,7 @@ class Outcome:
     last_words: str = ""  # the last line on stderr of the worker that failed first
 
 
-class Member:
+class GangMember:
     """One worker with what we have heard from it."""
 
     def __init__(self, started: StartedWorker, num_workers: int, console: Console, log_dir: Path | None) -> None:
@@ -110,7 +114,7 @@ class Member:
     def stderr_tail(self) -> list[str]:
         if self._error_file is None:
             return self._stderr.tail()
-        return self._error_file.read_text(errors="replace").splitlines()[-NUM_KEPT_LINES:]
+        return read_end(self._error_file, TAIL_BYTES).decode(errors="replace").splitlines()[-NUM_KEPT_LINES:]
 
 
 class Gang:
@@ -122,7 +126,7 @@ class Gang:
         workers: Sequence[Worker],
         console: Console,
         *,
-        patience: Patience = Patience(),  # noqa: B008 - frozen
+        patience: GangPatience = GangPatience(),  # noqa: B008 - frozen
         log_dir: Path | None = None,
         on_started: Callable[[Sequence[int]], None] = lambda pids: None,
         clock: Callable[[], float] = time.monotonic,
@@ -134,7 +138,7 @@ class Gang:
         self._on_started = on_started  # called once, with their pids, when all workers exist
         self._selector = selectors.DefaultSelector()
         self._started_s = clock()
-        self._members: list[Member] = []
+        self._members: list[GangMember] = []
         self._all_started = False
         self._failures: dict[int, Failure] = {}
         self._stop_signal: int | None = None
@@ -142,10 +146,10 @@ class Gang:
         self._sent: set[int] = set()  # signals of ours that a worker may have died of
         self._kill_at_s = math.inf
         for worker in workers:
-            started = pool.start(worker, None if log_dir is None else _log_files(log_dir, worker.rank))
-            self._members.append(Member(started, len(workers), console, log_dir))
+            started = pool.start(worker, None if log_dir is None else log_files(log_dir, worker.rank))
+            self._members.append(GangMember(started, len(workers), console, log_dir))
 
-    def run(self, stops: StopRequests) -> Outcome:
+    def run(self, stops: StopRequests) -> GangOutcome:
         """Until no worker is left."""
         self._selector.register(self._pool.channel, selectors.EVENT_READ)
         self._selector.register(stops.fileno(), selectors.EVENT_READ)
@@ -191,7 +195,7 @@ class Gang:
             self._all_started = True
             self._on_started(pids)
 
-    def _note_exit(self, member: Member) -> None:
+    def _note_exit(self, member: GangMember) -> None:
         while member.read(member.started.report):
             continue
         code = member.started.exit_code or 0
@@ -200,7 +204,7 @@ class Gang:
         failure = Failure(
             member.rank,
             time_s=self._clock() if member.failed_at_s is None else member.failed_at_s,
-            fate=Fate.KILLED if code < 0 else Fate.EXITED,
+            fate=WorkerFate.KILLED if code < 0 else WorkerFate.EXITED,
             code=abs(code),
             error=member.error,
             dead_child=member.dead_child,
@@ -221,7 +225,7 @@ class Gang:
             since_s = member.paused_at_s
             if member.alive and since_s is not None and now_s >= since_s + self._patience.hang_s and not self._ending:
                 words = f"it has stood still for {now_s - since_s:.0f} s, stopped by a signal; the others wait for it"
-                self._failures[member.rank] = Failure(member.rank, since_s, Fate.HUNG, error=words)
+                self._failures[member.rank] = Failure(member.rank, since_s, WorkerFate.HUNG, error=words)
         if self._failures and not self._ending and now_s >= self._settled_at_s():
             self._ending = True
             self._kill_at_s = min(self._kill_at_s, now_s + self._patience.kill_s)
@@ -241,18 +245,16 @@ class Gang:
             paused = [member.paused_at_s for member in self._members if member.alive]
             moments += [since_s + self._patience.hang_s for since_s in paused if since_s is not None]
         nearest_s = min(moments, default=math.inf)
-        return None if nearest_s == math.inf else max(0.0, nearest_s - self._clock())
+        return None if nearest_s == math.inf else min(max(0.0, nearest_s - self._clock()), MAX_SLEEP_S)
 
     def _stop(self, signum: int) -> None:
         if self._stop_signal is not None:
-            self._console.say(
-                "asked a second time: killing the workers; what they did since the last checkpoint is lost"
-            )
+            self._console.say("second request: killing the workers; progress since the last checkpoint is lost")
             self._kill()
             return
         self._stop_signal = signum
         self._kill_at_s = self._clock() + self._patience.grace_s
-        self._console.say("stopping after this step (once more to kill)")
+        self._console.say("stopping after this step (repeat to kill the workers)")
         self._signal_all(signum)
 
     def _kill(self) -> None:
@@ -265,7 +267,7 @@ class Gang:
             if member.alive:
                 self._pool.signal(member.started, signum)
 
-    def _outcome(self) -> Outcome:
+    def _outcome(self) -> GangOutcome:
         codes = {member.started.exit_code for member in self._members}
         if self._failures:
             failures = tuple(self._failures.values())
@@ -279,17 +281,18 @@ class Gang:
             )
             stopped = self._stop_signal is not None
             last_words = next((line for line in reversed(stderr_tail) if line.strip()), "")
-            return Outcome(cause.exit_code, failures, stopped, tuple(report), last_words)
+            return GangOutcome(cause.exit_code, failures, stopped, tuple(report), last_words)
         if codes == {0}:
-            return Outcome(0)
+            return GangOutcome(0)
         if codes <= {0, STOPPED_EXIT_CODE}:
-            return Outcome(STOPPED_EXIT_CODE, stopped=True)
+            return GangOutcome(STOPPED_EXIT_CODE, stopped=True)
         if STOPPED_UNSAVED_EXIT_CODE in codes:
-            return Outcome(STOPPED_UNSAVED_EXIT_CODE, stopped=True)
-        return Outcome(128 + (self._stop_signal or signal.SIGTERM), stopped=True)
+            return GangOutcome(STOPPED_UNSAVED_EXIT_CODE, stopped=True)
+        return GangOutcome(128 + (self._stop_signal or signal.SIGTERM), stopped=True)
 
 
-def _log_files(log_dir: Path, rank: int) -> tuple[int, int]:
-    flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
-    out, err = (os.open(log_dir / f"rank{rank}.{name}", flags, 0o644) for name in ("out", "err"))
+def log_files(log_dir: Path, rank: int) -> tuple[int, int]:
+    """Open, and make if need be, the files a worker writes to."""
+    flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
+    out, err = (open_regular(log_dir / f"rank{rank}.{name}", flags, 0o644) for name in ("out", "err"))
     return out, err

@@ -88,3 +88,5 @@ class Console:
                 rest = rest[os.write(file, rest) :]
         except BrokenPipeError:
             self.reader_is_gone = True
+        except OSError:  # a full disk: what was to be said is lost, the workers are not
+            return

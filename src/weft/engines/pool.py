@@ -11,6 +11,7 @@ control socket closes and the pool ends every process below itself.
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import importlib
 import os
@@ -22,9 +23,9 @@ import traceback
 from collections.abc import Iterable
 from typing import Any, NoReturn
 
-from weft.engines import kernel, messages
-from weft.engines.launch import SERVES_WORKERS, Worker
+from weft.engines import pool_messages, process_tree
 from weft.engines.script import leave, report_failure, run
+from weft.engines.worker_launch import SERVES_WORKERS, Worker
 
 # torch.optim loads torch._dynamo with the first optimizer of a process (1.4 s of a cold start).
 PRELOADED = (
@@ -50,7 +51,7 @@ def preload(names: Iterable[str]) -> str:
             if error.name is not None and error.name.split(".")[0] == name.split(".")[0]:
                 continue  # not installed: the script will do without, or say so itself
             return f"importing {name} failed ({error})"
-        if kernel.num_threads() > 1:
+        if process_tree.num_threads() > 1:
             return f"importing {name} started a thread, and a fork would leave it behind"
     torch = sys.modules.get("torch")
     if torch is not None and torch.cuda.is_initialized():
@@ -73,7 +74,7 @@ class Pool:
         self._wake, self._waker = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
 
     def serve(self, preloaded: Iterable[str] = PRELOADED) -> None:
-        kernel.adopt_orphans()
+        process_tree.adopt_orphans()
         reason = preload(preloaded) if self._warm else ""
         self._warm = self._warm and not reason
         signal.signal(signal.SIGCHLD, lambda signum, frame: None)  # a handler, so that the pipe is written to
@@ -90,10 +91,10 @@ class Pool:
                 elif not self._obey():
                     supervised = False
                     self._selector.unregister(self._control)
-        kernel.sweep()
+        process_tree.sweep()
 
     def _obey(self) -> bool:
-        received = messages.receive(self._control)
+        received = pool_messages.receive(self._control)
         if received is None:
             return False
         request, files = received
@@ -102,7 +103,7 @@ class Pool:
         else:
             for pid, number in self._worker_of.items():
                 if number == request["number"]:
-                    kernel.kill(pid, request["signal"])
+                    process_tree.kill(pid, request["signal"])
         return True
 
     def _start(self, number: int, worker: Worker, files: list[int]) -> None:
@@ -131,7 +132,7 @@ class Pool:
             pool_pid = os.getppid()
             os.setpgid(0, 0)
             if not self._outlive:
-                kernel.die_with_parent(pool_pid)
+                process_tree.die_with_parent(pool_pid)
             self._selector.close()
             self._control.close()
             os.close(self._wake)
@@ -169,10 +170,12 @@ class Pool:
             over = seen.si_code in (os.CLD_EXITED, os.CLD_KILLED, os.CLD_DUMPED)
             if over and number is not None:
                 # Its data loaders and whatever else it started. Before the pid is given back: it names the group.
-                kernel.kill_group(pid, signal.SIGKILL)
+                process_tree.kill_group(pid, signal.SIGKILL)
                 del self._worker_of[pid]
                 self._training.discard(pid)
-            os.waitid(os.P_PID, pid, os.WEXITED if over else os.WSTOPPED | os.WCONTINUED)
+            # A worker that was paused for a moment may have exited since: then only its exit is left to take.
+            with contextlib.suppress(ChildProcessError):
+                os.waitid(os.P_PID, pid, (os.WEXITED if over else os.WSTOPPED | os.WCONTINUED) | os.WNOHANG)
             if number is None:
                 continue
             if over:
@@ -183,7 +186,7 @@ class Pool:
 
     def _tell(self, **event: Any) -> None:
         try:
-            messages.send(self._control, event)
+            pool_messages.send(self._control, event)
         except OSError:  # the supervisor is gone; select() will say so
             return
 

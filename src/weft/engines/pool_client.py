@@ -13,9 +13,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from weft.engines import kernel, messages
-from weft.engines.launch import Worker
+from weft.engines import pool_messages, process_tree
 from weft.engines.pool import Pool
+from weft.engines.worker_launch import Worker
 from weft.errors import WeftError
 
 
@@ -60,7 +60,7 @@ class ForkedPool:
 
     def kill(self) -> None:
         if self.returncode is None:
-            kernel.kill(self.pid, signal.SIGKILL)
+            process_tree.kill(self.pid, signal.SIGKILL)
 
 
 @dataclass
@@ -131,7 +131,7 @@ class PoolClient:
         else:
             (their_out, their_err), (out, err) = files, (-1, -1)
         try:
-            messages.send(
+            pool_messages.send(
                 self.channel,
                 {"kind": "start", "number": number, "worker": worker.to_json()},
                 [their_out, their_err, their_report, *inherited],
@@ -148,13 +148,13 @@ class PoolClient:
     def signal(self, worker: StartedWorker, signum: int) -> None:
         """Through the pool, which knows whether the pid still means this worker."""
         try:
-            messages.send(self.channel, {"kind": "signal", "number": worker.number, "signal": int(signum)})
+            pool_messages.send(self.channel, {"kind": "signal", "number": worker.number, "signal": int(signum)})
         except OSError as error:
             raise self._lost() from error
 
     def hear(self) -> StartedWorker | None:
         """Take in one event and return the worker it was about. Blocks: call it when the channel is readable."""
-        received = messages.receive(self.channel)
+        received = pool_messages.receive(self.channel)
         if received is None:
             raise self._lost()
         event: dict[str, Any] = received[0]
@@ -187,7 +187,7 @@ class PoolClient:
         self.channel.close()
         self.process.kill()
         self.process.wait()
-        kernel.sweep()
+        process_tree.sweep()
 
     def _lost(self) -> PoolLost:
         return PoolLost(

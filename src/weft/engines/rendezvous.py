@@ -15,9 +15,9 @@ import sys
 from collections.abc import Mapping
 from types import TracebackType
 
-from weft.engines.launch import SERVES_WORKERS, Script, Worker
 from weft.engines.pool import INHERITED
 from weft.engines.pool_client import PoolClient, StartedWorker
+from weft.engines.worker_launch import SERVES_WORKERS, Script, Worker
 
 SERVED_ELSEWHERE = {"TORCHELASTIC_USE_AGENT_STORE": "True"}
 

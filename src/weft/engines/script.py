@@ -19,7 +19,8 @@ from pathlib import Path
 from types import TracebackType
 
 from weft.core.worker_environment import STOPPED_EXIT_CODE, STOPPED_UNSAVED_EXIT_CODE
-from weft.engines.launch import Script
+from weft.engines.local_store import listen_locally
+from weft.engines.worker_launch import Script
 
 INTERRUPTED = 130  # what shells report for a program ended by SIGINT
 CHILD_ENDS_S = 0.1
@@ -32,6 +33,7 @@ _kept: list[object] = []
 def run(script: Script, report_file: int) -> int:
     """Run the script as ``__main__`` and return the exit code Python would have left with."""
     sys.argv = [script.target, *script.args]
+    listen_locally()
     try:
         if script.is_module:
             sys.path.insert(0, os.getcwd())

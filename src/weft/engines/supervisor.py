@@ -10,13 +10,13 @@ from pathlib import Path
 from types import FrameType, TracebackType
 
 from weft.core.worker_environment import CHECKPOINT_DIR, STOPPED_EXIT_CODE
-from weft.engines import kernel
-from weft.engines.gang import Gang, Outcome, Patience
-from weft.engines.launch import Devices, Script, gang
+from weft.engines import process_tree
+from weft.engines.gang import Gang, GangOutcome, GangPatience
 from weft.engines.output import Console
 from weft.engines.pool_client import PoolClient, PoolLost
 from weft.engines.ports import ReservedPort
 from weft.engines.rendezvous import Rendezvous
+from weft.engines.worker_launch import Devices, Script, gang
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class Run:
     warm: bool = True
     outlive: bool = False
     log_dir: Path | None = None
-    patience: Patience = field(default_factory=Patience)
+    patience: GangPatience = field(default_factory=GangPatience)
 
 
 class CaughtSignals:
@@ -75,7 +75,7 @@ def _noticed(signum: int, frame: FrameType | None) -> None:
 
 def supervise(run: Run, console: Console) -> int:
     """Run the job to its end and return the exit code to leave with."""
-    kernel.adopt_orphans()  # should the pool be killed, its workers' children come to us
+    process_tree.adopt_orphans()  # should the pool be killed, its workers' children come to us
     with CaughtSignals() as signals:
         pool = _launch_pool(run)
         try:
@@ -85,7 +85,7 @@ def supervise(run: Run, console: Console) -> int:
                     outcome = _attempt(run, attempt, pool, signals, console)
                 except PoolLost as lost:
                     pool.abandon()
-                    outcome = Outcome(lost.exit_code, report=(str(lost),))
+                    outcome = GangOutcome(lost.exit_code, report=(str(lost),))
                 console.say(*_last_words(outcome, run))
                 stop_asked = outcome.stopped or bool(signals.take())
                 if outcome.exit_code in (0, STOPPED_EXIT_CODE) or stop_asked or attempt == run.max_restarts:
@@ -102,7 +102,7 @@ def _launch_pool(run: Run) -> PoolClient:
     return PoolClient.launch(warm=run.warm, environment=run.environment, outlive=run.outlive)
 
 
-def _attempt(run: Run, attempt: int, pool: PoolClient, signals: CaughtSignals, console: Console) -> Outcome:
+def _attempt(run: Run, attempt: int, pool: PoolClient, signals: CaughtSignals, console: Console) -> GangOutcome:
     # Only a process with torch can serve the store; a cold one would take longer to load it than rank 0 does.
     with Rendezvous(pool) if run.warm else ReservedPort() as place:
         workers = gang(
@@ -118,11 +118,11 @@ def _attempt(run: Run, attempt: int, pool: PoolClient, signals: CaughtSignals, c
         return started.run(signals)
 
 
-def _last_words(outcome: Outcome, run: Run) -> tuple[str, ...]:
+def _last_words(outcome: GangOutcome, run: Run) -> tuple[str, ...]:
     if outcome.report:
         return outcome.report
     if outcome.exit_code == STOPPED_EXIT_CODE:
-        return ("stopped after a checkpoint: the same command goes on from there, with any number of workers",)
+        return ("stopped after a checkpoint: run the same command to resume, with any number of workers",)
     if outcome.stopped:
         return ("stopped without a checkpoint",)
     return ()
@@ -132,4 +132,4 @@ def _whence(run: Run) -> str:
     folder = run.environment.get(CHECKPOINT_DIR)
     if folder:
         return f"from the newest checkpoint in {folder}"
-    return "from its newest checkpoint if the script keeps any"
+    return "from the newest checkpoint, if the script saves any"

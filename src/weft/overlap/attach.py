@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import weakref
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import ExitStack
+from functools import partial
 from typing import Any
 
 import torch
@@ -12,16 +16,27 @@ from torch import nn
 from weft.errors import OverlapError
 from weft.overlap import checks
 from weft.overlap.buffers import BufferSync
+from weft.overlap.compiled import CompiledModules
+from weft.overlap.ddp_prefix import PrefixStripper
 from weft.overlap.flat import FlatMemory
 from weft.overlap.handle import Overlap
+from weft.overlap.initial_state import WholeState
 from weft.overlap.layout import uniform_cuts
+from weft.overlap.open_connections import Connections, close_abandoned
+from weft.overlap.part import OptimizerState, Part
+from weft.overlap.passes import Passes
 from weft.overlap.replicated import ReplicatedSchedule
-from weft.overlap.rounds import Rounds
-from weft.overlap.sharded import ShardedSchedule, group_numbers
+from weft.overlap.rnn_weights import RnnWeights
+from weft.overlap.round import Round
+from weft.overlap.schedule_interface import Schedule
+from weft.overlap.sharded import ShardedSchedule
+from weft.overlap.sharded_state import ShardedState, complete
+from weft.overlap.state_service import StateChanges, StateService
 from weft.overlap.timing import StepClock
 from weft.overlap.transport import transport_for
-from weft.overlap.tuning import Tuner
-from weft.overlap.update import is_element_wise
+from weft.overlap.transport.choice import check_device
+from weft.overlap.transport.groups import make_group
+from weft.overlap.update import group_numbers
 
 # Until the link has been measured: small enough that several buckets are under way in any real model.
 DEFAULT_BUCKET_BYTES = 4 << 20
@@ -29,13 +44,16 @@ DEFAULT_BUCKET_BYTES = 4 << 20
 
 def overlap(
     model: nn.Module,
-    optimizer: torch.optim.Optimizer,
+    optimizer: torch.optim.Optimizer | Sequence[torch.optim.Optimizer],
     *,
     eager: bool = False,
     tune: bool = True,
     bucket_bytes: int | None = None,
     comm_dtype: torch.dtype | None = None,
     enabled: bool = True,
+    exact_clipping: bool = False,
+    broadcast_buffers: bool = True,
+    ignore: Iterable[str] = (),
     process_group: dist.ProcessGroup | None = None,
 ) -> Overlap:
     """Train ``model`` data-parallel, with communication under backward and the next forward.
@@ -43,11 +61,16 @@ def overlap(
     The training loop stays as it is; every worker calls this once, after the optimizer was made.
 
     Args:
+        optimizer: or a list of them, each with its own parameters of the model (Muon for matrices, AdamW for the rest).
         eager: update and gather during backward too.  Not with gradient clipping or GradScaler.
         tune: find the best bucket sizes during the first steps.  Off when ``bucket_bytes`` is given.
         bucket_bytes: a fixed size for all buckets.
         comm_dtype: send gradients in this dtype (``torch.bfloat16`` halves their bytes; not bit-exact).
         enabled: ``False`` gives the same numbers without any overlap, for comparison.
+        exact_clipping: give gradient norms DDP's bits with two workers, and the same bits under every plan with more.
+            Shards then hold whole parameters, which sends some padding (see docs/overlap.md).
+        broadcast_buffers: ``False`` leaves each worker its own buffers.
+        ignore: names of parameters and buffers that are left alone: not averaged, not copied from rank 0.
         process_group: the workers; all of them when not given.
 
     >>> handle = weft.overlap(model, optimizer)             # doctest: +SKIP
@@ -61,55 +84,113 @@ def overlap(
             "weft.overlap needs a process group and there is none: start the script with torchrun and call "
             "torch.distributed.init_process_group() first"
         )
-    group = process_group or dist.group.WORLD
-    assert group is not None
-    element_wise = isinstance(optimizer, torch.optim.Optimizer) and is_element_wise(optimizer)
+    group = dist.group.WORLD if process_group is None else process_group
+    if not isinstance(group, dist.ProcessGroup):
+        raise OverlapError(
+            f"process_group is {process_group!r}, expected a group that this worker is in: call weft.overlap only on "
+            "the workers you gave to torch.distributed.new_group()"
+        )
+    optimizers = list(optimizer) if isinstance(optimizer, Sequence) else [optimizer]
+    ignored = {*ignore, *_ignored_by_ddp(model)}
     refusal: OverlapError | None = None
-    names: list[str] = []
-    parameters: list[nn.Parameter] = []
+    plans: list[checks.PartPlan] = []
     try:
         _check_options(bucket_bytes, comm_dtype)
-        names, parameters = checks.check_local(model, optimizer, eager, element_wise)
+        plans = checks.check_local(model, optimizers, eager, ignored)
     except OverlapError as error:
         refusal = error
-    device = parameters[0].device if parameters else _any_device(group)
+    except Exception as error:  # unforeseen, but the other workers must not wait for us
+        refusal = unforeseen(error)
+    device = plans[0].parameters[0].device if plans else _any_device(group)
     settings = f"eager={eager} tune={tune} bucket_bytes={bucket_bytes} comm_dtype={comm_dtype} enabled={enabled}"
-    description = [] if refusal else [settings, *_describe(names, parameters, optimizer)]
-    checks.check_alike(group, device, description, refusal)
+    settings += f" exact_clipping={exact_clipping} broadcast_buffers={broadcast_buffers} ignore={sorted(ignored)}"
+    description = [settings, f"on {device.type}", *(line for plan in plans for line in _describe(plan))]
+    checks.check_alike(group, device, [] if refusal else description, refusal)
+    check_device(device)  # the same on all workers by now
+    close_abandoned(group, checks.meeting_device(group, device))
 
-    clock = StepClock(dist.get_rank(group))
-    transport = transport_for(group, device)
-    _agree_on_values(model, transport)
-    schedule: Rounds
-    if element_wise:
-        schedule = ShardedSchedule(
-            names,
-            parameters,
-            optimizer,
-            transport,
-            clock,
-            comm_dtype,
-            eager=eager,
-            overlapped=enabled,
-            shared=_shared_parameters(model, parameters),
-        )
-    else:
-        schedule = ReplicatedSchedule(names, parameters, optimizer, transport, clock, comm_dtype, enabled)
-    # Until a backward has shown the true order: last module first.
-    memory = FlatMemory(parameters, range(len(parameters))[::-1], transport.num_workers)
-    size = bucket_bytes or DEFAULT_BUCKET_BYTES
-    schedule.lay_out(memory, [uniform_cuts(lane, size, transport.num_workers) for lane in memory.lanes])
-    checks.take(parameters)
-    handle = Overlap(
-        model,
-        optimizer,
-        schedule,
-        BufferSync(model, transport, clock),
-        Tuner(schedule, bucket_bytes, tune and enabled),
-        group,
-    )
-    _hook_up(model, optimizer, parameters, handle)
+    # The main part first: it is the one that is tuned, and most of what there is to send.
+    plans.sort(key=lambda plan: (plan.optimizer is None, not plan.element_wise, -plan.num_bytes))
+    # Everything collective first, then what one worker alone may fail at, then an agreement that nobody has.
+    transports = [transport_for(group, device) for _ in plans]
+    services = [StateService(make_group(group, "gloo")) if plan.needs_service(group) else None for plan in plans]
+    _agree_on_values(model, transports[0], ignored, broadcast_buffers)
+    shared = _shared_parameters(model)
+    apart = [parameter for name, parameter in model.named_parameters() if name in ignored]
+    parts: list[Part] = []
+    connections = Connections(group, services, transports)
+    rnns = RnnWeights(model)
+    with ExitStack() as undo:
+        undo.callback(rnns.remove)  # last, when the weights are out of the flat memory
+        undo.callback(connections.close, group)
+        try:
+            clocks = [StepClock(transport.rank, device=transport.device) for transport in transports]
+            buffers = BufferSync(
+                model, transports[0], clocks[0], group, enabled=broadcast_buffers, ignored=frozenset(ignored)
+            )
+            named = {name: p for plan in plans for name, p in zip(plan.names, plan.parameters, strict=True)}
+            passes = Passes(model, named, buffers)
+            for plan, transport, clock, service in zip(plans, transports, clocks, services, strict=True):
+                objects = _never if parts else buffers.changed
+                round = Round(plan.names, plan.parameters, transport, clock, comm_dtype, objects)
+                changes = StateChanges(service)
+                schedule, make_state = _schedule(plan, round, passes, changes, eager, enabled, shared)
+                passes.schedules.append(schedule)
+                # Until a backward has shown the true order: last module first.
+                order = range(len(plan.parameters))[::-1]
+                whole = exact_clipping and schedule.is_sharded
+                memory = FlatMemory(plan.parameters, order, transport.num_workers, whole)
+                undo.callback(memory.release)
+                size = bucket_bytes or DEFAULT_BUCKET_BYTES
+                schedule.lay_out(memory, [uniform_cuts(lane, size, transport.num_workers) for lane in memory.lanes])
+                if plan.optimizer is not None:
+                    undo.callback(setattr, plan.optimizer, "state", plan.optimizer.state)
+                tuned = tune and enabled and bucket_bytes is None and not parts
+                parts.append(Part(plan.optimizer, schedule, make_state(), ignored=apart, tune=tuned))
+            handle = Overlap(model, parts, passes, buffers, group, connections)
+            undo.callback(handle.let_go)
+            _hook_up(model, handle)
+        except Exception as error:
+            refusal = unforeseen(error)
+        checks.check_alike(group, device, [] if refusal else description, refusal)
+        undo.pop_all()
+    handle.hooks.append(rnns)
+    rnns.warn()
+    for plan in plans:
+        checks.take(plan.parameters)
     return handle
+
+
+def unforeseen(error: Exception) -> OverlapError:
+    refusal = OverlapError(
+        f"weft.overlap failed with {type(error).__name__}: {error}; everything is as it was, and the same model and "
+        "optimizer can be trained without weft; if what it says is not about your optimizer's options or about memory, "
+        "please report it"
+    )
+    refusal.__cause__ = error
+    return refusal
+
+
+def _schedule(
+    plan: checks.PartPlan,
+    round: Round,
+    passes: Passes,
+    changes: StateChanges,
+    eager: bool,
+    enabled: bool,
+    shared: set[int],
+) -> tuple[Schedule, Callable[[], OptimizerState]]:
+    """A schedule, and its optimizer's state, which can be made once the schedule has a plan."""
+    if plan.optimizer is None or not plan.element_wise:
+        replicated = ReplicatedSchedule(round, passes, overlapped=enabled)
+        return replicated, partial(WholeState, plan.optimizer, replicated)
+    numbers = frozenset(n for n, parameter in enumerate(plan.parameters) if id(parameter) in shared)
+    sharded = ShardedSchedule(round, passes, plan.optimizer, changes, eager=eager, overlapped=enabled, shared=numbers)
+    return sharded, partial(ShardedState, sharded, changes)
+
+
+def _never() -> bool:
+    return False
 
 
 def _check_options(bucket_bytes: int | None, comm_dtype: torch.dtype | None) -> None:
@@ -119,45 +200,68 @@ def _check_options(bucket_bytes: int | None, comm_dtype: torch.dtype | None) -> 
         raise OverlapError(f"comm_dtype is {comm_dtype!r}, expected a floating-point dtype such as torch.bfloat16")
 
 
+def _ignored_by_ddp(model: nn.Module) -> set[str]:
+    """What the model has told DDP to ignore, in DDP's own attribute."""
+    names = set(getattr(model, "_ddp_params_and_buffers_to_ignore", ()))
+    return names & {name for name, _ in (*model.named_parameters(), *model.named_buffers())} if names else names
+
+
 def _any_device(group: dist.ProcessGroup) -> torch.device:
     return torch.device("cuda") if dist.get_backend(group) == "nccl" else torch.device("cpu")
 
 
-def _describe(names: list[str], parameters: list[nn.Parameter], optimizer: torch.optim.Optimizer) -> list[str]:
-    lines = [f"optimizer {type(optimizer).__name__} with {len(optimizer.param_groups)} group(s)"]
-    groups = group_numbers(optimizer, parameters)
-    for name, parameter, group in zip(names, parameters, groups, strict=True):
+def _describe(plan: checks.PartPlan) -> list[str]:
+    groups = [0] * len(plan.parameters)
+    lines = ["parameters of no optimizer"]
+    if plan.optimizer is not None:
+        lines = [f"optimizer {type(plan.optimizer).__name__} with {len(plan.optimizer.param_groups)} group(s)"]
+        groups = group_numbers(plan.optimizer, plan.parameters)
+    for name, parameter, group in zip(plan.names, plan.parameters, groups, strict=True):
         lines.append(f"{name} {tuple(parameter.shape)} {parameter.dtype} stride {parameter.stride()} group {group}")
     return lines
 
 
-def _agree_on_values(model: nn.Module, transport: Any) -> None:
+def _agree_on_values(model: nn.Module, transport: Any, ignored: set[str], broadcast_buffers: bool) -> None:
     """Rank 0's parameters and buffers for everybody, as DDP does."""
     with torch.no_grad():
-        for tensor in [*model.parameters(), *model.buffers()]:
+        for name, tensor in [*model.named_parameters(), *(model.named_buffers() if broadcast_buffers else ())]:
+            if name in ignored:
+                continue
             values = tensor.detach().contiguous()
             transport.broadcast(values).wait()
             if values.data_ptr() != tensor.data_ptr():
                 tensor.copy_(values)
 
 
-def _shared_parameters(model: nn.Module, parameters: list[nn.Parameter]) -> frozenset[int]:
-    count: dict[int, int] = {}
-    for module in model.modules():
-        for parameter in module.parameters(recurse=False):
-            count[id(parameter)] = count.get(id(parameter), 0) + 1
-    return frozenset(n for n, parameter in enumerate(parameters) if count[id(parameter)] > 1)
+def _shared_parameters(model: nn.Module) -> set[int]:
+    count = Counter(id(p) for module in model.modules() for p in module.parameters(recurse=False))
+    return {parameter for parameter, number in count.items() if number > 1}
 
 
-def _hook_up(
-    model: nn.Module, optimizer: torch.optim.Optimizer, parameters: list[nn.Parameter], handle: Overlap
-) -> None:
-    """Hooks of the model and the optimizer hold the handle: it lives as long as they do.
+def _hook_up(model: nn.Module, handle: Overlap) -> None:
+    """Hooks of the model and the optimizers hold the handle: it lives as long as they do."""
+    for part in handle.parts:
+        _hook_up_gradients(part.schedule, handle)
+        if part.optimizer is not None:
+            _hook_up_optimizer(part.optimizer, part, handle)
+    scripted = any(isinstance(module, torch.jit.ScriptModule) for module in model.modules())
 
-    Those of the parameters must not: they lie in C++, where the garbage collector cannot see that they are all that
-    holds a model nobody trains any more.
-    """
-    schedule = handle.schedule
+    def begins() -> None:
+        handle.passes.forward_begins()
+        if scripted:  # reads parameters without passing through Python
+            handle.flush()
+
+    passes = handle.passes
+    compiled = CompiledModules(model, handle.parts, passes.submodule_begins)
+    compiled.hook_up_root(begins, passes.forward_ended)
+    add_load_hook: Any = model.register_load_state_dict_pre_hook
+    handle.hooks += [compiled, add_load_hook(PrefixStripper())]
+    passes.listen_to([module for module in model.modules() if module._buffers])
+
+
+def _hook_up_gradients(schedule: Schedule, handle: Overlap) -> None:
+    """Hooks of parameters must not hold the handle: they lie in C++, where the garbage collector cannot see that they
+    are all that holds a model nobody trains any more."""
     weak_schedule = weakref.ref(schedule)
 
     def on_gradient(number: int) -> Any:
@@ -168,22 +272,17 @@ def _hook_up(
 
         return ready
 
-    for number, parameter in enumerate(parameters):
+    for number, parameter in enumerate(schedule.parameters):
         add_hook: Any = parameter.register_post_accumulate_grad_hook
         handle.hooks.append(add_hook(on_gradient(number)))
-    opaque = [m for m in model.modules() if _reads_unseen(m)]
+
+
+def _hook_up_optimizer(optimizer: torch.optim.Optimizer, part: Part, handle: Overlap) -> None:
     handle.hooks += [
-        model.register_forward_pre_hook(lambda module, args: handle.forward_begins(), prepend=True),
-        model.register_forward_hook(lambda module, args, output: handle.forward_ended(), always_call=True),
-        optimizer.register_step_pre_hook(lambda opt, args, kwargs: handle.before_step(args, kwargs)),
-        optimizer.register_step_post_hook(lambda opt, args, kwargs: handle.after_step()),
-        optimizer.register_state_dict_post_hook(lambda opt, state: handle.complete_state_dict(state)),
-        optimizer.register_load_state_dict_post_hook(lambda opt: handle.state_was_loaded()),
+        optimizer.register_step_pre_hook(lambda opt, args, kwargs: handle.before_step(part, args, kwargs)),
+        optimizer.register_step_post_hook(lambda opt, args, kwargs: handle.after_step(part)),
+        optimizer.register_state_dict_pre_hook(lambda opt: part.state.adopt()),
+        optimizer.register_load_state_dict_post_hook(lambda opt: part.state.adopt()),
     ]
-    if opaque:
-        handle.hooks.append(model.register_forward_pre_hook(lambda module, args: schedule.flush()))
-
-
-def _reads_unseen(module: nn.Module) -> bool:
-    """Compiled modules read parameters without passing through Python's torch functions."""
-    return isinstance(module, torch.jit.ScriptModule) or getattr(module, "_compiled_call_impl", None) is not None
+    if part.schedule.is_sharded:
+        handle.hooks.append(optimizer.register_state_dict_post_hook(lambda opt, found: complete(found)))

@@ -7,8 +7,12 @@ import enum
 import torch
 
 from weft.overlap.arena import Arena
+from weft.overlap.device import CPU, Device
 from weft.overlap.layout import BucketPlan, Piece
 from weft.overlap.transport.base import Exchange
+
+# Elements: 16 bytes in whatever dtype gradients travel in.
+_ROW_ALIGN = 16
 
 
 class Phase(enum.Enum):
@@ -23,8 +27,12 @@ class Phase(enum.Enum):
 
 
 def row_length(plan: BucketPlan) -> int:
-    """Elements that go to one worker: its shard, who used which parameter, a vote and the stamp."""
-    return plan.shard + len(plan.parameters) + 2
+    """Elements that go to one worker: its shard, who used which parameter, a vote and the stamp.
+
+    NCCL is fastest with rows that start at multiples of 16 bytes; padding lies in front of the vote.
+    """
+    length = plan.shard + len(plan.parameters) + 2
+    return -(-length // _ROW_ALIGN) * _ROW_ALIGN
 
 
 def buffer_lengths(plan: BucketPlan, num_workers: int, needs_stage: bool) -> list[int]:
@@ -50,7 +58,8 @@ class Bucket:
         self.phase = Phase.IDLE
         self.own = plan.owned_by(rank)
         self.arrived: set[int] = set()
-        self.carry: torch.Tensor | None = None
+        # Parameters whose gradient somebody has set to None since.
+        self.skipped: set[int] = set()
         self.shard = plan.shard
         row, kind = row_length(plan), (comm_dtype, flat.device)
         # Not zeroed: every element that counts is written before it is sent.
@@ -87,6 +96,14 @@ class Bucket:
         return reduced[piece.offset : piece.offset + piece.length]
 
     @property
+    def carry(self) -> torch.Tensor | None:
+        return self.exchange.carry
+
+    @carry.setter
+    def carry(self, carry: torch.Tensor | None) -> None:
+        self.exchange.carry = carry
+
+    @property
     def complete(self) -> bool:
         return len(self.arrived) == len(self.plan.parameters)
 
@@ -103,11 +120,21 @@ class Bucket:
             else:
                 run.copy_(part * share)
 
-    def close(self, vote: bool) -> None:
+    def used_lately(self) -> set[int]:
+        """What this worker, or any other, had a gradient for in the last round, as far as is known here."""
+        others = self.used() if self.exchange.reduced is not None else []
+        return self.arrived.union(n for n, used in zip(self.plan.parameters, others, strict=False) if used)
+
+    def collect_zeros(self, parameters: set[int]) -> None:
+        """Gradients of zero for these parameters."""
+        self.exchange.send.zero_()
+        self.arrived.update(parameters)
+
+    def close(self, vote: float) -> None:
         """No more gradients come: zeros for those missing, and a note of who was used and how we vote."""
         tail = self.exchange.send[:, self.shard : -1]
         tail.fill_(1.0)
-        tail[:, -1] = float(vote)
+        tail[:, -1] = vote
         if not self.complete:
             for position, parameter in enumerate(self.plan.parameters):
                 if parameter not in self.arrived:
@@ -115,26 +142,35 @@ class Bucket:
                     for _, run in self._targets[parameter]:
                         run.zero_()
 
-    def used(self) -> list[bool]:
+    def used(self, device: Device = CPU) -> list[bool]:
         """For each parameter of the plan: whether any worker had a gradient for it in this step.
 
         What this worker has used itself needs no look at the numbers, and so no wait for a GPU.
         """
         if self.complete:
-            return [True] * len(self.plan.parameters)
+            return [parameter not in self.skipped for parameter in self.plan.parameters]
+        counts = device.read_later(self.counts()).values()
+        return [count > 0 and p not in self.skipped for p, count in zip(self.plan.parameters, counts, strict=True)]
+
+    def counts(self) -> torch.Tensor:
+        """How many workers had a gradient, for each parameter of the plan."""
         reduced = self.exchange.reduced
         assert reduced is not None
-        counts = reduced[self.shard : self.shard + len(self.plan.parameters)]
-        return [count > 0 for count in counts.tolist()]
+        return reduced[self.shard : self.shard + len(self.plan.parameters)]
+
+    def mark_used(self, parameter: int) -> None:
+        """A gradient was put there that no backward made."""
+        if self.exchange.reduced is not None:
+            self.counts()[self.plan.parameters.index(parameter)] = 1.0
 
     def votes(self) -> int:
-        """How many workers voted yes when they closed this bucket; the same on all of them."""
+        """The sum of all workers' votes when they closed this bucket; the same on all of them."""
         reduced = self.exchange.reduced
         assert reduced is not None
         return round(float(reduced[-2].item()))
 
     def add_carry(self) -> None:
-        """Gradients of an earlier backward that were not zeroed count on top."""
+        """Gradients of an earlier backward that were not zeroed count on top, unless the carrier has added them."""
         if self.carry is not None:
             reduced = self.exchange.reduced
             assert reduced is not None

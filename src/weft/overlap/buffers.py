@@ -1,51 +1,185 @@
-"""Buffers (BatchNorm's running averages): rank 0's values for everybody, once per step, as DDP does.
+"""Buffers (BatchNorm's running averages): rank 0's values for everybody, once per round, as DDP does.
 
-They leave in ``step()``, before the gathers, behind whose bytes they would arrive when forward is half over, and are
-put in place when the next forward begins.
+They leave when backward ends, before the gathers, behind whose bytes they would arrive when forward is half over, and
+are put in place when the next forward begins.  A buffer that this worker has written in between (``load_state_dict``,
+``reset_running_stats``) keeps what was written.
+
+[Note: layout]  A message has the size all workers have agreed on, whatever has become of the buffers since.  A worker
+whose buffers have changed in shape, dtype or name objects with its gradients (``Round``), so that everybody
+learns of it in the same step; then all of them compare what they have, and take up the new layout or raise.  Until
+then a message that rank 0 could not fill is marked as such.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
 from typing import Any
 
 import torch
+import torch.distributed as dist
 
-from weft.core.turns import TURNS
+from weft.errors import OverlapError
+from weft.overlap import checks
 from weft.overlap.timing import StepClock
 from weft.overlap.transport.base import Transport
+from weft.process.turns import TURNS
+
+Layout = tuple[tuple[str, tuple[int, ...], torch.dtype], ...]
+
+_HEADER_BYTES = 16  # a multiple of any dtype's size, so that what follows can be viewed in place
+_VALID = 1
+
+
+@dataclass(frozen=True, slots=True)
+class _Message:
+    packed: torch.Tensor
+    work: Any
+    buffers: dict[str, torch.Tensor]
+    versions: list[int]
+    stream: Any
 
 
 class BufferSync:
-    """Packs all buffers of a dtype into one message."""
+    """Packs all buffers into one message."""
 
-    def __init__(self, model: torch.nn.Module, transport: Transport, clock: StepClock) -> None:
+    def __init__(
+        self,
+        model: torch.nn.Module,
+        transport: Transport,
+        clock: StepClock,
+        group: dist.ProcessGroup,
+        *,
+        enabled: bool,
+        ignored: Collection[str],
+    ) -> None:
+        self.enabled = enabled
+        self._ignored = ignored
         self._model = model
         self._transport = transport
         self._clock = clock
-        self._under_way: list[tuple[list[str], torch.Tensor, Any]] = []
+        self._group = group
+        self._message: _Message | None = None
+        self._layout = _layout(self._buffers())
+
+    @property
+    def under_way(self) -> bool:
+        return self._message is not None
+
+    def changed(self) -> bool:
+        """Whether this worker's buffers are no longer those that messages are made for."""
+        return self.enabled and _layout(self._buffers()) != self._layout
 
     @torch.no_grad()
     def launch(self) -> None:
-        kinds: dict[torch.dtype, list[str]] = {}
-        # By name, each time: `self.average = 0.9 * self.average + ...` puts a new tensor under the old name.
-        buffers = dict(self._model.named_buffers())
-        for name, buffer in buffers.items():
-            kinds.setdefault(buffer.dtype, []).append(name)
-        for names in kinds.values():
-            packed = torch.cat([buffers[name].reshape(-1) for name in names])
-            self._under_way.append((names, packed, self._transport.broadcast(packed)))
+        """Everybody's buffers have the values of this round.  Collective."""
+        self.finish()  # nobody may have begun a forward since: there is never more than one message
+        if not self.enabled:
+            return
+        buffers = self._buffers()
+        changed = _layout(buffers) != self._layout
+        if changed and self._transport.ordered:
+            raise OverlapError(
+                f"buffers changed in shape, dtype or name since weft.overlap was called ({self._difference(buffers)}); "
+                "on this device that cannot be told to the other workers: keep buffers as they are, or call detach() "
+                "before such a change and weft.overlap after it"
+            )
+        if self._layout and self._transport.num_workers > 1:
+            self._send(buffers, valid=not changed)
 
     @torch.no_grad()
     def finish(self) -> None:
-        if not self._under_way:
+        """Put the values under way in place."""
+        message, self._message = self._message, None
+        if message is None:
             return
-        buffers = dict(self._model.named_buffers())
-        with TURNS.yielded(later=True), self._clock.waiting("buffers"):
-            for _, _, work in self._under_way:
-                work.wait()
-        for names, packed, _ in self._under_way:
-            if self._transport.rank != 0:
-                parts = torch.split(packed, [buffers[name].numel() for name in names])
-                for name, values in zip(names, parts, strict=True):
-                    buffers[name].copy_(values.view_as(buffers[name]))
-        self._under_way.clear()
+        device = self._transport.device
+        # On the stream it was packed on, wherever the forward runs that wants it: others order themselves behind that.
+        with device.on_stream(message.stream):
+            with TURNS.yielded(later=True), self._clock.waiting("buffers"):
+                message.work.wait()
+            self._put(message)
+        device.join(message.stream)
+
+    def _put(self, message: _Message) -> None:
+        if self._transport.rank == 0 or not (self._transport.ordered or message.packed[0] == _VALID):
+            return
+        now = self._buffers()
+        versions = dict(zip(message.buffers, message.versions, strict=True))
+        _unpack(
+            message.packed[_HEADER_BYTES:],
+            message.buffers,
+            lambda name, buffer: now.get(name) is buffer and buffer._version == versions[name],
+        )
+
+    def forget(self) -> None:
+        """Let what is under way arrive, and keep nothing of it."""
+        if self._message is not None:
+            self._message.work.wait()
+            self._message = None
+
+    @torch.no_grad()
+    def share(self, group: dist.ProcessGroup, source: int) -> None:
+        """One worker's buffers for everybody, now, on a gloo group.  Collective."""
+        buffers = self._buffers()
+        if buffers and self.enabled:
+            packed = torch.cat([_line(buffer).cpu() for buffer in buffers.values()])
+            dist.broadcast(packed, group_src=source, group=group)
+            _unpack(packed, buffers, lambda name, buffer: True)
+
+    def agree(self) -> None:
+        """Somebody's buffers have changed: take up the new layout if it is everybody's, or raise.  Collective."""
+        self.finish()
+        buffers = self._buffers()
+        lines = [f"buffer {name} {shape} {dtype}" for name, shape, dtype in _layout(buffers)]
+        with TURNS.yielded(later=True):
+            checks.check_alike(self._group, self._device(buffers), lines, None)
+        self._layout = _layout(buffers)
+        self.launch()
+
+    def _send(self, buffers: dict[str, torch.Tensor], valid: bool) -> None:
+        device = self._device(buffers)
+        num_bytes = _HEADER_BYTES + sum(torch.Size(s).numel() * t.itemsize for _, s, t in self._layout)
+        packed = torch.zeros(num_bytes, dtype=torch.uint8, device=device)
+        if self._transport.rank == 0 and valid:
+            packed[0] = _VALID
+            torch.cat([_line(buffer).to(device) for buffer in buffers.values()], out=packed[_HEADER_BYTES:])
+        kept = buffers if valid else {}
+        versions = [buffer._version for buffer in kept.values()]
+        self._message = _Message(
+            packed, self._transport.broadcast(packed), kept, versions, self._transport.device.current_stream()
+        )
+
+    def _device(self, buffers: dict[str, torch.Tensor]) -> torch.device:
+        return next(self._model.parameters()).device
+
+    def _buffers(self) -> dict[str, torch.Tensor]:
+        """By name, each time: ``self.average = 0.9 * self.average + ...`` puts a new tensor under the old name."""
+        named = [(name, buffer) for name, buffer in self._model.named_buffers() if name not in self._ignored]
+        # Large elements first: each then begins at a multiple of its own size.
+        return dict(sorted(named, key=lambda item: -item[1].dtype.itemsize))
+
+    def _difference(self, buffers: dict[str, torch.Tensor]) -> str:
+        before, now = set(self._layout), set(_layout(buffers))
+        return ", ".join(sorted(name for name, *_ in before ^ now)[:1])
+
+
+def _line(buffer: torch.Tensor) -> torch.Tensor:
+    return buffer.detach().reshape(-1).view(torch.uint8)
+
+
+def _unpack(
+    packed: torch.Tensor, buffers: dict[str, torch.Tensor], wanted: Callable[[str, torch.Tensor], bool]
+) -> None:
+    start = 0
+    for name, buffer in buffers.items():
+        stop = start + buffer.numel() * buffer.element_size()
+        if wanted(name, buffer):
+            # As DDP: a graph that has saved the buffer may still run backward.
+            with torch.autograd.grad_mode._unsafe_preserve_version_counter(buffer):
+                buffer.copy_(packed[start:stop].view(buffer.dtype).view(buffer.shape))
+        start = stop
+
+
+def _layout(buffers: dict[str, torch.Tensor]) -> Layout:
+    return tuple((name, tuple(buffer.shape), buffer.dtype) for name, buffer in buffers.items())

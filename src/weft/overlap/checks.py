@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
 
 import torch
 import torch.distributed as dist
@@ -10,7 +11,9 @@ from torch import nn
 from torch.utils.weak import WeakIdKeyDictionary
 
 from weft.errors import OverlapError
+from weft.overlap.graphs import check_not_captured
 from weft.overlap.layout import checksum
+from weft.overlap.update import is_element_wise
 
 # Parameters that are overlapped now; weak, so that a model that is thrown away is forgotten.
 _TAKEN = WeakIdKeyDictionary()
@@ -21,59 +24,154 @@ def take(parameters: Iterable[nn.Parameter]) -> None:
         _TAKEN[parameter] = True
 
 
+def is_taken(parameter: nn.Parameter) -> bool:
+    return parameter in _TAKEN
+
+
 def give_back(parameters: Iterable[nn.Parameter]) -> None:
     for parameter in parameters:
         if parameter in _TAKEN:
             del _TAKEN[parameter]
 
 
+@dataclass(frozen=True)
+class PartPlan:
+    """An optimizer with its trainable parameters, or those that no optimizer holds."""
+
+    optimizer: torch.optim.Optimizer | None
+    element_wise: bool
+    names: list[str]
+    parameters: list[nn.Parameter]
+
+    def needs_service(self, group: dist.ProcessGroup) -> bool:
+        """Whether other workers keep a part of the optimizer's state."""
+        return self.element_wise and dist.get_world_size(group) > 1
+
+    @property
+    def num_bytes(self) -> int:
+        return sum(parameter.numel() * parameter.element_size() for parameter in self.parameters)
+
+
 def check_local(
-    model: nn.Module, optimizer: torch.optim.Optimizer, eager: bool, element_wise: bool
-) -> tuple[list[str], list[nn.Parameter]]:
-    """The names and parameters to overlap, or an :class:`OverlapError`."""
+    model: nn.Module, optimizers: Sequence[torch.optim.Optimizer], eager: bool, ignored: Collection[str]
+) -> list[PartPlan]:
+    """What to overlap, or an :class:`OverlapError`."""
     if not isinstance(model, nn.Module):
         raise OverlapError(f"the model given to weft.overlap is a {type(model).__name__}, expected a torch.nn.Module")
-    if not isinstance(optimizer, torch.optim.Optimizer):
-        raise OverlapError(
-            f"the optimizer given to weft.overlap is a {type(optimizer).__name__}, expected a torch.optim.Optimizer"
-        )
+    for optimizer in optimizers:
+        if not isinstance(optimizer, torch.optim.Optimizer):
+            raise OverlapError(
+                f"the optimizer given to weft.overlap is a {type(optimizer).__name__}, expected a "
+                "torch.optim.Optimizer or a list of them"
+            )
+        _check_initialized(optimizer)
+    if not optimizers:
+        raise OverlapError("the list of optimizers given to weft.overlap is empty, expected at least one optimizer")
     if isinstance(model, nn.parallel.DistributedDataParallel):
         raise OverlapError(
             "the model is wrapped in DistributedDataParallel: give weft.overlap the plain module instead"
         )
     named = dict(model.named_parameters())
-    _check_parameters(named)
+    _check_parameters({name: parameter for name, parameter in named.items() if name not in ignored})
     _check_modules(model)
     of_model = {id(parameter): name for name, parameter in named.items()}
-    in_optimizer = [p for group in optimizer.param_groups for p in group["params"]]
+    in_optimizer = [p for optimizer in optimizers for group in optimizer.param_groups for p in group["params"]]
     foreign = [p for p in in_optimizer if id(p) not in of_model]
     if foreign:
         raise OverlapError(
             f"the optimizer holds {len(foreign)} parameter(s) that are not in the model (the first has shape "
             f"{tuple(foreign[0].shape)}): make the optimizer from model.parameters() of the same model"
         )
-    held = {id(p) for p in in_optimizer}
-    missing = [name for name, p in named.items() if p.requires_grad and id(p) not in held]
-    if missing:
+    unknown = set(ignored) - set(named) - {name for name, _ in model.named_buffers()}
+    if unknown:
         raise OverlapError(
-            f"{len(missing)} trainable parameter(s) of the model are not in the optimizer ({missing[0]}, ...), so "
-            "their gradients would stay local: add them to the optimizer or freeze them with requires_grad_(False)"
+            f"ignore names {sorted(unknown)[0]!r}, which the model does not have: give names as "
+            "model.named_parameters() and model.named_buffers() do"
         )
-    trainable = [(name, p) for name, p in named.items() if p.requires_grad]
+    trainable = [(name, p) for name, p in named.items() if p.requires_grad and name not in ignored]
     if not trainable:
         raise OverlapError("the model has no parameter that requires a gradient: there is nothing to overlap")
-    if eager and not element_wise:
+    plans = [_plan(optimizer, trainable) for optimizer in optimizers if not _only_ignored(optimizer, named, ignored)]
+    _check_plans(plans, of_model, eager)
+    held = {id(p) for p in in_optimizer}
+    orphans = [(name, p) for name, p in trainable if id(p) not in held]
+    if orphans:
+        plans.append(PartPlan(None, False, [name for name, _ in orphans], [p for _, p in orphans]))
+    return plans
+
+
+def _only_ignored(optimizer: torch.optim.Optimizer, named: dict[str, nn.Parameter], ignored: Collection[str]) -> bool:
+    """Such an optimizer is none of our business."""
+    apart = {id(named[name]) for name in ignored if name in named}
+    return all(id(p) in apart for group in optimizer.param_groups for p in group["params"])
+
+
+def _check_initialized(optimizer: torch.optim.Optimizer) -> None:
+    """Wrappers around an optimizer often are one by name only: ``Optimizer.__init__`` was never called on them.
+
+    It is also what makes ``step()`` run hooks; a wrapper that sets the attributes by hand has hooks that never run.
+    """
+    missing = [name for name in _NEEDED if not hasattr(optimizer, name)]
+    if not missing and getattr(type(optimizer).step, "hooked", False):
+        return
+    inner = [name for name, value in vars(optimizer).items() if isinstance(value, torch.optim.Optimizer)]
+    kind = type(optimizer).__name__
+    if inner:
         raise OverlapError(
-            f"eager=True updates parameters bucket by bucket, but {type(optimizer).__name__} is not known to work "
-            "element by element: use eager=False"
+            f"the optimizer is a {kind} around a {type(getattr(optimizer, inner[0])).__name__}: give weft.overlap the "
+            f"one inside (optimizer.{inner[0]}) and keep calling the wrapper's step()"
         )
-    return [name for name, _ in trainable], [parameter for _, parameter in trainable]
+    found = f"{missing[0]} is missing" if missing else "its step() runs no hooks"
+    raise OverlapError(
+        f"the optimizer is a {kind} that has not called torch.optim.Optimizer.__init__ ({found}): call it in its "
+        "__init__, or give weft.overlap the optimizer that it uses"
+    )
+
+
+_NEEDED = (
+    "_optimizer_step_pre_hooks",
+    "_optimizer_step_post_hooks",
+    "_optimizer_state_dict_pre_hooks",
+    "_optimizer_state_dict_post_hooks",
+    "_optimizer_load_state_dict_post_hooks",
+    "state",
+    "param_groups",
+    "defaults",
+)
+
+
+def _plan(optimizer: torch.optim.Optimizer, trainable: list[tuple[str, nn.Parameter]]) -> PartPlan:
+    held = {id(p) for group in optimizer.param_groups for p in group["params"]}
+    own = [(name, p) for name, p in trainable if id(p) in held]
+    return PartPlan(optimizer, is_element_wise(optimizer), [name for name, _ in own], [p for _, p in own])
+
+
+def _check_plans(plans: list[PartPlan], names: dict[int, str], eager: bool) -> None:
+    holder: dict[int, int] = {}
+    for number, plan in enumerate(plans):
+        which = f"optimizer {number} ({type(plan.optimizer).__name__})" if len(plans) > 1 else "the optimizer"
+        if not plan.parameters:
+            raise OverlapError(
+                f"{which} holds no parameter that requires a gradient: there is nothing to overlap; leave it out, or "
+                "unfreeze its parameters first"
+            )
+        for parameter in plan.parameters:
+            if holder.setdefault(id(parameter), number) != number:
+                raise OverlapError(
+                    f"parameter {names[id(parameter)]} is in two optimizers, {holder[id(parameter)]} and {number}: "
+                    "give each parameter to one of them"
+                )
+        if eager and not plan.element_wise:
+            raise OverlapError(
+                f"eager=True updates parameters bucket by bucket, but {type(plan.optimizer).__name__} is not known to "
+                "work element by element: use eager=False"
+            )
 
 
 def _check_parameters(named: dict[str, nn.Parameter]) -> None:
     seen: dict[int, str] = {}
     for name, parameter in named.items():
-        if parameter in _TAKEN:
+        if is_taken(parameter):
             raise OverlapError(
                 f"weft.overlap was already called on this model ({name} is overlapped): call detach() on the first "
                 "handle before making another"
@@ -100,6 +198,7 @@ def _check_parameters(named: dict[str, nn.Parameter]) -> None:
 
 def _check_modules(model: nn.Module) -> None:
     for name, module in model.named_modules():
+        check_not_captured(name, module)
         if getattr(module, "sparse", False) and isinstance(module, nn.Embedding | nn.EmbeddingBag):
             raise OverlapError(
                 f"module {name} has sparse=True: weft.overlap handles dense gradients only; set sparse=False, or leave "
@@ -107,10 +206,23 @@ def _check_modules(model: nn.Module) -> None:
             )
 
 
+def meeting_device(group: dist.ProcessGroup, device: torch.device) -> torch.device:
+    """Where workers compare what they have: the same kind of device on all of them, whatever their models are.
+
+    A group for both (``cpu:gloo,cuda:nccl``) carries CPU tensors over another backend than CUDA tensors.  A worker that
+    refuses a model before it knows its device must not wait on one of them while the others wait on the other.
+    """
+    kinds = sorted({offered.type for offered in group._device_types})
+    if "cpu" in kinds or not kinds:
+        return torch.device("cpu")
+    return device if device.type in kinds else torch.device(kinds[0])
+
+
 def check_alike(
     group: dist.ProcessGroup, device: torch.device, description: list[str], refusal: OverlapError | None
 ) -> None:
-    """All workers have the same plan, or all of them raise.  Collective."""
+    """All workers have the same plan, or all of them raise.  Collective.  ``device`` is the parameters' if known."""
+    device = meeting_device(group, device)
     workers = dist.get_world_size(group)
     refused = -1
     mine = torch.tensor([refused if refusal else checksum(description)], device=device)

@@ -2,13 +2,14 @@
 
 After a parameter's gradient went into its bucket there is no full averaged gradient anywhere: each worker
 will have the sum of its own shard only.  ``p.grad`` then is a :class:`ShardedGradient`: it has the shape and
-dtype of the parameter, holds no memory, and knows the few things people do with gradients between
-``backward()`` and ``step()``, done right over all workers:
+dtype of the parameter, holds no memory, and knows what people do with gradients between ``backward()`` and
+``step()``, done right over all workers:
 
     torch.nn.utils.clip_grad_norm_      norms are summed over workers, scaling is applied to the own shard
     torch.amp.GradScaler                one infinite value anywhere is seen everywhere
+    element-wise changes in place       applied to the own shard (gradient_changes.py)
     another backward() without zeroing  the new gradients count on top of the old ones
-    zero_grad(set_to_none=False)
+    p.grad = tensor, p.grad = None      noticed before the gradient is used (norms.py)
 
 Anything else is refused with a message, never answered with one worker's share of the truth.
 """
@@ -22,6 +23,14 @@ from typing import Any, Protocol
 import torch
 
 from weft.errors import OverlapError
+from weft.overlap.gradient_changes import (
+    ELEMENT_WISE,
+    FOREACH,
+    LIKE,
+    ForeignGradient,
+    Listed,
+    portable,
+)
 
 aten = torch.ops.aten
 
@@ -31,7 +40,7 @@ class GradientKeeper(Protocol):
 
     def gradient_norm(self, number: int, order: float) -> torch.Tensor: ...
 
-    def scale_gradients(self, numbers: Sequence[int], factor: Any) -> None: ...
+    def change_gradient(self, number: int, name: str, others: Sequence[Any], options: dict[str, Any]) -> None: ...
 
     def unscale_gradients(
         self, numbers: Sequence[int], found_inf: torch.Tensor, inverse_scale: torch.Tensor
@@ -86,11 +95,27 @@ class ShardedGradient(torch.Tensor):
     def __torch_dispatch__(  # type: ignore[override]
         cls, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
+        options = kwargs or {}
         act = _ACTIONS.get(func)
-        if act is None:
-            first = next(value for value in _flatten(args) if isinstance(value, cls))
-            raise first.keeper.refuse_gradient_use(first.number, str(func))
-        return act(*args, **(kwargs or {}))
+        if act is not None:
+            return act(*args, **options)
+        packet = func.overloadpacket
+        if packet in FOREACH:
+            return _change_all(func, *args, **options)
+        if packet in ELEMENT_WISE and isinstance(args[0], cls):
+            return _change(args[0], func, args[1:], options)
+        first = next(value for value in _flatten((*args, *options.values())) if isinstance(value, cls))
+        if packet in LIKE:
+            empty = torch.empty_strided(first.shape, first.stride(), dtype=first.dtype, device=first.device)
+            return func(empty, *args[1:], **options)
+        raise first.keeper.refuse_gradient_use(first.number, str(func))
+
+    def _refuse(self, *_: Any, **__: Any) -> Any:
+        raise self.keeper.refuse_gradient_use(self.number, "a read")
+
+    # What does not pass through __torch_dispatch__ on its way to memory that is not there.
+    __array__ = __deepcopy__ = __dlpack__ = __reduce_ex__ = _refuse
+    data_ptr = item = numpy = storage = tolist = untyped_storage = _refuse
 
 
 def _flatten(values: Sequence[Any]) -> list[Any]:
@@ -100,37 +125,65 @@ def _flatten(values: Sequence[Any]) -> list[Any]:
     return found
 
 
-def _numbers(gradients: Sequence[ShardedGradient]) -> list[int]:
-    return [gradient.number for gradient in gradients]
+def _sorted_out(
+    gradients: Sequence[torch.Tensor],
+) -> tuple[list[tuple[GradientKeeper, list[int]]], list[torch.Tensor]]:
+    """Those in shards, for each schedule that keeps some, and the ordinary ones: several optimizers train one model."""
+    kept: dict[int, tuple[GradientKeeper, list[int]]] = {}
+    plain: list[torch.Tensor] = []
+    for gradient in gradients:
+        if isinstance(gradient, ShardedGradient):
+            kept.setdefault(id(gradient.keeper), (gradient.keeper, []))[1].append(gradient.number)
+        else:
+            plain.append(gradient)
+    return list(kept.values()), plain
 
 
-def _norm(gradient: ShardedGradient, order: Any = 2, *_: Any, **__: Any) -> torch.Tensor:
+def _norm(
+    gradient: ShardedGradient, order: Any = 2, dim: Any = None, keepdim: bool = False, *, dtype: Any = None
+) -> torch.Tensor:
+    if keepdim or dtype is not None or not (dim is None or len(dim) in (0, gradient.dim())):
+        raise gradient.keeper.refuse_gradient_use(gradient.number, "a norm over some dimensions or in another dtype")
     return gradient.keeper.gradient_norm(gradient.number, float(2 if order is None else order))
 
 
-def _norms(gradients: list[ShardedGradient], order: Any = 2, *_: Any, **__: Any) -> list[torch.Tensor]:
-    return [_norm(gradient, order) for gradient in gradients]
+def _norms(gradients: list[torch.Tensor], order: Any = 2, *, dtype: Any = None) -> list[torch.Tensor]:
+    plain = _sorted_out(gradients)[1]
+    others = iter(torch._foreach_norm(plain, order, dtype=dtype) if plain else [])
+    return [_norm(g, order, dtype=dtype) if isinstance(g, ShardedGradient) else next(others) for g in gradients]
 
 
-def _scale(gradient: ShardedGradient, factor: Any) -> ShardedGradient:
-    gradient.keeper.scale_gradients([gradient.number], factor)
+def _change(gradient: ShardedGradient, func: Any, others: Sequence[Any], options: dict[str, Any]) -> ShardedGradient:
+    if _in_backward():
+        raise gradient.keeper.refuse_gradient_use(gradient.number, f"{func} during backward()")
+    try:
+        sent = [portable(value, gradient) for value in others]
+        sent_options = {name: portable(value, gradient) for name, value in options.items()}
+    except ForeignGradient:
+        raise gradient.keeper.refuse_gradient_use(gradient.number, f"{func} with another gradient") from None
+    gradient.keeper.change_gradient(gradient.number, str(func), sent, sent_options)
     return gradient
 
 
-def _scale_all(gradients: list[ShardedGradient], factors: Any) -> None:
-    if isinstance(factors, list | tuple):
-        for gradient, factor in zip(gradients, factors, strict=True):
-            _scale(gradient, factor)
-    else:
-        gradients[0].keeper.scale_gradients(_numbers(gradients), factors)
+def _change_all(func: Any, gradients: Sequence[torch.Tensor], *others: Any, **options: Any) -> None:
+    for k, gradient in enumerate(gradients):
+        if isinstance(gradient, ShardedGradient):
+            own = [Listed(value[k]) if isinstance(value, list | tuple) else value for value in others]
+            _change(gradient, func, own, options)
+        else:  # of another optimizer, or put there by hand
+            func([gradient], *([v[k]] if isinstance(v, list | tuple) else v for v in others), **options)
 
 
-def _divide(gradient: ShardedGradient, divisor: Any) -> ShardedGradient:
-    return _scale(gradient, 1.0 / divisor)
+def _in_backward() -> bool:
+    return torch._C._current_graph_task_id() != -1
 
 
-def _unscale(gradients: list[ShardedGradient], found_inf: torch.Tensor, inverse: torch.Tensor) -> None:
-    gradients[0].keeper.unscale_gradients(_numbers(gradients), found_inf, inverse)
+def _unscale(gradients: list[torch.Tensor], found_inf: torch.Tensor, inverse: torch.Tensor) -> None:
+    sharded, plain = _sorted_out(gradients)
+    if plain:
+        torch._amp_foreach_non_finite_check_and_unscale_(plain, found_inf, inverse)
+    for keeper, numbers in sharded:
+        keeper.unscale_gradients(numbers, found_inf, inverse)
 
 
 def _zero(gradient: ShardedGradient) -> ShardedGradient:
@@ -138,14 +191,20 @@ def _zero(gradient: ShardedGradient) -> ShardedGradient:
     return gradient
 
 
-def _zero_all(gradients: list[ShardedGradient]) -> None:
-    gradients[0].keeper.zero_gradients(_numbers(gradients))
+def _zero_all(gradients: list[torch.Tensor]) -> None:
+    sharded, plain = _sorted_out(gradients)
+    for keeper, numbers in sharded:
+        keeper.zero_gradients(numbers)
+    if plain:
+        torch._foreach_zero_(plain)
 
 
-def _add(gradient: ShardedGradient, local: torch.Tensor, *, alpha: float = 1) -> ShardedGradient:
-    # Only autograd does this: it accumulates a further backward's gradient where one is present.
+def _add(gradient: ShardedGradient, local: Any, *, alpha: Any = 1) -> ShardedGradient:
+    if not _in_backward():
+        return _change(gradient, aten.add_.Tensor, [local], {"alpha": alpha})
+    # Autograd accumulates a further backward's gradient where one is present.
     if isinstance(local, ShardedGradient) or alpha != 1:
-        raise gradient.keeper.refuse_gradient_use(gradient.number, "add_")
+        raise gradient.keeper.refuse_gradient_use(gradient.number, "add_ during backward()")
     gradient.added = local if gradient.added is None else gradient.added + local
     return gradient
 
@@ -158,13 +217,6 @@ _ACTIONS: dict[Any, Callable[..., Any]] = {
     aten.linalg_vector_norm.default: _norm,
     aten.norm.Scalar: _norm,
     aten._foreach_norm.Scalar: _norms,
-    aten.mul_.Tensor: _scale,
-    aten.mul_.Scalar: _scale,
-    aten.div_.Tensor: _divide,
-    aten.div_.Scalar: _divide,
-    aten._foreach_mul_.Tensor: _scale_all,
-    aten._foreach_mul_.Scalar: _scale_all,
-    aten._foreach_mul_.ScalarList: _scale_all,
     aten._amp_foreach_non_finite_check_and_unscale_.default: _unscale,
     aten.zero_.default: _zero,
     aten._foreach_zero_.default: _zero_all,

@@ -14,13 +14,20 @@ from __future__ import annotations
 
 import hashlib
 import math
+from bisect import bisect
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 ALIGN = 16
-# Buckets are numbered in message tags, which have room for this many per lane and to spare.
-_MAX_BUCKETS = 1 << 12
+# Messages are numbered in tags, which have room for this many: a lane's buckets, of a few lanes, and above them those
+# with which the link is measured.
+MAX_MESSAGES = 1 << 15
+FIRST_PROBE = 1 << 14
+MAX_BUCKETS = 1 << 12
+# Where shards hold whole parameters: the padding that is not worth a larger bucket, and how much larger one may be.
+_PADDING = 0.05
+_MAX_JOINED = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +41,11 @@ class Slot:
     @property
     def end(self) -> int:
         return self.offset + self.num_elements
+
+    @property
+    def room(self) -> int:
+        """Elements up to the next slot.  A parameter without elements has some too: each then starts in one bucket."""
+        return max(1, -(-self.num_elements // ALIGN)) * ALIGN
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +99,7 @@ def make_lane(sizes: Sequence[tuple[int, int]], num_workers: int, element_bytes:
     slots = []
     for parameter, num_elements in sizes:
         slots.append(Slot(parameter, num_elements, offset))
-        offset += -(-num_elements // ALIGN) * ALIGN
+        offset += slots[-1].room
     step = granularity(num_workers)
     return Lane(tuple(slots), max(-(-offset // step) * step, step), element_bytes)
 
@@ -95,7 +107,7 @@ def make_lane(sizes: Sequence[tuple[int, int]], num_workers: int, element_bytes:
 def uniform_cuts(lane: Lane, bucket_bytes: int, num_workers: int) -> tuple[int, ...]:
     """Inner cut positions that make buckets of about ``bucket_bytes``, or larger ones if there were too many."""
     step = granularity(num_workers)
-    wanted = max(bucket_bytes / lane.element_bytes, lane.num_elements / _MAX_BUCKETS)
+    wanted = max(bucket_bytes / lane.element_bytes, lane.num_elements / MAX_BUCKETS)
     size = max(step, math.ceil(wanted / step) * step)
     return tuple(range(size, lane.num_elements, size))
 
@@ -105,6 +117,65 @@ def snap(cuts: Sequence[int], lane: Lane, num_workers: int) -> tuple[int, ...]:
     step = granularity(num_workers)
     snapped = {round(cut / step) * step for cut in cuts}
     return tuple(sorted(cut for cut in snapped if 0 < cut < lane.num_elements))
+
+
+def keep_whole(lane: Lane, cuts: Sequence[int], num_workers: int) -> tuple[Lane, tuple[int, ...]]:
+    """The lane laid out again so that every parameter lies in one worker's shard, and the cuts in that layout.
+
+    Inside a bucket the largest parameter goes to the worker with the least so far; all shards are as long as the
+    longest, and the rest of the others is padding.  Buckets of ``cuts`` are joined until there is little of it.
+
+    >>> lane, cuts = keep_whole(make_lane([(0, 64), (1, 32), (2, 32)], 2, 4), cuts=(), num_workers=2)
+    >>> [(slot.parameter, slot.offset) for slot in lane.slots], lane.num_elements
+    ([(0, 0), (1, 64), (2, 96)], 128)
+    """
+    totals = [0] * num_workers
+    placed: list[Slot] = []
+    edges = [0]
+    for shards in _balanced_buckets(lane, cuts, num_workers):
+        # Who has the least of the whole model gets the fullest shard, so that updates and state stay balanced.
+        workers = sorted(range(num_workers), key=lambda worker: totals[worker])
+        by_worker = dict(zip(workers, sorted(shards, key=_length, reverse=True), strict=True))
+        longest = max(map(_length, shards))
+        for worker in range(num_workers):
+            offset = edges[-1] + worker * longest
+            totals[worker] += _length(by_worker[worker])
+            for slot in by_worker[worker]:
+                placed.append(replace(slot, offset=offset))
+                offset += slot.room
+        edges.append(edges[-1] + num_workers * longest)
+    return Lane(tuple(placed), edges[-1], lane.element_bytes), tuple(edges[1:-1])
+
+
+def _balanced_buckets(lane: Lane, cuts: Sequence[int], num_workers: int) -> list[list[list[Slot]]]:
+    """For each bucket the slots of each shard.  A parameter begins in the bucket that has its middle."""
+    wished: dict[int, list[Slot]] = {}
+    for slot in lane.slots:
+        wished.setdefault(bisect(cuts, slot.offset + slot.room // 2), []).append(slot)
+    found: list[list[list[Slot]]] = []
+    joined: list[Slot] = []
+    num_joined = 0
+    for _, slots in sorted(wished.items()):
+        joined += slots
+        num_joined += 1
+        shards = _shards(joined, num_workers)
+        if num_joined == _MAX_JOINED or num_workers * max(map(_length, shards)) <= _length(joined) * (1 + _PADDING):
+            found.append(shards)
+            joined, num_joined = [], 0
+    if joined:
+        found.append(_shards(joined, num_workers))
+    return found
+
+
+def _shards(slots: Sequence[Slot], num_workers: int) -> list[list[Slot]]:
+    shards: list[list[Slot]] = [[] for _ in range(num_workers)]
+    for slot in sorted(slots, key=lambda slot: -slot.room):
+        min(shards, key=_length).append(slot)
+    return shards
+
+
+def _length(slots: Sequence[Slot]) -> int:
+    return sum(slot.room for slot in slots)
 
 
 def make_buckets(
@@ -119,7 +190,7 @@ def make_buckets(
         edges = [0, *lane_cuts, lane.num_elements]
         first = 0
         for start, stop in pairwise(edges):
-            while first < len(lane.slots) and lane.slots[first].end <= start:
+            while first < len(lane.slots) and lane.slots[first].offset < start >= lane.slots[first].end:
                 first += 1
             bucket = _bucket(lane, lane_index, start, stop, first, num_workers)
             if bucket.parameters:  # the padding behind the last parameter is nobody's
@@ -140,14 +211,14 @@ def _bucket(lane: Lane, lane_index: int, start: int, stop: int, first: int, num_
         if slot.offset >= stop:
             break
         low, high = max(slot.offset, start), min(slot.end, stop)
-        if low >= high:
-            continue
         parameters.append(slot.parameter)
-        while low < high:
+        while True:  # once without elements too: the parameter still has a step count that somebody must keep
             owner = (low - start) // shard
             end = min(high, start + (owner + 1) * shard)
             pieces.append(Piece(slot.parameter, low - slot.offset, end - low, owner, low - start - owner * shard))
             low = end
+            if low == high:
+                break
     return BucketPlan(-1, lane_index, start, stop, shard, tuple(parameters), tuple(pieces))
 
 

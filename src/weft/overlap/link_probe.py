@@ -6,14 +6,13 @@ import time
 
 import torch
 
+from weft.overlap.layout import FIRST_PROBE
 from weft.overlap.transport.base import Exchange, Transport
 from weft.perf.link import Link, fit_link
 
 # On the wire, of each worker.
 _SIZES_BYTES = (16 << 10, 256 << 10, 1 << 20, 4 << 20)
 _REPEATS = 3
-# Tags of a real step's buckets start at 0; these are far above any plan's.
-_FIRST_INDEX = 1 << 14
 
 
 def measure_link(transport: Transport, device: torch.device) -> Link:
@@ -21,17 +20,17 @@ def measure_link(transport: Transport, device: torch.device) -> Link:
     samples: list[tuple[float, float]] = []
     launches: list[float] = []
     for number, num_bytes in enumerate(_SIZES_BYTES):
-        exchange = _exchange(transport, device, num_bytes, _FIRST_INDEX + number)
+        exchange = _exchange(transport, device, num_bytes, FIRST_PROBE + number)
         for repeat in range(_REPEATS + 1):
             transport.open_reduce(exchange, repeat)
             transport.all_reduce(torch.zeros(1, device=device))
+            transport.device.synchronize()
             began = time.perf_counter()
             transport.launch_reduce(exchange, repeat)
             launches.append(time.perf_counter() - began)
             transport.finish_reduce(exchange)
             transport.settle_sends(exchange)
-            if device.type == "cuda":
-                torch.cuda.synchronize(device)
+            transport.device.synchronize()
             if repeat:  # the first one warms connections up
                 samples.append((exchange.reduce_bytes, time.perf_counter() - began))
     link = fit_link(samples, launch_s=sorted(launches)[len(launches) // 2])

@@ -1,4 +1,4 @@
-"""Arithmetic on gradients that lie in shards: norms over all workers, scaling of the own shard."""
+"""Arithmetic on gradients that lie in shards: norms over all workers, changes of the own shard."""
 
 from __future__ import annotations
 
@@ -8,9 +8,15 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from weft.errors import OverlapError
+from weft.overlap.bucket import Bucket
+from weft.overlap.flat import flat_view
+from weft.overlap.gradient_changes import changed_by, named
+from weft.overlap.layout import Piece
 
 if TYPE_CHECKING:
     from weft.overlap.sharded import ShardedSchedule
+
+_LOCAL = {"collective_names", "forget", "take_assigned", "refuse_gradient_use"}
 
 
 class GradientArithmetic:
@@ -19,6 +25,11 @@ class GradientArithmetic:
     def __init__(self, schedule: ShardedSchedule) -> None:
         self._schedule = schedule
         self._norms: dict[float, torch.Tensor] = {}
+
+    @classmethod
+    def collective_names(cls) -> list[str]:
+        """Methods that every worker has to call; the other public ones only look at this worker's gradients."""
+        return [name for name in vars(cls) if not name.startswith("_") and name not in _LOCAL]
 
     def forget(self) -> None:
         """The gradients have changed."""
@@ -45,6 +56,7 @@ class GradientArithmetic:
         """The averaged gradient of one parameter, whole: everybody contributes its shard."""
         parameter = self._schedule.parameters[number]
         self._schedule.reduce_all()
+        self.take_assigned()
         whole = torch.zeros(parameter.numel(), dtype=parameter.dtype, device=parameter.device)
         for bucket in self._schedule.buckets:
             for piece in bucket.own:
@@ -53,17 +65,79 @@ class GradientArithmetic:
         self._schedule.transport.all_reduce(whole)
         return whole.as_strided(parameter.shape, parameter.stride())
 
-    def scale_gradients(self, numbers: Sequence[int] | None, factor: Any) -> None:
-        """Multiply our shard of these parameters' gradients (all when ``None``)."""
+    def scale_gradients(self, factor: Any) -> None:
+        """Multiply our shard of all gradients."""
         self.forget()
-        for run in self._runs(numbers, "scaling gradients"):
+        for run in self._runs(None, "scaling gradients"):
             run.mul_(factor)
+
+    def change_gradient(self, number: int, name: str, others: Sequence[Any], options: dict[str, Any]) -> None:
+        """Change our shard of one gradient.  One that no worker has stays absent, as with DDP."""
+        self.forget()
+        self._refuse_eager(name)
+        self._refuse_local(number)
+        self._schedule.reduce_all()
+        change = changed_by(named(name), self._schedule.gradients[number], others, options)
+        dtype = self._schedule.parameters[number].dtype
+        for bucket, piece in self._own_pieces({number}):
+            if bucket.used()[bucket.plan.parameters.index(number)]:
+                run = bucket.own_gradient_run(piece)
+                # A sum may be kept in a wider dtype than the gradient has for its user.
+                part = run.to(dtype)
+                change(slice(piece.start, piece.start + piece.length), part)
+                run.copy_(part)
+
+    def take_assigned(self) -> None:
+        """What was put into ``p.grad`` since backward takes the place of the gradient there."""
+        schedule = self._schedule
+        for number, (parameter, own) in enumerate(zip(schedule.parameters, schedule.gradients, strict=True)):
+            assigned = parameter.grad
+            if assigned is not None:
+                self._refuse_local(number)
+            if assigned is own:
+                schedule.skip(number, False)
+                continue
+            if schedule.mirrored:
+                raise OverlapError(
+                    f"p.grad of {schedule.names[number]} was replaced or set to None inside handle.join(): workers "
+                    "without batches would not know; change it in place (p.grad.copy_(values), p.grad.zero_()) instead"
+                )
+            self._refuse_eager(f"replacing the gradient of {schedule.names[number]}")
+            self.forget()
+            schedule.skip(number, assigned is None)
+            if assigned is not None:
+                schedule.reduce_all()  # lest what is still to come be added to it
+                self._assign(number, assigned)
+                parameter.grad = own
+
+    def _refuse_local(self, number: int) -> None:
+        schedule = self._schedule
+        if schedule.gradients[number].added is not None or number in schedule.round.unsynchronized:
+            raise OverlapError(
+                f"the gradient of {schedule.names[number]} has a part that was never averaged: a hook has added to "
+                "p.grad during backward(), or a backward() inside no_sync() was not followed by one outside; let hooks "
+                "return a new gradient, and run the last backward() before p.grad is used outside no_sync()"
+            )
+
+    def _assign(self, number: int, values: torch.Tensor) -> None:
+        if values.layout is not torch.strided or hasattr(values, "keeper"):
+            raise self.refuse_gradient_use(number, f"assigning a {type(values).__name__} ({values.layout})")
+        line = flat_view(values, self._schedule.parameters[number])
+        for bucket, piece in self._own_pieces({number}):
+            bucket.own_gradient_run(piece).copy_(line[piece.start : piece.start + piece.length])
+        for bucket in self._schedule.round.buckets_of[number]:
+            bucket.mark_used(number)
 
     def zero_gradients(self, numbers: Sequence[int]) -> None:
         self.forget()
+        if self._schedule.round.awaits_step:
+            self._refuse_eager("zeroing gradients before step()")
         self._schedule.reduce_all()
-        for run in self._own_runs(numbers):
-            run.zero_()
+        for bucket, piece in self._own_pieces(set(numbers)):
+            bucket.own_gradient_run(piece).zero_()
+        for number in numbers:
+            self._schedule.gradients[number].take_added()
+            self._schedule.round.unsynchronized.discard(number)
 
     def unscale_gradients(self, numbers: Sequence[int], found_inf: torch.Tensor, inverse_scale: torch.Tensor) -> None:
         """For GradScaler: an infinite value in any worker's shard skips the step on all of them."""
@@ -77,33 +151,51 @@ class GradientArithmetic:
         name = self._schedule.names[number]
         return OverlapError(
             f"{what} on the gradient of {name}: with weft.overlap the averaged gradient lies in shards on all workers, "
-            "and p.grad answers only norms, scaling, clipping and GradScaler; use handle.full_gradient(p) on every "
-            "worker, or look at local gradients with a tensor hook; call detach() before converting or moving a model"
+            "and p.grad takes only norms, clipping, GradScaler and element-wise changes in place, after backward(). "
+            "Use handle.full_gradient(p) on every worker, assign a new tensor to p.grad, or look at local gradients "
+            "with a tensor hook; call detach() before converting or moving a model"
         )
 
-    def _runs(self, numbers: Sequence[int] | None, what: str) -> list[torch.Tensor]:
+    def _refuse_eager(self, what: str) -> None:
         if self._schedule.eager and self._schedule.overlapped:
             raise OverlapError(
                 f"{what} needs all gradients before any update, but eager=True updates parameters during backward: "
                 "use weft.overlap(model, optimizer, eager=False)"
             )
-        self._schedule.reduce_all()
-        return self._own_runs(numbers)
 
-    def _own_runs(self, numbers: Sequence[int] | None) -> list[torch.Tensor]:
+    def _runs(self, numbers: Sequence[int] | None, what: str) -> list[torch.Tensor]:
+        self._refuse_eager(what)
+        self._schedule.reduce_all()
+        self.take_assigned()
         wanted = None if numbers is None else set(numbers)
+        return [bucket.own_gradient_run(piece) for bucket, piece in self._own_pieces(wanted)]
+
+    def _own_pieces(self, numbers: set[int] | None) -> list[tuple[Bucket, Piece]]:
+        """Our pieces of these gradients (all when ``None``), but for those somebody has taken away."""
         return [
-            bucket.own_gradient_run(piece)
-            for bucket in self._schedule.buckets
+            (bucket, piece)
+            for bucket in self._buckets(numbers)
             if bucket.exchange.reduced is not None
             for piece in bucket.own
-            if wanted is None or piece.parameter in wanted
+            if (numbers is None or piece.parameter in numbers) and piece.parameter not in bucket.skipped
         ]
+
+    def _buckets(self, numbers: set[int] | None) -> Sequence[Bucket]:
+        if numbers is not None and len(numbers) == 1:
+            return self._schedule.round.buckets_of[next(iter(numbers))]
+        return self._schedule.buckets
 
     def _all_norms(self, order: float) -> torch.Tensor:
         schedule = self._schedule
         sums = torch.zeros(len(schedule.parameters), dtype=torch.float64, device=schedule.parameters[0].device)
         self._runs(None, "a norm of gradients")
+        if schedule.memory.whole:
+            # DDP's own call on the same memory: how a kernel adds up depends on the whole tensor.
+            for bucket, piece in self._own_pieces(None):
+                parameter = schedule.parameters[piece.parameter]
+                gradient = bucket.own_gradient_run(piece).as_strided(parameter.shape, parameter.stride())
+                sums[piece.parameter] = torch.linalg.vector_norm(gradient, order)
+            return schedule.transport.all_reduce(sums)  # one worker's norm, and zeros
         for bucket in schedule.buckets:
             for piece in bucket.own:
                 part = _power_sum(bucket.own_gradient_run(piece), order)

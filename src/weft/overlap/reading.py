@@ -9,8 +9,14 @@ Every operation that Python hands to torch passes there: operators, ``.data``, `
 ``deepcopy``, pickling, ``.to()``, ``load_state_dict``.  Questions that do not touch the values (shape, dtype,
 ``.grad`` ...) are answered without waiting; whatever is not known to be such a question waits.
 
-Code that holds the memory without torch (a numpy view, a TorchScript module) does not pass there: see
-``Schedule.flush``, which ``Overlap.flush`` offers, and the hook for script modules in attach.py.
+[Note: writes wait for sends]  When a gather has arrived our own shard may still be on its way to the others, so whoever
+writes to the parameter must wait for our sends too.  Computing with it need not: a worker whose compute is slower than
+the others' finds their shards in place and would otherwise lose the time its own need.  So a parameter that was only
+computed with stays on guard until its sends are waited for, by a write or by the next backward.  Only functions known
+neither to write to a parameter nor to return an alias of it count as computing; everything else counts as a write.
+
+Code that accesses the memory without torch (a numpy view, a TorchScript module) bypasses this: see ``Overlap.flush``
+and the hook for script modules in ``attach.py``.  Compiled modules wait in ``compiled.py``.
 """
 
 from __future__ import annotations
@@ -20,6 +26,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 
 _PROPERTIES = [
     "dtype",
@@ -77,23 +84,65 @@ def _questions() -> frozenset[Any]:
     return frozenset(found)
 
 
+_COMPUTING = frozenset(
+    {
+        F.linear,
+        F.bilinear,
+        F.conv1d,
+        F.conv2d,
+        F.conv3d,
+        F.conv_transpose1d,
+        F.conv_transpose2d,
+        F.conv_transpose3d,
+        F.embedding,
+        F.embedding_bag,
+        F.layer_norm,
+        F.rms_norm,
+        F.group_norm,
+        F.batch_norm,
+        F.instance_norm,
+        F.multi_head_attention_forward,
+        torch.rnn_tanh,
+        torch.rnn_relu,
+        torch.lstm,
+        torch.gru,
+        torch.mm,
+        torch.bmm,
+        torch.addmm,
+        torch.matmul,
+        torch.Tensor.matmul,
+        torch.Tensor.__matmul__,
+        torch.add,
+        torch.Tensor.add,
+        torch.Tensor.__add__,
+        torch.Tensor.__radd__,
+        torch.mul,
+        torch.Tensor.mul,
+        torch.Tensor.__mul__,
+        torch.Tensor.__rmul__,
+    }
+)
+# Where a function of the list above writes after all: the result's place, and embeddings that are renormalized.
+_WRITING_OPTIONS = ("out", "max_norm")
+
 _QUESTIONS = _questions()
-_BEFORE_READ = "_weft_before_read"
+_BEFORE_USE = "_weft_before_use"
 
 
 class Readers:
     """Puts parameters on guard and takes them off again.
 
-    ``on_read`` gets a parameter's number before its values are used; it must see to it that they are there
-    and call :meth:`release` for that parameter.
+    ``on_use`` gets a parameter's number, and whether it may be written to, before it is used.  It must see to it that
+    the values are there (and, for a write, that nothing is sent from them any more), and returns True if the parameter
+    is to be on guard again after this use.
     """
 
-    def __init__(self, parameters: Sequence[torch.nn.Parameter], on_read: Callable[[int], None]) -> None:
+    def __init__(self, parameters: Sequence[torch.nn.Parameter], on_use: Callable[[int, bool], bool]) -> None:
         self._parameters = parameters
         self._number = {id(parameter): number for number, parameter in enumerate(parameters)}
         self._plain = [type(parameter) for parameter in parameters]
-        self._on_read = on_read
-        self._guards = {plain: _guard_class(plain, self._before_read) for plain in set(self._plain)}
+        self._on_use = on_use
+        self._guards = {plain: _guard_class(plain, self._before_use) for plain in set(self._plain)}
 
     def guard(self, numbers: Iterable[int]) -> None:
         for number in numbers:
@@ -102,15 +151,18 @@ class Readers:
     def release(self, number: int) -> None:
         self._parameters[number].__class__ = self._plain[number]
 
-    def _before_read(self, parameter: torch.Tensor) -> None:
+    def _before_use(self, parameter: torch.Tensor, writes: bool) -> bool:
+        """Leaves the parameter off guard; True if :meth:`guard` is due after this use."""
         number = self._number.get(id(parameter))
         if number is None:  # a copy that took the class along: its values are its own
             parameter.__class__ = type(parameter).__mro__[1]
-        else:
-            self._on_read(number)
+            return False
+        again = self._on_use(number, writes)
+        self.release(number)
+        return again
 
 
-def _guard_class(plain: type, before_read: Callable[[torch.Tensor], None]) -> type:
+def _guard_class(plain: type, before_use: Callable[[torch.Tensor, bool], bool]) -> type:
     def torch_function(
         cls: type, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
@@ -118,35 +170,65 @@ def _guard_class(plain: type, before_read: Callable[[torch.Tensor], None]) -> ty
         if func in _QUESTIONS:
             with torch._C.DisableTorchFunctionSubclass():
                 return func(*args, **kwargs)
-        _read_all(args)
-        _read_all(kwargs.values())
-        return func(*args, **kwargs)
+        again: list[tuple[torch.Tensor, type]] = []
+        writes = not _only_computes(func, kwargs)
+        try:
+            use_all(args, writes, again)
+            use_all(kwargs.values(), writes, again)
+            return func(*args, **kwargs)
+        finally:
+            for parameter, guard in again:
+                parameter.__class__ = guard
 
     def deep_copy(self: torch.Tensor, memo: dict[int, Any]) -> Any:
-        before_read(self)
-        return copy.deepcopy(self, memo)
+        guard = type(self)
+        again = before_use(self, True)
+        try:
+            return copy.deepcopy(self, memo)
+        finally:
+            if again:
+                self.__class__ = guard
 
     def reduce_ex(self: torch.Tensor, protocol: Any) -> Any:
-        before_read(self)
-        return self.__reduce_ex__(protocol)  # type: ignore[no-untyped-call]
+        guard = type(self)
+        again = before_use(self, True)
+        try:
+            return self.__reduce_ex__(protocol)  # type: ignore[no-untyped-call]
+        finally:
+            if again:
+                self.__class__ = guard
 
     namespace = {
         "__torch_function__": classmethod(torch_function),
         "__deepcopy__": deep_copy,
         "__reduce_ex__": reduce_ex,
         "__module__": plain.__module__,
-        _BEFORE_READ: staticmethod(before_read),
+        _BEFORE_USE: staticmethod(before_use),
     }
     return type(plain)(plain.__name__, (plain,), namespace)
 
 
-def _read_all(values: Iterable[Any]) -> None:
+def _only_computes(func: Any, kwargs: dict[str, Any]) -> bool:
+    # Without gradients there are kernels that refuse guarded parameters (attention in evaluation): let those go.
+    if func not in _COMPUTING or not torch.is_grad_enabled():
+        return False
+    return all(kwargs.get(option) is None for option in _WRITING_OPTIONS)
+
+
+def on_guard(parameter: torch.Tensor) -> bool:
+    """Whether using this parameter may wait."""
+    return hasattr(type(parameter), _BEFORE_USE)
+
+
+def use_all(values: Iterable[Any], writes: bool, again: list[tuple[torch.Tensor, type]]) -> None:
+    """Wait for all parameters among ``values``; those to be put on guard again afterwards go into ``again``."""
     for value in values:
         if isinstance(value, torch.Tensor):
-            before_read = getattr(type(value), _BEFORE_READ, None)
-            if before_read is not None:
-                before_read(value)
+            guard = type(value)
+            before_use = getattr(guard, _BEFORE_USE, None)
+            if before_use is not None and before_use(value, writes):
+                again.append((value, guard))
         elif isinstance(value, list | tuple):
-            _read_all(value)
+            use_all(value, writes, again)
         elif isinstance(value, dict):
-            _read_all(value.values())
+            use_all(value.values(), writes, again)

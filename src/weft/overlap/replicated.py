@@ -7,85 +7,144 @@ an ordinary tensor, as with DDP: clipping, GradScaler and closures need nothing 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 
-from weft.core.turns import TURNS
 from weft.errors import OverlapError
 from weft.overlap.bucket import Phase
-from weft.overlap.rounds import Rounds
+from weft.overlap.flat import FlatMemory, carve
+from weft.overlap.schedule_interface import Schedule
+from weft.perf.schedule import ddp_bound_s
+from weft.process.turns import TURNS
 
 
-class ReplicatedSchedule(Rounds):
+class ReplicatedSchedule(Schedule):
     """Reduce under backward, gather the gradients at its end, update everywhere."""
 
-    def _exchange_buffers(self) -> list[torch.Tensor]:
-        self._gradient_buffers = [torch.zeros_like(buffer) for buffer in self.memory.buffers]
-        slots = {slot.parameter: (lane, slot) for lane, of in enumerate(self.memory.lanes) for slot in of.slots}
+    is_sharded = False
+
+    def lay_out(self, memory: FlatMemory, cuts: Sequence[Sequence[int]]) -> None:
+        plans = self.round.take_up(memory, cuts)
+        buffers = [torch.zeros_like(buffer) for buffer in memory.buffers]
+        slots = {slot.parameter: (lane, slot) for lane, of in enumerate(memory.lanes) for slot in of.slots}
         self._views = []
         for number, parameter in enumerate(self.parameters):
             lane, slot = slots[number]
-            view = self._gradient_buffers[lane].as_strided(parameter.shape, parameter.stride(), slot.offset)
-            self._views.append(view)
-        return self._gradient_buffers
+            self._views.append(carve(buffers[lane], slot.offset, parameter.shape, parameter.stride()))
+        self.round.make_buckets(plans, buffers)
 
-    def _take_gradient(self, number: int) -> torch.Tensor:
-        gradient = self.parameters[number].grad
-        if gradient is None:
-            raise OverlapError(
-                f"the gradient of {self.names[number]} was taken away while backward ran: a hook of the model "
-                "sets .grad; let hooks return a new gradient instead"
-            )
-        return gradient
+    def forget_plan(self) -> None:
+        self.round.forget_plan()
 
-    def _left_over_gradient(self, number: int) -> torch.Tensor | None:
-        return self.parameters[number].grad
+    # ---- a pass
 
-    def _prepare_buckets(self) -> None:
-        pass  # a round leaves nothing under way
+    def forward_begins(self) -> None:
+        self.round.arm()
 
-    def _round_closed(self) -> None:
+    def gradient_ready(self, number: int) -> None:
+        if not self.round.accepts(number):
+            return
+        gradient = self.round.checked(number, self.parameters[number].grad)
+        if not self.round.is_open:
+            self._begin()
+        self._model_round.await_end()
+        self.round.collect(number, gradient)
+        while self.overlapped and self.round.next_is_complete:
+            self.round.launch_next()
+
+    def _begin(self) -> None:
+        if not self.round.open():
+            self.round.post_receives()
+        self.round.settle_sends()
+        self.round.start()
+
+    def launch_rest(self) -> None:
+        if not self.round.is_open:
+            self._begin()
+        self.round.collect_left_over(lambda number: self.parameters[number].grad)
+        while not self.round.all_launched:
+            self.round.launch_next()
+
+    def join_empty(self) -> None:
+        used = [bucket.used_lately() for bucket in self.buckets]
+        self._begin()
+        self.round.collect_zeros(used)
+
+    def end_round(self) -> None:
+        self.round.end()
         with TURNS.yielded(later=True):
             self._gather_gradients()
 
     def _gather_gradients(self) -> None:
-        rank = self.transport.rank
+        rank, tag = self.transport.rank, self.round.number
         for bucket in self.buckets:
             with self.clock.waiting("reduce-scatter", bucket):
                 reduced = self.transport.finish_reduce(bucket.exchange)
             region = bucket.exchange.region.view(self.transport.num_workers, bucket.shard)
             region[rank].copy_(reduced[: bucket.shard])
             self.clock.launched("all-gather", bucket)
-            self.transport.open_gather(bucket.exchange, self._round)
-            self.transport.launch_gather(bucket.exchange, self._round)
-        self.num_votes = 0 if self.transport.ordered else self.buckets[0].votes()
+            self.transport.open_gather(bucket.exchange, tag)
+            self.transport.launch_gather(bucket.exchange, tag)
+        self.round.count_votes()
         used: set[int] = set()
+        # Here the host has to know before the optimizer runs: where this worker used everything it need not ask.
         for bucket in self.buckets:
             with self.clock.waiting("all-gather", bucket):
                 self.transport.finish_gather(bucket.exchange)
             bucket.phase = Phase.IDLE
-            used.update(n for n, u in zip(bucket.plan.parameters, bucket.used(), strict=True) if u)
+            used.update(n for n, u in zip(bucket.plan.parameters, bucket.used(self.round.device), strict=True) if u)
+        # p.grad is the very memory we send from, and optimizers write to it (LAMB, GradScaler, clipping).
+        self.round.settle_sends()
         for number in used:
             self.parameters[number].grad = self._views[number]
 
-    def _drop_round(self) -> None:
-        self._had_round = False
+    def drop_round(self) -> None:
+        self.round.gradients_used()
         for parameter in self.parameters:
             parameter.grad = None
 
+    def keep_gradients(self, numbers: Sequence[int]) -> None:
+        for parameter in self.parameters:
+            parameter.grad = None
+
+    def drain(self) -> None:
+        if self.round.is_open:
+            self._model_round.abandon()
+        elif self.round.is_armed:  # the others may be sending already: let them, and keep nothing of it
+            self.launch_rest()
+            self.end_round()
+            self.drop_round()
+        self.round.settle_sends()
+
+    # ---- a step
+
     def before_step(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         has_closure = len(args) > 1 or "closure" in kwargs
-        if not self._open and not has_closure and not self._had_round:
+        if not self.round.awaits_step and not has_closure:
             self._begin()  # no backward on this worker: the others may have had one
-        if self._open:
-            self._close_round()
+        if self.round.is_open:
+            self._model_round.close()
+        self.round.captures.refuse("optimizer.step()")
         TURNS.compute()
         self.clock.step_began()
         return None
 
     def after_step(self) -> None:
-        self.send_buffers()  # only now: a closure's forward, inside step(), changes them too
-        self._had_round = False
+        self.round.gradients_used()
         self.num_steps += 1
+        if self.round.streams:
+            self.round.streams.step_ended()
         self.clock.step_ended()
+
+    # ---- values
+
+    def full_gradient(self, number: int) -> torch.Tensor:
+        gradient = self.parameters[number].grad
+        if gradient is None:
+            raise OverlapError("there is no gradient: call backward() first")
+        return gradient.clone()
+
+    def bound_s(self, forward_s: float, backward_s: float, reduce_s: float, gather_s: float, update_s: float) -> float:
+        return ddp_bound_s(forward_s, backward_s, reduce_s, gather_s, update_s)

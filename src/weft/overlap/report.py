@@ -5,10 +5,8 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from weft.overlap.rounds import Rounds
-from weft.overlap.sharded import ShardedSchedule
+from weft.overlap.schedule_interface import Schedule
 from weft.overlap.tuning import Tuner
-from weft.perf.schedule import barrier_bound_s, ddp_bound_s, eager_bound_s
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +46,7 @@ class Report:
         return f"{self.link_bytes_per_s * 8e-6:.0f} Mb/s" if self.link_bytes_per_s else "too fast to measure"
 
 
-def make_report(schedule: Rounds, tuner: Tuner) -> Report:
+def make_report(schedule: Schedule, tuner: Tuner) -> Report:
     clock = schedule.clock
     step = clock.median(lambda s: s.total_s)
     forward = clock.median(lambda s: s.forward_s)
@@ -57,10 +55,7 @@ def make_report(schedule: Rounds, tuner: Tuner) -> Report:
     beta = tuner.link.beta_s_per_byte if tuner.link else 0.0
     reduce = beta * sum(bucket.exchange.reduce_bytes for bucket in schedule.buckets)
     gather = beta * sum(bucket.exchange.gather_bytes for bucket in schedule.buckets)
-    bound_of = ddp_bound_s
-    if isinstance(schedule, ShardedSchedule):
-        bound_of = eager_bound_s if schedule.eager else barrier_bound_s
-    bound = bound_of(forward, backward, reduce, gather, update)
+    bound = schedule.bound_s(forward, backward, reduce, gather, update)
     return Report(
         num_steps=schedule.num_steps,
         step_s=step,

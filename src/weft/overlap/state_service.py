@@ -7,10 +7,17 @@ thread that answers "give me your state of step k".
 [Note: why the answer is consistent]  A worker that asks after step k has not contributed a gradient of step k+1
 yet, so nobody can have updated anything beyond step k: whoever answers waits until its own step k is done, and
 is then exactly there.  Asked between backward and step, others may be ahead: then they say so and it is an error.
+Loading and other replacements count as changes too, but each worker makes them when it likes: the parts replaced are
+kept, to answer those who have not come so far, until a step has everybody's gradient.
 They may be in step k+1 already, waiting for the asker's gradients; nobody is kept from answering while it waits so.
 
+[Note: nobody waits while others wait]  All workers may ask at once, each at a change of its own.  So the thread never
+waits for anything but questions: one that cannot be answered yet is put aside until the state has come that far, and an
+answer is on its way until the asker says that it has it.
+
 [Note: leaving]  The last checkpoint is often written by rank 0 while the others have reached the end of the script.
-A worker that ends without an error therefore stays until all others are leaving too, or are gone.
+A worker that ends without an error therefore stays until all others are leaving too, or are gone, or the process
+group's timeout is over.
 """
 
 from __future__ import annotations
@@ -19,27 +26,35 @@ import atexit
 import datetime
 import sys
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext, suppress
 from typing import Any
 
 import torch
 import torch.distributed as dist
 
 from weft.errors import OverlapError
-from weft.overlap.state import StateRun, decode, encode
+from weft.overlap.state_runs import StateRun, decode, encode
+from weft.overlap.transport.groups import end_group, timeout_of
 
 _ASK, _SIZE, _DATA, _MOVED_SIZE, _MOVED_DATA, _BYE = 1, 2, 3, 4, 5, 6
-_NEVER = datetime.timedelta(days=3650)
-_AHEAD = -1
-_STOP = -1
-_LINGER = datetime.timedelta(seconds=120)
+_FOR_EVER = datetime.timedelta(days=3650)
+_AHEAD, _GONE = -1, -2
+_EVERYTHING = -1
+_STOP, _THANKS = -1, -2
 
 
 class StateService:
-    """Answers and asks, on a gloo group of its own."""
+    """Answers and asks, on a gloo group of its own.
 
-    def __init__(self, group: dist.ProcessGroup, export: Callable[[], list[StateRun]]) -> None:
+    Whoever waits for another worker waits as long as the group's timeout; the thread that waits for questions waits
+    for ever, since nobody may ask for hours.
+    """
+
+    def __init__(self, group: dist.ProcessGroup) -> None:
+        self._group = group
+        self._timeout = timeout_of(group)
         self._rank = dist.get_rank(group)
         num_workers = dist.get_world_size(group)
         self._others = [worker for worker in range(num_workers) if worker != self._rank]
@@ -47,43 +62,74 @@ class StateService:
         self._send_to = backend.send
         self._recv_from = backend.recv
         self._recv_any = backend.recv_anysource
-        self._export = export
-        self._steps_done = 0
+        self._export: Callable[[], list[StateRun] | None] = lambda: None
+        self._num_changes = 0
+        # For each replacement since the last step, the runs of before, by parameter.
+        self._replaced: list[dict[int, list[StateRun]]] = []
         self._num_stopped = 0
-        self._changed = threading.Condition(threading.RLock())
+        self._lock = threading.RLock()
+        self._waiting: list[tuple[int, int, int]] = []
+        self._on_their_way: dict[int, list[Any]] = {}
         self._thread = threading.Thread(target=self._answer, name="weft-state", daemon=True)
         self._thread.start()
         # The service itself, not through the handle: its thread must have ended before the interpreter does, for a
         # thread that wakes up in gloo while the interpreter goes down takes the process with it.
-        atexit.register(self.leave)
+        atexit.register(self._leave_at_exit)
 
-    @staticmethod
-    def group(ranks: list[int]) -> dist.ProcessGroup:
-        """A group whose waits never time out: nobody may ask for hours.  Collective."""
-        group: dist.ProcessGroup = dist.new_group(ranks, backend="gloo", timeout=_NEVER)
-        return group
+    def answer_with(self, export: Callable[[], list[StateRun] | None]) -> None:
+        """From now on ``export()`` is this worker's state; None once its model is gone, as before this call."""
+        self._export = export
 
     @contextmanager
-    def changing(self, step_done: bool = False) -> Iterator[None]:
-        """While the state changes nobody is answered.  A step, or loading, makes it another state."""
-        with self._changed:
+    def moving(self) -> Iterator[None]:
+        """The same state takes another place; nobody is answered meanwhile."""
+        with self._lock:
             yield
-            self._steps_done += step_done
-            self._changed.notify_all()
 
-    def fetch(self) -> list[StateRun]:
-        """The other workers' runs, of exactly the step this worker has done."""
+    @contextmanager
+    def stepping(self) -> Iterator[None]:
+        """A step makes it another state.  Everybody has sent a gradient for it, so nobody asks for older ones."""
+        with self._lock:
+            self._replaced.clear()
+            yield
+            self._has_changed()
+
+    @contextmanager
+    def replacing(self, old: dict[int, list[StateRun]]) -> Iterator[None]:
+        """Loading makes it another state too; ``old`` are the runs that it replaces, which must not change any more."""
+        with self._lock:
+            yield
+            self._replaced.append(old)
+            self._has_changed()
+
+    def _has_changed(self) -> None:
+        self._num_changes += 1
+        self._reply_to_those_waiting()
+
+    def fetch(self, parameter: int | None = None) -> list[StateRun]:
+        """The other workers' runs (of one parameter), after exactly the changes this worker has made."""
         for other in self._others:
-            self._send(other, _ASK, torch.tensor([self._steps_done]))
+            question = torch.tensor([self._num_changes, _EVERYTHING if parameter is None else parameter])
+            self._send(other, _ASK, question)
         runs: list[StateRun] = []
+        sizes: dict[int, int] = {}
         for other in self._others:
             size = int(self._recv(other, _SIZE, torch.zeros(1, dtype=torch.int64)).item())
+            sizes[other] = size
+            if size >= 0:
+                runs += decode(self._recv(other, _DATA, torch.empty(size, dtype=torch.uint8)))
+            self._send(other, _ASK, torch.tensor([_THANKS, 0]))
+        for other, size in sizes.items():
             if size == _AHEAD:
                 raise OverlapError(
-                    f"optimizer.state_dict() was called between backward() and step(), and worker {other} has already "
-                    "done its step: call it after step() (or before backward())"
+                    f"optimizer state was asked for between backward() and step(), and worker {other} has already "
+                    "done its step: call state_dict() after step() (or before backward())"
                 )
-            runs += decode(self._recv(other, _DATA, torch.empty(size, dtype=torch.uint8)))
+            if size == _GONE:
+                raise OverlapError(
+                    f"worker {other} has let go of its model and with it of its part of the optimizer's state: keep "
+                    "both on every worker until the last state_dict(), or call detach() on every worker first"
+                )
         return runs
 
     def exchange(self, outgoing: Sequence[Sequence[StateRun]]) -> list[StateRun]:
@@ -98,63 +144,120 @@ class StateService:
             size = int(self._recv(other, _MOVED_SIZE, torch.zeros(1, dtype=torch.int64)).item())
             runs += decode(self._recv(other, _MOVED_DATA, torch.empty(size, dtype=torch.uint8)))
         for work in works:
-            work.wait()
+            work.wait(self._timeout)
         return runs
 
-    def leave(self) -> None:
-        """At the end of the script, or of overlapping: answer until the others leave too, or are gone.
+    def close(self) -> None:
+        """Let go of connections and threads, after :meth:`leave` has returned on every worker."""
+        del self._send_to, self._recv_from, self._recv_any
+        end_group(self._group)
+        del self._group
 
-        A worker that ends with an error does not stay: whoever watches it must learn of it at once.
-        """
-        atexit.unregister(self.leave)
-        if hasattr(sys, "last_type"):
-            return
+    def leave(self) -> None:
+        """At the end of overlapping: answer until the others leave too, or are gone."""
+        atexit.unregister(self._leave_at_exit)
         try:
             # From each by name: only such a wait ends when the other is gone without a word.
             waits = [self._recv_from([torch.zeros(1)], other, _BYE) for other in self._others]
             for other in self._others:
                 self._send(other, _BYE, torch.zeros(1))
             for wait in waits:
-                wait.wait(_LINGER)
+                wait.wait(self._timeout)
             for other in self._others:
-                self._send(other, _ASK, torch.tensor([_STOP]))
+                self._send(other, _ASK, torch.tensor([_STOP, 0]))
         except RuntimeError:
             return  # somebody has gone or failed: there is nobody to stay for
-        self._thread.join(_LINGER.total_seconds())
+        self._thread.join(self._timeout.total_seconds())
+
+    def _leave_at_exit(self) -> None:
+        """A worker that ends with an error does not stay: whoever watches it must learn of it at once."""
+        if not hasattr(sys, "last_type"):
+            self.leave()
 
     def _answer(self) -> None:
         while self._num_stopped < len(self._others):
-            asked = torch.zeros(1, dtype=torch.int64)
+            asked = torch.zeros(2, dtype=torch.int64)
             try:
                 work = self._recv_any([asked], _ASK)
-                work.wait()
+                work.wait(_FOR_EVER)
             except RuntimeError:
                 return  # the group is gone, and with it everybody who could ask
-            try:
-                self._reply(work._source_rank(), int(asked.item()))
-            except RuntimeError:
-                continue  # who asked has gone and needs no answer
+            other, (num_changes, parameter) = work._source_rank(), asked.tolist()
+            if num_changes == _STOP:
+                self._num_stopped += 1
+                continue
+            with self._lock:
+                if num_changes == _THANKS:
+                    self._on_their_way.pop(other, None)
+                else:
+                    self._waiting.append((other, num_changes, parameter))
+                    self._reply_to_those_waiting()
 
-    def _reply(self, other: int, step: int) -> None:
-        if step == _STOP:
-            self._num_stopped += 1
-            return
-        with self._changed:
-            self._changed.wait_for(lambda: self._steps_done >= step)
-            message = encode(self._export()) if self._steps_done == step else None
-        self._send(other, _SIZE, torch.tensor([_AHEAD if message is None else message.numel()]))
-        if message is not None:
-            self._send(other, _DATA, message)
+    def _reply_to_those_waiting(self) -> None:
+        """Those whose state has come; the lock is held."""
+        waiting, self._waiting = self._waiting, []
+        for question in waiting:
+            other, num_changes, parameter = question
+            if num_changes > self._num_changes:
+                self._waiting.append(question)
+                continue
+            runs, refusal = self._runs_after(num_changes, parameter)
+            message = encode(runs)
+            with suppress(RuntimeError):  # who asked has gone and needs no answer
+                works = [self._send_to([torch.tensor([refusal or message.numel()])], other, _SIZE)]
+                if not refusal:
+                    works.append(self._send_to([message], other, _DATA))
+                self._on_their_way[other] = works
+
+    def _runs_after(self, num_changes: int, parameter: int) -> tuple[list[StateRun], int]:
+        """Of the state after so many changes; or why not."""
+        undo = self._num_changes - num_changes
+        if undo > len(self._replaced):
+            return [], _AHEAD
+        exported = self._export()
+        if exported is None:
+            return [], _GONE
+        held: dict[int, list[StateRun]] = {}
+        for run in exported:
+            held.setdefault(run.parameter, []).append(run)
+        for old in reversed(self._replaced[len(self._replaced) - undo :]):
+            held.update(old)
+        return [run for n, of in held.items() for run in of if parameter in (_EVERYTHING, n)], 0
 
     def _send(self, other: int, tag: int, message: torch.Tensor) -> None:
-        self._send_to([message], other, tag).wait()
+        self._send_to([message], other, tag).wait(self._timeout)
 
     def _recv(self, other: int, tag: int, into: torch.Tensor) -> torch.Tensor:
         try:
-            self._recv_from([into], other, tag).wait()
+            self._recv_from([into], other, tag).wait(self._timeout)
         except RuntimeError as error:
             raise OverlapError(
                 f"worker {other} has the rest of the optimizer's state and does not answer ({error}): it has ended or "
                 "failed; look for the first error in its log"
             ) from error
         return into
+
+
+class StateChanges:
+    """Counts changes of an optimizer's sharded state: what was read before is out of date."""
+
+    def __init__(self, service: StateService | None) -> None:
+        self.service = service
+        # Of the whole state, and of single parameters' state.
+        self.num_changes = 0
+        self.num_writes: Counter[int] = Counter()
+        # No parameter has state yet.  DCP then wants to see the state that a first step would make.
+        self.is_empty = True
+        self.shows_initial = False
+
+    def stamp(self, number: int) -> tuple[int, int]:
+        """Changes when the parameter's state has changed."""
+        return self.num_changes, self.num_writes[number]
+
+    @contextmanager
+    def stepping(self) -> Iterator[None]:
+        """A step of the optimizer runs inside."""
+        with self.service.stepping() if self.service else nullcontext():
+            yield
+        self.num_changes += 1
+        self.is_empty = self.shows_initial = False

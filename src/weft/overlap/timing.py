@@ -1,190 +1,182 @@
-"""When things happened in a step, noted as they happen; what ``report()`` and ``trace()`` are made from.
+"""When things happen in a step, noted as they happen; ``step_times.py`` puts them together.
 
-Compute times are measured.  The time a collective took is measured only where somebody had to wait for it; one
-that finished unseen is drawn with the length the fitted link predicts, and its span says ``"estimated": true``.
 The clock stands still while the worker waits for its turn on a device that it shares.
+
+[Note: device time]  On a device with streams the host only queues work: when it notes a moment, the device may be far
+behind.  So a moment is an event on the current stream, and its time is known once the device has passed it.  At the end
+of each step the clock asks which events have passed (it never waits for one) and tells the record about those, in the
+order in which they were noted.  A wait for a collective is the stall between two events on the stream that waits.  What
+was noted holds no tensors: the plan may have changed since, and the old plan's memory must be freed in time.
+
+``catch_up()`` does make the host wait.  trace() calls it once, at its end, and the tuner in those steps in which the
+workers agree on a plan and wait for each other anyway.
 """
 
 from __future__ import annotations
 
 import statistics
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from typing import Any
 
 from torch.profiler import record_function
 
 from weft.core.chrome_trace import Span
-from weft.core.turns import TURNS
 from weft.overlap.bucket import Bucket
-
-_KEPT_STEPS = 64
-
-
-@dataclass(slots=True)
-class StepTimes:
-    """One step, from the end of the last ``step()`` to the end of this one."""
-
-    number: int
-    begin_s: float
-    forward_begin_s: float = 0.0
-    forward_end_s: float = 0.0
-    backward_end_s: float = 0.0
-    update_begin_s: float = 0.0
-    end_s: float = 0.0
-    forward_wait_s: float = 0.0
-    backward_wait_s: float = 0.0
-    clipping_wait_s: float = 0.0  # between backward and step: clipping and GradScaler want whole gradients
-    step_wait_s: float = 0.0
-    backward_update_s: float = 0.0
-    ready_s: dict[int, float] = field(default_factory=dict)
-    read_s: dict[int, float] = field(default_factory=dict)
-    spans: list[Span] = field(default_factory=list)
-
-    @property
-    def total_s(self) -> float:
-        return self.end_s - self.begin_s
-
-    @property
-    def exposed_s(self) -> float:
-        return self.forward_wait_s + self.backward_wait_s + self.clipping_wait_s + self.step_wait_s
-
-    @property
-    def forward_s(self) -> float:
-        return self.forward_end_s - self.forward_begin_s - self.forward_wait_s
-
-    @property
-    def backward_s(self) -> float:
-        return self.backward_end_s - self.forward_end_s - self.backward_wait_s - self.backward_update_s
-
-    @property
-    def update_s(self) -> float:
-        return self.end_s - self.update_begin_s - self.step_wait_s + self.backward_update_s
+from weft.overlap.device import CPU, Device
+from weft.overlap.step_times import Message, StepRecord, StepTimes
+from weft.perf.link import Link
+from weft.process.turns import TURNS
 
 
 class StepClock:
-    """Written to by the schedule; a handful of clock readings per bucket and parameter."""
+    """Written to by the schedule; a handful of clock readings per bucket, and per parameter while the tuner asks."""
 
-    def __init__(self, rank: int, now: Callable[[], float] = TURNS.own_time_s) -> None:
-        self._rank = rank
+    def __init__(self, rank: int, now: Callable[[], float] = TURNS.own_time_s, device: Device = CPU) -> None:
         self.now = now
-        self.steps: deque[StepTimes] = deque(maxlen=_KEPT_STEPS)
-        self.current = StepTimes(0, now())
-        self.tracing = False
-        # Seconds a collective of so many bytes takes; set when the link has been measured.
-        self.predict: Callable[[int], float] = lambda num_bytes: 0.0
+        # Whether the tuner still wants to know about each parameter.
+        self.profiling = True
+        self._record = StepRecord(rank, now())
+        self._on_device = DeviceMoments(device, now()) if device.has_streams else None
+        self._tracing = False
+        self._backward_began = False
         self._in_step = False
-        self._launched: dict[tuple[str, int], float] = {}
-        self._link_free_s = 0.0
+
+    def _note(self, moment: Callable[..., None], *what: object) -> None:
+        if self._on_device:
+            self._on_device.note(moment, *what)
+        else:
+            moment(self.now(), *what)
+
+    # ---- moments
 
     def forward_began(self) -> None:
-        if not self.current.forward_begin_s:
-            self.current.forward_begin_s = self.now()
+        self._note(self._record.forward_began)
 
     def forward_ended(self) -> None:
-        self.current.forward_end_s = self.now()
+        self._note(self._record.forward_ended)
 
     def parameter_read(self, number: int) -> None:
-        current = self.current
-        if number not in current.read_s and current.forward_begin_s:
-            current.read_s[number] = self.now() - current.forward_begin_s - current.forward_wait_s
+        if self.profiling:
+            self._note(self._record.parameter_read, number)
 
     def gradient_ready(self, number: int) -> None:
-        current = self.current
-        waited = current.backward_wait_s + current.backward_update_s
-        current.ready_s[number] = self.now() - current.forward_end_s - waited
-
-    def expected_backward_end_s(self) -> float:
-        """When this backward will have ended if it takes as long as the last one."""
-        if not self.steps:
-            return self.now()
-        last = self.steps[-1]
-        return self.current.forward_end_s + last.backward_end_s - last.forward_end_s
+        if self.profiling or not self._backward_began:
+            self._backward_began = True
+            self._note(self._record.gradient_ready, number)
 
     def backward_ended(self) -> None:
-        self.current.backward_end_s = self.now()
+        self._backward_began = False
+        self._note(self._record.backward_ended)
 
     def step_began(self) -> None:
         self._in_step = True
-        self.current.update_begin_s = self.now()
+        self._note(self._record.step_began)
 
     def step_ended(self) -> None:
-        done = self.current
-        done.end_s = self.now()
         self._in_step = False
-        if self.tracing:
-            self._compute_spans(done)
-        self.steps.append(done)
-        self.current = StepTimes(done.number + 1, done.end_s)
+        self._note(self._record.step_ended, self._tracing)
+        if self._on_device:
+            self._on_device.tell()
 
     def launched(self, kind: str, bucket: Bucket) -> None:
-        self._launched[kind, bucket.plan.index] = self.now()
+        self._note(self._record.launched, kind, bucket.plan.index)
 
     @contextmanager
     def waiting(self, kind: str, bucket: Bucket | None = None) -> Iterator[None]:
         """Blocked until a collective is done: exposed communication."""
-        began = self.now()
+        self._note(self._record.wait_began)
         with record_function(f"weft: wait {kind}"):
             yield
-        ended = self.now()
-        current = self.current
-        if self._in_step:
-            current.step_wait_s += ended - began
-        elif current.backward_end_s:
-            current.clipping_wait_s += ended - began
-        elif current.forward_end_s:
-            current.backward_wait_s += ended - began
-        else:
-            current.forward_wait_s += ended - began
-        if self.tracing and bucket is not None:
-            self._communication_span(kind, bucket, began, ended)
+        traced = None
+        if self._tracing and bucket is not None:
+            exchange = bucket.exchange
+            num_bytes = exchange.reduce_bytes if kind == "reduce-scatter" else exchange.gather_bytes
+            traced = Message(kind, bucket.plan.index, num_bytes)
+        self._note(self._record.wait_ended, traced)
 
     @contextmanager
     def updating(self, bucket: Bucket) -> Iterator[None]:
-        began = self.now()
+        in_backward = not self._in_step
+        if in_backward:
+            self._note(self._record.update_began)
         with record_function(f"weft: update bucket {bucket.plan.index}"):
             yield
-        if not self._in_step:
-            self.current.backward_update_s += self.now() - began
+        if in_backward:
+            self._note(self._record.update_ended)
 
-    def median(self, value: Callable[[StepTimes], float], last: int = _KEPT_STEPS) -> float:
+    # ---- what came of it
+
+    @property
+    def steps(self) -> Sequence[StepTimes]:
+        """The last ones; on a device with streams, those it is known to have finished."""
+        if self._on_device:
+            self._on_device.tell()
+        return self._record.steps
+
+    def catch_up(self) -> None:
+        """Have all steps so far among :attr:`steps`; on a device with streams, the host waits for them."""
+        if self._on_device:
+            self._on_device.tell(wait=True)
+
+    @property
+    def link(self) -> Link | None:
+        """All that is known of the link: the tuner measures it once, and whoever plans around it looks here."""
+        return self._record.link
+
+    @link.setter
+    def link(self, link: Link) -> None:
+        self._record.link = link
+
+    def expected_backward_end_s(self) -> float:
+        """When this backward will have ended if it takes as long as the last one."""
+        if not self._record.steps:
+            return self.now()
+        last = self._record.steps[-1]
+        return self._record.current.forward_end_s + last.backward_end_s - last.forward_end_s
+
+    def median(self, value: Callable[[StepTimes], float]) -> float:
         """Over the last steps; the first has no beginning."""
-        values = [value(step) for step in list(self.steps)[-last:] if step.number > 0]
+        values = [value(step) for step in self.steps if step.number > 0]
         return statistics.median(values) if values else 0.0
 
-    def spans(self) -> list[Span]:
-        """Everything noted since tracing was switched on, in time from its first step."""
-        traced = [step for step in self.steps if step.spans]
-        origin = traced[0].begin_s if traced else 0.0
-        return [
-            Span(span.process, span.track, span.name, span.start_s - origin, span.duration_s, span.args)
-            for step in traced
-            for span in step.spans
-        ]
+    def start_trace(self) -> None:
+        self._record.forget_spans()
+        self._tracing = True
 
-    def _span(self, track: str, name: str, begin_s: float, end_s: float, **args: object) -> None:
-        if end_s > begin_s:
-            step = self.current
-            args["step"] = step.number
-            step.spans.append(Span(f"worker {self._rank}", track, name, begin_s, end_s - begin_s, args))
+    def end_trace(self) -> list[Span]:
+        """What happened since the start; on a device with streams, the host waits for it."""
+        self._tracing = False
+        self.catch_up()
+        return self._record.spans()
 
-    def _compute_spans(self, step: StepTimes) -> None:
-        self._span("compute", "forward", step.forward_begin_s, step.forward_end_s)
-        self._span("compute", "backward", step.forward_end_s, step.backward_end_s)
-        self._span("compute", "update", step.update_begin_s, step.end_s)
 
-    def _communication_span(self, kind: str, bucket: Bucket, waited_from_s: float, end_s: float) -> None:
-        launched = self._launched.pop((kind, bucket.plan.index), None)
-        if launched is None:
+class DeviceMoments:
+    """Moments on a device's streams, told when the device has passed them; see [Note: device time]."""
+
+    def __init__(self, device: Device, begin_s: float) -> None:
+        self._device = device
+        self._told_s = begin_s
+        self._last: Any = device.timestamp()
+        self._turn_wait_s = TURNS.turn_wait_s
+        self._noted: deque[tuple[Any, float, Callable[..., None], tuple[object, ...]]] = deque()
+
+    def note(self, moment: Callable[..., None], *what: object) -> None:
+        if not self._device.capturing():  # a replay passes no event of ours
+            self._noted.append((self._device.timestamp(), TURNS.turn_wait_s, moment, what))
+
+    def tell(self, wait: bool = False) -> None:
+        if self._device.capturing():  # to ask an event would break the capture
             return
-        exchange = bucket.exchange
-        num_bytes = exchange.reduce_bytes if kind == "reduce-scatter" else exchange.gather_bytes
-        begin = max(launched, self._link_free_s)
-        expected = begin + self.predict(num_bytes)
-        seen = end_s - waited_from_s > 1e-4  # else it had finished before anybody looked
-        end = end_s if seen else min(end_s, max(expected, begin))
-        self._link_free_s = end
-        self._span("communication", f"{kind} {bucket.plan.index}", begin, end, bytes=num_bytes, estimated=not seen)
-        if seen:
-            self._span("wait", f"wait {kind} {bucket.plan.index}", waited_from_s, end_s)
+        while self._noted and (wait or self._noted[0][0].query()):
+            event, turn_wait_s, moment, what = self._noted.popleft()
+            if wait:
+                event.synchronize()
+            # From one to the next: as milliseconds in single precision, longer times would be too coarse.
+            elapsed_s = self._last.elapsed_time(event) * 1e-3
+            # While the host waited for its turn, the device first finished what it had.
+            stood_still_s = min(turn_wait_s - self._turn_wait_s, max(elapsed_s, 0.0))
+            self._told_s += elapsed_s - stood_still_s
+            self._last, self._turn_wait_s = event, turn_wait_s
+            moment(self._told_s, *what)

@@ -20,11 +20,10 @@ from collections.abc import Callable, Sequence
 
 import torch
 
-from weft.overlap.layout import ALIGN, granularity, snap
+from weft.overlap.layout import MAX_BUCKETS, granularity, snap
 from weft.overlap.link_probe import measure_link
-from weft.overlap.rounds import Rounds
-from weft.overlap.sharded import ShardedSchedule
-from weft.overlap.timing import StepTimes
+from weft.overlap.schedule_interface import Schedule
+from weft.overlap.step_times import StepTimes
 from weft.perf.fusion import Search, describe, scaled_cuts
 from weft.perf.link import Link
 from weft.perf.search import Duel
@@ -43,7 +42,6 @@ _NUM_FINAL_ROUNDS = 3
 _MAX_EAGER_TRIALS = 14
 _NUM_EAGER_FINAL_ROUNDS = 2
 _NUM_DUEL_ROUNDS = 2
-_MAX_CUTS = 4096
 
 Cuts = tuple[int, ...]
 
@@ -51,19 +49,29 @@ Cuts = tuple[int, ...]
 class Tuner:
     """Called after every step; idle once the plan is settled."""
 
-    def __init__(self, schedule: Rounds, bucket_bytes: int | None, tune: bool) -> None:
-        # Moves parameters and state to another plan; the handle puts it in.
-        self.relayout: Callable[[Sequence[int], Sequence[Sequence[int]]], None] = lambda order, cuts: None
-        self.link: Link | None = None
+    def __init__(
+        self,
+        schedule: Schedule,
+        move_to: Callable[[Sequence[int], Sequence[Sequence[int]]], None],
+        *,
+        tune: bool,
+    ) -> None:
+        """``move_to(order, cuts)`` moves parameters and state to another plan; collective."""
         self.profile: StepProfile | None = None
         self._schedule = schedule
+        self._move_to = move_to
         self._device = schedule.parameters[0].device
-        self._searching = tune and bucket_bytes is None and isinstance(schedule, ShardedSchedule)
+        self._searching = tune and schedule.is_sharded and schedule.transport.num_workers > 1
+        schedule.clock.profiling = self._searching
         self._search: Search | None = None
         self._duel: Duel | None = None
         self._point: tuple[float, ...] = ()
         self._steps_in_trial = 0
         self._lane = 0
+
+    @property
+    def link(self) -> Link | None:
+        return self._schedule.clock.link
 
     @property
     def finished(self) -> bool:
@@ -85,35 +93,33 @@ class Tuner:
     def describe(self) -> str:
         """The plan in force, in words."""
         lane = self._schedule.memory.lanes[self._lane]
-        return describe(self._schedule.cuts[self._lane], lane.num_elements, lane.element_bytes)
+        return describe(self._schedule.round.cuts[self._lane], lane.num_elements, lane.element_bytes)
 
     # ---- first steps
 
     def _take_up_order(self) -> None:
         schedule = self._schedule
-        seen = list(dict.fromkeys(schedule.ready_order))
+        seen = list(dict.fromkeys(schedule.round.ready_order))
         # What had no gradient in the first step keeps its place behind the others.
         order = seen + [number for number in schedule.memory.order if number not in set(seen)]
         agreed = self._agree(torch.tensor(order, dtype=torch.int64)).tolist()
         sizes = [len(lane.slots) for lane in schedule.memory.lanes]
         self._lane = sizes.index(max(sizes))
         if tuple(agreed) != schedule.memory.order:
-            self.relayout(agreed, schedule.cuts)
+            self._move_to(agreed, schedule.round.cuts)
 
     def _measure_link(self) -> None:
         transport = self._schedule.transport
         link = measure_link(transport, self._device)
         if transport.adapt(link):
             link = measure_link(transport, self._device)
-        self.link = link
-        self._schedule.clock.predict = lambda num_bytes: link.alpha_s + link.beta_s_per_byte * num_bytes
-        if isinstance(self._schedule, ShardedSchedule):
-            self._schedule.link = link
+        self._schedule.clock.link = link
 
     # ---- search
 
     def _start_search(self) -> None:
-        self.profile = self._make_profile(list(self._schedule.clock.steps)[-(_FIRST_TRIAL_STEP - 1) :])
+        self.profile = self._make_profile(self._last_steps(_FIRST_TRIAL_STEP - 1))
+        self._schedule.clock.profiling = False
         if self._schedule.transport.rank == 0:
             # Only here: it loads numpy, scipy and the optimiser, which nobody else in this process needs.
             eager = self._mode is Mode.EAGER
@@ -127,7 +133,7 @@ class Tuner:
         self._next_trial()
 
     def _end_trial(self) -> None:
-        recent = list(self._schedule.clock.steps)[-(_STEPS_PER_TRIAL - 1) :]  # the first one paid for the change
+        recent = self._last_steps(_STEPS_PER_TRIAL - 1)  # the first one paid for the change
         slowest = torch.tensor([step.total_s for step in recent], dtype=torch.float64, device=self._device)
         self._schedule.transport.all_reduce(slowest, maximum=True)
         seconds = statistics.median(slowest.tolist())
@@ -140,21 +146,21 @@ class Tuner:
 
     def _next_trial(self) -> None:
         """Rank 0 asks its search; a message of [goes on, early gathers, number of cuts, cuts...] tells the others."""
-        message = torch.zeros(_MAX_CUTS + 3, dtype=torch.int64)
+        message = torch.zeros(MAX_BUCKETS + 3, dtype=torch.int64)
         if self._search is not None and self._duel is not None:
             self._point = self._search.ask()
-            asked = self._cuts(self._point)[:_MAX_CUTS]
+            asked = self._cuts(self._point)[:MAX_BUCKETS]
             searching = not self._search.finished
             flags = [searching or not self._duel.finished, searching or self._duel.ask()]
             message[: len(asked) + 3] = torch.tensor([*flags, len(asked), *asked])
         goes_on, early, count, *rest = self._agree(message).tolist()
         cuts = tuple(rest[:count])
-        if cuts != self._schedule.cuts[self._lane]:
-            all_cuts = list(self._schedule.cuts)
+        if cuts != self._schedule.round.cuts[self._lane]:
+            all_cuts = list(self._schedule.round.cuts)
             all_cuts[self._lane] = cuts
-            self.relayout(self._schedule.memory.order, all_cuts)
-        if isinstance(self._schedule, ShardedSchedule):
-            self._schedule.early = bool(early)
+            self._move_to(self._schedule.memory.order, all_cuts)
+        if self._schedule.pacing is not None:
+            self._schedule.pacing.early = bool(early)
         self._steps_in_trial = 0
         if not goes_on:
             self._searching = False
@@ -164,8 +170,9 @@ class Tuner:
 
     def _tell_what_was_found(self) -> None:
         found = self.describe()
-        if self._mode is Mode.EAGER and isinstance(self._schedule, ShardedSchedule):
-            found += ", some of them gathered early" if self._schedule.early else "; early gathers do not pay here"
+        if self._mode is Mode.EAGER and self._schedule.pacing is not None:
+            early = self._schedule.pacing.early
+            found += ", some of them gathered early" if early else "; early gathers do not pay here"
         logger.info("fusion tuned in %d steps: %s", self._schedule.num_steps, found)
 
     def _cuts(self, point: Sequence[float]) -> Cuts:
@@ -176,10 +183,14 @@ class Tuner:
         cuts = scaled_cuts(self.profile, self.link, workers, self._mode, granularity(workers), *point)
         return snap(cuts, lane, workers)
 
+    def _last_steps(self, num_steps: int) -> list[StepTimes]:
+        clock = self._schedule.clock
+        clock.catch_up()
+        return list(clock.steps)[-num_steps:]
+
     @property
     def _mode(self) -> Mode:
-        eager = isinstance(self._schedule, ShardedSchedule) and self._schedule.eager
-        return Mode.EAGER if eager else Mode.BARRIER
+        return Mode.EAGER if self._schedule.eager else Mode.BARRIER
 
     def _make_profile(self, steps: Sequence[StepTimes]) -> StepProfile:
         lane = self._schedule.memory.lanes[self._lane]
@@ -193,7 +204,7 @@ class Tuner:
             read = _median_of(step.read_s.get(slot.parameter) for step in steps)
             timings.append(
                 ParameterTiming(
-                    -(-slot.num_elements // ALIGN) * ALIGN,
+                    slot.room,
                     backward if ready is None else min(max(ready, 0.0), backward),
                     0.0 if read is None else min(max(read, 0.0), forward),
                 )

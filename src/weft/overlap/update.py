@@ -16,7 +16,9 @@ from typing import Any
 import torch
 
 from weft.overlap.bucket import Bucket
+from weft.overlap.device import CPU, Device
 from weft.overlap.layout import Piece
+from weft.overlap.unsure import Guess
 
 # Exactly these classes: a subclass may do anything in its step.
 ELEMENT_WISE: frozenset[type[torch.optim.Optimizer]] = frozenset(
@@ -60,11 +62,28 @@ def frozen(options: Options) -> list[dict[str, Any]]:
     ]
 
 
+def group_numbers(optimizer: torch.optim.Optimizer, parameters: Sequence[torch.nn.Parameter]) -> list[int]:
+    """For each parameter, the number of the optimizer's group it is in."""
+    group_of = {id(p): g for g, group in enumerate(optimizer.param_groups) for p in group["params"]}
+    return [group_of[id(parameter)] for parameter in parameters]
+
+
+def amp_attributes(optimizer: torch.optim.Optimizer) -> dict[str, Any]:
+    """What GradScaler leaves on an optimizer that unscales inside its own step (the fused ones)."""
+    if not getattr(optimizer, "_step_supports_amp_scaling", False):
+        return {}
+    return {name: getattr(optimizer, name) for name in ("grad_scale", "found_inf") if hasattr(optimizer, name)}
+
+
 class ShardUpdate:
     """The optimizer of one bucket's own shard."""
 
-    def __init__(self, bucket: Bucket, optimizer: torch.optim.Optimizer, group_of: Sequence[int]) -> None:
+    def __init__(
+        self, bucket: Bucket, optimizer: torch.optim.Optimizer, group_of: Sequence[int], device: Device = CPU
+    ) -> None:
         self.bucket = bucket
+        self._device = device
+        self._guess: Guess | None = None
         self._position = {parameter: k for k, parameter in enumerate(bucket.plan.parameters)}
         self.slices: list[tuple[Piece, torch.Tensor]] = [
             (block, bucket.own_parameter_run(block).detach())
@@ -88,7 +107,8 @@ class ShardUpdate:
         """Update the shard in place with its reduced gradient; what no worker used stays untouched."""
         if self.optimizer is None:
             return
-        used = self.bucket.used()
+        self.settle()
+        used = self._used()
         for piece, run in self.slices:
             if used[self._position[piece.parameter]]:
                 gradient = self.bucket.own_gradient_run(piece)
@@ -98,14 +118,46 @@ class ShardUpdate:
         for name, value in amp.items():
             setattr(self.optimizer, name, value)
         self.optimizer.step()
+        if self._guess is not None:
+            self._guess.take_back()
         for name in amp:  # GradScaler takes them away after each step, too
             delattr(self.optimizer, name)
         for _, run in self.slices:
             run.grad = None
 
+    def settle(self) -> None:
+        """Have the state right where the last update was a guess; before anybody looks at it."""
+        guess, self._guess = self._guess, None
+        if guess is not None:
+            guess.settle()
+
+    def _used(self) -> list[bool]:
+        bucket = self.bucket
+        if bucket.complete or not self._device.has_streams:
+            return bucket.used()
+        assert self.optimizer is not None
+        unsure = [
+            (self._position[piece.parameter], run)
+            for piece, run in self.slices
+            if piece.parameter not in bucket.arrived and piece.parameter not in bucket.skipped
+        ]
+        self._guess = Guess(self.optimizer, unsure, bucket.counts(), self._device) if unsure else None
+        return [parameter not in bucket.skipped for parameter in bucket.plan.parameters]
+
 
 def _blocks(piece: Piece) -> list[Piece]:
     return [
         replace(piece, start=piece.start + k, offset=piece.offset + k, length=min(_CPU_BLOCK, piece.length - k))
-        for k in range(0, piece.length, _CPU_BLOCK)
+        for k in range(0, max(piece.length, 1), _CPU_BLOCK)
     ]
+
+
+def run_closure(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """``step(closure)``: the backward inside the closure must have ended before shards can be updated."""
+    closure = kwargs.get("closure", args[1] if len(args) > 1 else None)
+    if closure is None:
+        return args, kwargs
+    with torch.enable_grad():
+        loss = closure()
+    kwargs = {key: value for key, value in kwargs.items() if key != "closure"}
+    return (args[0], lambda: loss), kwargs

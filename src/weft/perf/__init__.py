@@ -1,1 +1,1 @@
-"""How long things take: collectives, step time, convergence, fitting, bounds.  Pure; used by all layers."""
+"""How long things take: schedules, convergence, fitting, bounds.  Pure; used by all layers."""

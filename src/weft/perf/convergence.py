@@ -23,12 +23,6 @@ class LossCurve:
     def loss(self, step: float) -> float:
         return 1.0 / (self.rate * step + self.offset) + self.floor
 
-    def steps_to_loss(self, target: float) -> float:
-        """Steps from the start until the loss is ``target``; infinite if it never gets there."""
-        if target <= self.floor or self.rate == 0:
-            return math.inf
-        return max(0.0, (1.0 / (target - self.floor) - self.offset) / self.rate)
-
     def steps_to_standstill(self, steps_per_epoch: float, min_gain: float = 0.01) -> float:
         """Steps until an epoch improves the loss by less than ``min_gain`` of what it is.
 

@@ -30,6 +30,10 @@ class Link:
         if not all(math.isfinite(cost) and cost >= 0 for cost in costs):
             raise UsageError(f"a link cannot cost {costs}: expected finite alpha, beta and launch, 0 or more")
 
+    def seconds(self, num_bytes: float) -> float:
+        """How long a collective takes that puts so many bytes on the wire."""
+        return self.alpha_s + self.beta_s_per_byte * num_bytes
+
 
 def fit_link(samples: Iterable[tuple[float, float]], *, launch_s: float = 0.0) -> Link:
     """Fit alpha and beta, both 0 or more, to ``(bytes on the wire, seconds)`` samples.

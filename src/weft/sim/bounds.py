@@ -21,8 +21,8 @@ import numpy as np
 
 from weft.core.cluster import Cluster
 from weft.sim.demand import FloatArray, demand_of
-from weft.sim.options import SimulationOptions
 from weft.sim.price_bound import priced_completion_sum_s
+from weft.sim.replay_options import SimulationOptions
 from weft.sim.workload import Workload
 
 

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from weft.core.cluster import Cluster
 from weft.core.speed import StepTime
-from weft.sim.options import SimulationOptions
+from weft.sim.replay_options import SimulationOptions
 from weft.sim.workload import Profile, TableProfile, Workload
 
 FloatArray = NDArray[np.float64]

@@ -10,9 +10,9 @@ from weft.core.cluster import Cluster
 from weft.elastic import policy_named
 from weft.errors import UsageError
 from weft.sim.bounds import lower_bound
-from weft.sim.loop import simulate
-from weft.sim.options import SimulationOptions
 from weft.sim.readers.assembly import fit_requests
+from weft.sim.replay import simulate
+from weft.sim.replay_options import SimulationOptions
 from weft.sim.result import SimulationResult
 from weft.sim.workload import Workload
 
@@ -39,7 +39,7 @@ class Scenario:
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class ReplayOutcome:
     """One policy in one scenario."""
 
     scenario: Scenario
@@ -70,7 +70,7 @@ def run_scenarios(
     options: SimulationOptions,
     *,
     progress: Progress | None = None,
-) -> Iterator[Outcome]:
+) -> Iterator[ReplayOutcome]:
     """Outcomes in the order scenario by scenario, policy by policy, each as soon as it is there."""
     for name in policies:
         policy_named(name)  # a typo should not cost the replays before it
@@ -81,7 +81,7 @@ def run_scenarios(
         for name in policies:
             report = _labelled(progress, f"{name} on {scenario.num_gpus} GPUs")
             result = simulate(fitted, cluster, policy_named(name), options, report)
-            yield Outcome(scenario, result, bound_s)
+            yield ReplayOutcome(scenario, result, bound_s)
 
 
 def at_load(workload: Workload, load: float) -> Workload:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from weft.errors import MissingToolError
-from weft.sim.experiment import Outcome
+from weft.sim.experiment import ReplayOutcome
 from weft.sim.result import SimulationResult
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ WAIT_COLOUR = "#d9d9d9"
 INK = "#333333"
 
 
-def plot_replays(path: Path, outcomes: Sequence[Outcome]) -> None:
+def plot_replays(path: Path, outcomes: Sequence[ReplayOutcome]) -> None:
     """Completion times of every policy; who had what under the first one."""
     plt = pyplot()
     figure = plt.figure(figsize=(12, 13), layout="constrained")
@@ -38,7 +38,7 @@ def plot_replays(path: Path, outcomes: Sequence[Outcome]) -> None:
     save(figure, path)
 
 
-def plot_sweep(path: Path, outcomes: Sequence[Outcome]) -> None:
+def plot_sweep(path: Path, outcomes: Sequence[ReplayOutcome]) -> None:
     """Mean completion time over the cluster size or the load, one line a policy."""
     plt = pyplot()
     sizes = sorted({outcome.scenario.num_gpus for outcome in outcomes})
@@ -82,7 +82,7 @@ def pyplot() -> Any:
     return matplotlib.pyplot
 
 
-def _distribution(axis: Axes, outcomes: Sequence[Outcome]) -> None:
+def _distribution(axis: Axes, outcomes: Sequence[ReplayOutcome]) -> None:
     for number, outcome in enumerate(outcomes):
         times = sorted(outcome.result.completion_times_s)
         shares = [(position + 1) / len(times) for position in range(len(times))]
@@ -98,7 +98,7 @@ def _distribution(axis: Axes, outcomes: Sequence[Outcome]) -> None:
     axis.set_title("completion times")
 
 
-def _means(axis: Axes, outcomes: Sequence[Outcome]) -> None:
+def _means(axis: Axes, outcomes: Sequence[ReplayOutcome]) -> None:
     names = [outcome.result.policy for outcome in outcomes]
     hours = [outcome.result.mean_jct_s / HOUR_S for outcome in outcomes]
     bars = axis.barh(names, hours, color=[f"C{number}" for number in range(len(names))])
@@ -177,8 +177,8 @@ def _gantt(figure: Figure, axis: Axes, result: SimulationResult) -> None:
     axis.set_title(f"{title} ({rest} more not shown)" if rest else title)
 
 
-def _sweep_panel(axis: Axes, outcomes: Sequence[Outcome], *, over_gpus: bool) -> None:
-    def value(outcome: Outcome) -> float:
+def _sweep_panel(axis: Axes, outcomes: Sequence[ReplayOutcome], *, over_gpus: bool) -> None:
+    def value(outcome: ReplayOutcome) -> float:
         return outcome.scenario.num_gpus if over_gpus else outcome.scenario.load
 
     for number, policy in enumerate(dict.fromkeys(outcome.result.policy for outcome in outcomes)):

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 
 from weft.control.state import Job, State
 from weft.core.cluster import Cluster
-from weft.sim.progress import JobRun
+from weft.sim.job_run import JobRun
 from weft.sim.result import AllocationSpan, Explanation, JobResult, SimEvent, SimulationResult
 
 

@@ -17,10 +17,10 @@ from weft.core.job import JobSpec
 from weft.core.nearest_name import unknown_name
 from weft.core.speed import StepTime
 from weft.errors import UsageError
-from weft.sim.readers.applications import ApplicationFolder
-from weft.sim.readers.assumed_scaling import doubling_sizes
-from weft.sim.workload import Profile, TableProfile, TrueJob, Workload
+from weft.sim.readers.application_profiles import ApplicationFolder
+from weft.sim.workload import Profile, TableProfile, TrueJob, Workload, doubling_sizes
 
+MAX_JOBS = 1_000_000
 PREFIX = "synthetic:"
 OFFERED_LOAD = {"extreme": 2.0, "moderate": 0.8, "none": 0.15}
 REFERENCE_DEVICES = 64
@@ -111,7 +111,7 @@ def _parse(source: str) -> tuple[str, int]:
         raise UsageError(unknown_name("level of contention", level, OFFERED_LOAD))
     if not count:
         return level, DEFAULT_JOBS
-    if not count.isdecimal() or int(count) == 0:
+    if not count.isdecimal() or len(count) > len(str(MAX_JOBS)) or not 0 < int(count) <= MAX_JOBS:
         raise UsageError(f"{source!r} asks for {count!r} jobs: expected a number, like {PREFIX}{level}:400")
     return level, int(count)
 

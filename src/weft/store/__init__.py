@@ -3,8 +3,10 @@
 journal.py   append, read, snapshot, load: what the controller uses
 database.py  opening the file: settings, who holds it, whether it is whole, how SQLite's errors read
 schema.py    tables, their version, and the way from one version to the next
+mark.py      the number of the newest event, in a file of its own
 copy.py      the last good state in a file of its own, beside the journal
-repair.py    a new journal from the copy and whatever can still be read of a damaged one
+salvage.py   rows of a damaged file, read from its bytes
+journal_repair.py    a new journal from the copy and whatever can still be read of a damaged one
 """
 
 from weft.store.journal import Journal

@@ -10,8 +10,9 @@ import os
 import sqlite3
 from pathlib import Path
 
-from weft.core.failpoints import failpoint
+from weft.process.failpoints import failpoint
 from weft.store import database, schema
+from weft.store.salvage import salvaged_rows
 
 
 def place(path: Path) -> Path:
@@ -44,13 +45,23 @@ def write(path: Path, snapshot: tuple[int, bytes, int]) -> None:
 
 
 def read(path: Path) -> tuple[int, bytes, int] | None:
-    """The snapshot in the copy, if there is a copy and it can be read."""
+    """The newest intact snapshot in the copy; None if there is no copy or none can be read."""
     if not place(path).exists():
         return None
-    with database.in_words(place(path), "reading"):
-        connection = sqlite3.connect(f"{place(path).absolute().as_uri()}?mode=ro", uri=True)
-        try:
-            row = connection.execute("SELECT seq, body, crc32 FROM snapshots ORDER BY seq DESC LIMIT 1").fetchone()
-        finally:
-            connection.close()
-    return None if row is None else (int(row[0]), bytes(row[1]), int(row[2]))
+    snapshots, _ = salvaged_rows(place(path))
+    intact = [(seq, body, crc32) for seq, body, crc32 in snapshots if isinstance(body, bytes)]
+    return max(intact, default=None)
+
+
+def put_aside(path: Path) -> None:
+    """Keep the copy under another name: the journal has forgotten what it holds, and that was accepted."""
+    if place(path).exists():
+        os.replace(place(path), unused_name(place(path), "lost"))
+
+
+def unused_name(path: Path, word: str) -> Path:
+    """``path.word-1``, or the next number that is free."""
+    number = 1
+    while (found := path.with_name(f"{path.name}.{word}-{number}")).exists():
+        number += 1
+    return found

@@ -21,8 +21,8 @@ BUSY_S = 2.0
 """How long to wait for somebody who holds the file; a controller that was just killed is gone long before."""
 
 DAMAGED = (
-    "{path} is damaged ({how}). It was left as it is. `python -m weft.store.repair {path}` keeps it beside a new one, "
-    "made of the last good copy and of every event that can still be read; then start again"
+    "{path} is damaged ({how}). It was left as it is. `weft repair` keeps it beside a new one, made of the last good "
+    "copy and of every event that can still be read; then start again"
 )
 
 

@@ -14,16 +14,21 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from weft.control.codec import event_from_json, event_to_json, state_from_json, state_to_json
+from weft.control.codec import CodecError, event_from_json, event_to_json, state_from_json, state_to_json
 from weft.control.state import State
 from weft.core.events import Event
-from weft.core.failpoints import failpoint
 from weft.errors import StoreError
+from weft.process.failpoints import failpoint
 from weft.store import copy, database, schema
+from weft.store.mark import Mark
 
 NUM_KEPT_SNAPSHOTS = 2
 NUM_KEPT_EVENTS = 100_000
 READ_ROWS = 1000
+REMEDY = (
+    "Nothing was changed, and workers go on. `weft repair` makes a journal of everything that can still be read; "
+    "`weft up --accept-loss` goes on without the rest"
+)
 
 
 class Journal:
@@ -32,29 +37,45 @@ class Journal:
     ``num_kept_events``: how much history stays once a snapshot has made it unnecessary.
     """
 
-    def __init__(self, path: Path, *, create: bool, num_kept_events: int) -> None:
+    def __init__(self, path: Path, *, create: bool, num_kept_events: int, accept_loss: bool = False) -> None:
         self.path = path
+        self._mark = Mark(path)
         self._num_kept_events = num_kept_events
         self._lock = threading.Lock()
         if not path.exists():
-            _prepare(path, create=create)
+            _prepare(path, create=create, accept_loss=accept_loss)
+        elif not accept_loss and not path.stat().st_size and self._mark.read():
+            raise StoreError(f"{path} is empty and held {self._mark.read()} events: it was emptied. {REMEDY}")
         with database.in_words(path, "opening"):
             self._connection = database.connect(path)
         try:
             with database.in_words(path, "opening"):
                 database.check_whole(self._connection)
+                if not accept_loss:
+                    self._check_not_shortened()
                 schema.migrate(self._connection, path)
                 self._seq = self._newest("SELECT max(seq) FROM events")
                 self._snapshot_seq = self._newest("SELECT max(seq) FROM snapshots")
                 self._seq = max(self._seq, self._snapshot_seq)
+            self._mark.write(self._seq)
         except BaseException:
             self._connection.close()
             raise
 
     @classmethod
-    def open(cls, path: str | Path, *, create: bool = True, num_kept_events: int = NUM_KEPT_EVENTS) -> Journal:
-        """Open the journal, checked; ``create`` makes an empty one where there is none."""
-        return cls(Path(path), create=create, num_kept_events=num_kept_events)
+    def open(
+        cls,
+        path: str | Path,
+        *,
+        create: bool = True,
+        num_kept_events: int = NUM_KEPT_EVENTS,
+        accept_loss: bool = False,
+    ) -> Journal:
+        """Open the journal, checked; ``create`` makes an empty one where there is none.
+
+        ``accept_loss``: take it as it is, though it has forgotten what its copy or its log would still know.
+        """
+        return cls(Path(path), create=create, num_kept_events=num_kept_events, accept_loss=accept_loss)
 
     @property
     def seq(self) -> int:
@@ -73,12 +94,13 @@ class Journal:
             if not bodies:
                 return self._seq
             last = self._seq + len(bodies)
-            rows = [(seq, body, zlib.crc32(body.encode())) for seq, body in enumerate(bodies, self._seq + 1)]
+            rows = [(seq, body, schema.checksum(seq, body)) for seq, body in enumerate(bodies, self._seq + 1)]
             with database.transaction(self._connection):
                 self._connection.executemany("INSERT INTO events (seq, body, crc32) VALUES (?, ?, ?)", rows)
                 failpoint("journal.before_commit")
             failpoint("journal.after_commit")
             self._seq = last
+            self._mark.write(last)
             return last
 
     def read(self, after: int = 0) -> Iterator[tuple[int, Event]]:
@@ -91,10 +113,19 @@ class Journal:
             if not rows:
                 return
             for seq, body, crc32 in rows:
-                if not _is_intact(body.encode(), crc32):
+                if not schema.is_intact(seq, body, crc32):
                     raise _damaged(self.path, f"event {seq} does not match its checksum")
-                yield seq, event_from_json(json.loads(body))
+                yield seq, self._event(seq, body)
             after = rows[-1][0]
+
+    def _event(self, seq: int, body: str) -> Event:
+        try:
+            return event_from_json(json.loads(body))
+        except CodecError as error:
+            raise CodecError(
+                f"event {seq} of {self.path} is intact, but this weft cannot read it ({error}). Nothing was changed, "
+                "and workers keep running: use the weft that wrote it, or a newer one"
+            ) from error
 
     def save_snapshot(self, seq: int, state: State) -> None:
         """Write down the state as it was after event ``seq``, here and in the copy beside the journal."""
@@ -102,7 +133,7 @@ class Journal:
         with self._lock, database.in_words(self.path, "writing to"):
             if seq > self._seq:
                 raise StoreError(f"a snapshot after event {seq}, and the journal ends with {self._seq}: append first")
-            row = (seq, body, zlib.crc32(body))
+            row = (seq, body, schema.checksum(seq, body))
             with database.transaction(self._connection):
                 self._connection.execute("INSERT OR REPLACE INTO snapshots (seq, body, crc32) VALUES (?, ?, ?)", row)
                 self._drop_history()
@@ -111,19 +142,38 @@ class Journal:
             self._snapshot_seq = max(self._snapshot_seq, seq)
         copy.write(self.path, row)
 
+    def compact(self, before_s: float) -> None:
+        """Drop history from before ``before_s`` that the newest snapshot makes unnecessary, and give the space back.
+
+        Killed at any point: SQLite's own transactions leave the journal as it was before or after each step.
+        """
+        with self._lock, database.in_words(self.path, "compacting"):
+            with database.transaction(self._connection):
+                newest = self._newest("SELECT max(seq) FROM snapshots")
+                self._connection.execute("DELETE FROM snapshots WHERE seq < ?", (newest,))
+                self._connection.execute(
+                    "DELETE FROM events WHERE seq <= ? AND json_extract(body, '$.at_s') < ?", (newest, before_s)
+                )
+                failpoint("compact.before_commit")
+            failpoint("compact.after_commit")
+            self._connection.execute("VACUUM")
+            failpoint("compact.after_vacuum")
+            self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+
     def load(self) -> tuple[State | None, int, list[tuple[int, Event]]]:
         """The newest snapshot, the number of the event it was taken after, and the events since then."""
         with self._lock, database.in_words(self.path, "reading"):
             rows = self._connection.execute("SELECT seq, body, crc32 FROM snapshots ORDER BY seq DESC").fetchall()
         for seq, body, crc32 in rows:
-            if _is_intact(body, crc32):  # if not, the one before it is there, with all events since
-                return state_from_json(json.loads(zlib.decompress(body))), seq, list(self.read(after=seq))
+            if schema.is_intact(seq, body, crc32):  # if not, the one before it is there, with all events since
+                return unpacked_state(body), seq, list(self.read(after=seq))
         if rows:
             raise _damaged(self.path, "no snapshot matches its checksum")
         return None, 0, list(self.read())
 
     def close(self) -> None:
         with self._lock:
+            self._mark.close()
             self._connection.close()
 
     def __enter__(self) -> Journal:
@@ -133,6 +183,17 @@ class Journal:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+    def _check_not_shortened(self) -> None:
+        """Before anything is written: whether it still has the events it is known to have had."""
+        tables = ("events", "snapshots") if schema.version(self._connection) else ()
+        seq = max([self._newest(f"SELECT max(seq) FROM {table}") for table in tables], default=0)
+        marked = self._mark.read()
+        if seq < marked:
+            raise StoreError(
+                f"{self.path} ends with event {seq}, and {marked} events had been written: it was put back or its log "
+                f"({self.path.name}-wal) is gone. {REMEDY}"
+            )
 
     def _newest(self, query: str) -> int:
         return int(self._connection.execute(query).fetchone()[0] or 0)
@@ -147,26 +208,27 @@ class Journal:
         self._connection.execute("DELETE FROM events WHERE seq <= ?", (min(oldest, self._seq - self._num_kept_events),))
 
 
-def _is_intact(body: bytes, crc32: int | None) -> bool:
-    return crc32 is None or zlib.crc32(body) == crc32  # rows of version 1 have no checksum
-
-
 def _damaged(path: Path, how: str) -> StoreError:
     return StoreError(database.DAMAGED.format(path=path, how=how))
+
+
+def unpacked_state(body: bytes) -> State:
+    """The state in a snapshot."""
+    return state_from_json(json.loads(zlib.decompress(body)))
 
 
 def _packed(document: Any) -> str:
     return json.dumps(document, separators=(",", ":"))
 
 
-def _prepare(path: Path, *, create: bool) -> None:
+def _prepare(path: Path, *, create: bool, accept_loss: bool) -> None:
     """A place for a new journal, unless there should be an old one."""
     if not create:
         raise StoreError(f"there is no journal at {path}: `weft up` makes one, or is WEFT_HOME another folder?")
-    if copy.place(path).exists():
+    if copy.place(path).exists() and not accept_loss:
         raise StoreError(
             f"{path} is gone, but its copy {copy.place(path).name} is there: an empty journal would forget the jobs. "
-            f"`python -m weft.store.repair {path}` makes it anew from the copy; to start afresh, move the copy away"
+            f"{REMEDY}"
         )
     try:
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+import zlib
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -22,10 +23,33 @@ def _checksums(connection: sqlite3.Connection) -> None:
         connection.execute(f"ALTER TABLE {table} ADD COLUMN crc32 INTEGER")
 
 
-MIGRATIONS: Sequence[Migration] = (_first_tables, _checksums)
+def _numbers_in_checksums(connection: sqlite3.Connection) -> None:
+    """Version 3: the checksum covers the row's number, so a row that was moved by damage is noticed, too."""
+    for table in ("events", "snapshots"):
+        rows = connection.execute(f"SELECT seq, body, crc32 FROM {table}").fetchall()
+        sound = [(seq, body) for seq, body, crc32 in rows if crc32 is None or crc32 == zlib.crc32(_bytes(body))]
+        changes = [(checksum(seq, body), seq) for seq, body in sound]
+        connection.executemany(f"UPDATE {table} SET crc32 = ? WHERE seq = ?", changes)
+
+
+MIGRATIONS: Sequence[Migration] = (_first_tables, _checksums, _numbers_in_checksums)
 """The n-th of them makes version n of what version n - 1 was.  Never changed once released: only added to."""
 
 VERSION = len(MIGRATIONS)
+
+
+def checksum(seq: int, body: bytes | str) -> int:
+    """Of one row, its number included."""
+    return zlib.crc32(_bytes(body), zlib.crc32(b"%d:" % seq))
+
+
+def is_intact(seq: int, body: bytes | str, crc32: int | None) -> bool:
+    """Whether this is a row that was written under this number; ``False`` also for one without a checksum."""
+    return crc32 == checksum(seq, body)
+
+
+def _bytes(body: bytes | str) -> bytes:
+    return body.encode() if isinstance(body, str) else bytes(body)
 
 
 def version(connection: sqlite3.Connection) -> int:

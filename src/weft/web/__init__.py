@@ -1,7 +1,7 @@
-"""The controller's page: its files as bytes.  What they are served with is decided by ``daemon/api/page.py``.
+"""The dashboard's files as bytes.  ``daemon/api/dashboard.py`` decides which headers they are served with.
 
-Plain modules that the browser loads as they are: no build step, nothing from elsewhere.  ``main.js`` is the one to read
-first: it asks the controller once a second and hands what it hears to one module per part of the page.
+Plain modules that the browser loads directly: no build step, nothing from other sites.  Read ``main.js`` first: it asks
+the controller once a second and passes the answer to one module per part of the dashboard.
 """
 
 from __future__ import annotations
@@ -18,11 +18,12 @@ _TYPES = {
     "js": "text/javascript; charset=utf-8",
     "svg": "image/svg+xml",
 }
-# Named one by one: nothing else that may lie in this folder is ever given away.
+# Listed one by one, so that no other file in this folder is ever served.
 _NAMES = (
     "style.css",
     "icon.svg",
     "main.js",
+    "board.js",
     "api.js",
     "clock.js",
     "decisions.js",
@@ -41,29 +42,29 @@ _INLINE = re.compile(rb"<(script|style)\b[^>]*>(.*?)</\1>", re.DOTALL)
 
 @dataclass(frozen=True, slots=True)
 class WebFile:
-    """A file of the page."""
+    """A file of the dashboard."""
 
     content_type: str
     body: bytes
 
 
-def page() -> WebFile:
-    """What is at ``/`` for who may see it."""
+def index() -> WebFile:
+    """What ``/`` serves to a logged-in browser."""
     return _read("index.html")
 
 
 def modules() -> dict[str, WebFile]:
-    """By name, what the page loads from ``/web/``."""
+    """What the dashboard loads from ``/web/``, by name."""
     return {name: _read(name) for name in _NAMES}
 
 
 def login() -> WebFile:
-    """What asks for the token.  Whole in itself: it is shown to who may load nothing else."""
+    """The login form.  Self-contained, because a browser without a session may load nothing else."""
     return _read("login.html")
 
 
 def inline_hashes(file: WebFile, tag: str) -> list[str]:
-    """How a content security policy names the inline scripts (or styles) of a file: by what is in them."""
+    """The inline scripts (or styles) of a file as a content security policy names them: by hash."""
     bodies = [body for found, body in _INLINE.findall(file.body) if found == tag.encode()]
     return [f"'sha256-{base64.b64encode(hashlib.sha256(body).digest()).decode()}'" for body in bodies]
 

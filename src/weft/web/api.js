@@ -1,12 +1,12 @@
-// The controller's api.  The key of the session is kept in storage of this origin and sent in the header, never in an
-// address and never in a cookie.
+// The controller's REST API.  The session key is kept in this origin's storage and sent in a header, never in a URL and
+// never in a cookie.
 
 import { noteServerTime } from "./clock.js";
 
 const KEY = "weft-key";
 const TIMEOUT_MS = 15_000;
 
-/** Nobody answers; the page goes on asking. */
+/** The controller is not responding; the dashboard keeps asking. */
 export class AwayError extends Error {}
 
 /** The controller answered with an error, in a sentence. */
@@ -29,9 +29,9 @@ export async function askText(path) {
   return { text: await answer.text().catch(away), headers: answer.headers };
 }
 
-/** End the session, and show what asks for the token. */
+/** End the session and show the login form. */
 export async function logOut() {
-  // A controller that is away has forgotten the session already.
+  // A controller that has exited has already forgotten the session.
   await ask("/v1/logout", "POST").catch(() => null);
   leave();
 }
@@ -40,7 +40,7 @@ async function send(path, method) {
   const key = localStorage.getItem(KEY);
   if (!key) {
     leave();
-    throw new RefusedError(401, "there is no session");
+    throw new RefusedError(401, "not logged in");
   }
   const headers = { Authorization: `Bearer ${key}` };
   const answer = await fetch(path, { method, headers, signal: AbortSignal.timeout(TIMEOUT_MS) }).catch(away);
@@ -54,7 +54,7 @@ async function send(path, method) {
 
 function leave() {
   localStorage.removeItem(KEY);
-  // Not a page of its own: the cookie opens nothing there, so the guard asks for the token.
+  // Not a page of its own: the cookie gives no access there, so the guard shows the login form.
   location.replace(`/login${location.hash}`);
 }
 

@@ -1,10 +1,10 @@
-// The controller's clock.  A browser at the other end of a tunnel may be on a machine whose clock is wrong.
+// The controller's clock.  A browser at the other end of a tunnel may run on a machine whose clock is wrong.
 
-// Answers carry whole seconds, so less than this is no difference.
+// Answers carry whole seconds, so smaller differences mean nothing.
 const NOTICEABLE_S = 3;
 let offset_s = 0;
 
-/** Told of the Date header of every answer. */
+/** Called with the Date header of every answer. */
 export function noteServerTime(date) {
   const server_s = Date.parse(date ?? "") / 1000;
   if (Number.isNaN(server_s)) return;

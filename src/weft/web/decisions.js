@@ -1,32 +1,11 @@
-// The last decisions, the newest first: what changed for whom, and why.
+// The latest decisions, newest first: what changed for which job, and why.
 
-import { ask } from "./api.js";
 import { element, setItems, setText } from "./elements.js";
 import { moment } from "./figures.js";
 import { jobLink, setJobLink } from "./jobs.js";
 import { plain } from "./text.js";
 
 const SHOWN = 40;
-const KEPT = 1000;
-// Made since the last look, if that was not long ago.
-const RECENT = 50;
-const LONG_S = 20;
-
-/** Those the page has heard of; the controller is asked for the newest only. */
-export class DecisionLog {
-  all = [];
-  #asked_s = -Infinity;
-
-  /** For everything the first time, and after nobody has looked for long; else for what may be new. */
-  async refresh(now_s) {
-    const num = now_s - this.#asked_s > LONG_S ? KEPT : RECENT;
-    const { decisions } = await ask(`/v1/decisions?last=${num}`);
-    this.#asked_s = now_s;
-    const known = new Set(this.all.map(nameOf));
-    const fresh = decisions.filter((one) => !known.has(nameOf(one)));
-    if (fresh.length) this.all = [...this.all, ...fresh].slice(-KEPT);
-  }
-}
 
 function nameOf(decision) {
   return `${decision.time_s} ${Object.keys(decision.reasons).join()}`;
@@ -35,7 +14,7 @@ function nameOf(decision) {
 export class Decisions {
   #root = document.getElementById("decisions");
   #list = element("ol", { class: "decisions" });
-  #empty = element("p", { class: "empty" }, "No decision yet: there was nothing to decide.");
+  #empty = element("p", { class: "empty" }, "No decisions yet.");
 
   constructor() {
     this.#root.append(this.#list, this.#empty);

@@ -1,4 +1,4 @@
-// One job: how it stands, why, what it says, and the way to stop it.
+// One job: its state, why, its output, and how to cancel it.
 
 import { ask, RefusedError } from "./api.js";
 import { drawing, element, setAttribute, setItems, setText } from "./elements.js";
@@ -13,7 +13,7 @@ export class Detail {
   #shown = null;
   #trails = new Trails();
 
-  /** Called after every look at the controller, and when another job is chosen. */
+  /** Called after every refresh, and when another job is selected. */
   show(now_s, jobs, id) {
     this.#trails.note(jobs.all);
     const job = id === null ? null : jobs.get(id);
@@ -24,7 +24,7 @@ export class Detail {
       if (this.#shown?.id !== id) {
         this.#shown = new JobView(job);
         this.#root.replaceChildren(this.#shown.root);
-        // Where there is room its column scrolls, else it does so itself.
+        // With enough room its column scrolls, otherwise the detail itself does.
         this.#root.scrollTop = this.#root.parentElement.scrollTop = 0;
       }
       this.#shown.show(now_s, job, jobs, this.#trails.of(id));
@@ -32,12 +32,12 @@ export class Detail {
     this.#root.hidden = id === null;
   }
 
-  /** Explanations and output are asked for only here, and only for the job that is shown. */
+  /** Explanations and output are fetched only here, and only for the job that is shown. */
   async refresh() {
     try {
       await this.#shown?.refresh();
     } catch (error) {
-      // What is wrong with one job is no reason to stop showing the others.
+      // An error about one job must not stop the dashboard from showing the others.
       if (!(error instanceof RefusedError) || error.status === 401) throw error;
     }
   }
@@ -94,7 +94,7 @@ class JobView {
   }
 
   async refresh() {
-    // Of a job that is over everything has been said: once more after its end is enough.
+    // Nothing more happens to a finished job: one refresh after its end is enough.
     const state = `${this.job.state} ${this.job.attempt}`;
     if (isOver(this.job) && this.#refreshed === state) return;
     const [{ sentences }] = await Promise.all([ask(`/v1/jobs/${this.id}/explain`), this.log.refresh()]);
@@ -123,14 +123,14 @@ function factsOf(job, jobs, now_s) {
     ["Devices", job.devices.join(", ")],
     ["Shares with", job.partner ? jobs.title(job.partner) : ""],
     ["Step time", stepTime(job.step_s)],
-    ["Waits for the network", waits && waits !== "0 %" ? `${waits} of a step` : ""],
+    ["Waiting for network", waits && waits !== "0 %" ? `${waits} of a step` : ""],
     ["Loss", loss(job.loss)],
     ["Attempt", job.attempt ? String(job.attempt) : ""],
     ["Restarts", job.restarts ? String(job.restarts) : ""],
     ["Submitted", moment(job.submitted_s, now_s)],
     ["Started", job.started_s === null ? "" : moment(job.started_s, now_s)],
     ["Finished", job.finished_s === null ? "" : moment(job.finished_s, now_s)],
-    [isOver(job) ? "Took" : "So far", duration(end_s - job.submitted_s)],
+    [isOver(job) ? "Total time" : "Elapsed", duration(end_s - job.submitted_s)],
     ["Exit code", job.exit_code === null || !isOver(job) ? "" : String(job.exit_code)],
     ["User", plain(job.user)],
     ["Weight", job.weight === 1 ? "" : String(job.weight)],
@@ -145,7 +145,7 @@ function commandText(job) {
 }
 
 function nobody(id) {
-  const heading = element("h2", { id: "detail-title", tabindex: "-1" }, `There is no job ${id}`);
+  const heading = element("h2", { id: "detail-title", tabindex: "-1" }, `No job ${id}`);
   return [element("div", { class: "detail-head" }, heading, closeLink())];
 }
 
@@ -153,13 +153,13 @@ function closeLink() {
   return element("a", { href: "#", class: "close", "aria-label": "Close" }, "×");
 }
 
-/** Stops a job after a second press: the first one only asks. */
+/** Cancels a job after a second click: the first one only asks. */
 class CancelControl {
   root = element("div", { class: "cancel" });
   #ask = element("button", { type: "button", class: "danger" });
   #question = element("p");
   #yes = element("button", { type: "button", class: "danger strong" });
-  #no = element("button", { type: "button", class: "quiet" }, "Keep it");
+  #no = element("button", { type: "button", class: "quiet" }, "Keep job");
   #confirm = element("div", { class: "confirm", role: "group" }, this.#question, this.#yes, this.#no);
   #said = element("p", { class: "said", role: "status" });
   #wasAsked = false;
@@ -179,23 +179,23 @@ class CancelControl {
 
   show(job) {
     if (isOver(job)) {
-      // Whoever pressed the button should not find themselves at the top of the page.
+      // Keep the keyboard focus near the button that was pressed instead of at the top of the page.
       if (this.root.contains(document.activeElement)) document.getElementById("detail-title").focus();
       this.root.hidden = true;
       return;
     }
-    // A job may be on its way out for another reason: to be resized.  Then this is the first time it is asked.
+    // A job may be stopping for another reason, such as a resize.  Then this is the first cancel request.
     const kills = job.state === "STOPPING" && (this.#wasAsked || job.reason.startsWith("cancelled"));
     this.#ask.hidden = !this.#confirm.hidden;
-    setText(this.#ask, kills ? "Kill the workers" : "Cancel job");
-    setText(this.#yes, kills ? "Yes, kill them" : "Yes, stop it");
+    setText(this.#ask, kills ? "Kill workers" : "Cancel job");
+    setText(this.#yes, kills ? "Kill workers" : "Cancel job");
     setText(
       this.#question,
       kills
-        ? "Kill the workers now? What they have not saved is lost."
+        ? "Kill the workers now? Unsaved progress will be lost."
         : job.workers
-          ? "Stop this job for good? Its workers may save a checkpoint and leave."
-          : "Take this job out of the queue for good?",
+          ? "Cancel this job? Its workers are asked to save a checkpoint and exit."
+          : "Remove this job from the queue?",
     );
   }
 
@@ -210,9 +210,9 @@ class CancelControl {
     try {
       await ask(`/v1/jobs/${id}/cancel`, "POST");
       this.#wasAsked = true;
-      setText(this.#said, "Asked to stop.");
+      setText(this.#said, "Stop requested.");
     } catch (error) {
-      setText(this.#said, `Not cancelled: ${error.message || "the controller does not answer"}`);
+      setText(this.#said, `Not cancelled: ${error.message || "the controller is not responding"}`);
     }
     this.#yes.disabled = false;
     this.#open(false);
@@ -221,7 +221,7 @@ class CancelControl {
 
 const MAX_POINTS = 400;
 
-/** Loss by step of every job, as seen since the page was opened. */
+/** Loss by step of every job, since the dashboard was opened. */
 class Trails {
   #byId = new Map();
 
@@ -231,7 +231,7 @@ class Trails {
       const trail = this.#byId.get(job.id) ?? [];
       if (trail.at(-1)?.step === job.step) continue;
       trail.push({ step: job.step, loss: job.loss });
-      // Thinned out evenly: a long run keeps its shape.
+      // Thinned evenly, so a long run keeps its shape.
       this.#byId.set(job.id, trail.length > MAX_POINTS ? trail.filter((_, index) => index % 2 === 0) : trail);
     }
   }
@@ -266,6 +266,6 @@ class LossChart {
     setAttribute(this.#line, "points", points.join(" "));
     setText(this.#high, loss(high));
     setText(this.#low, loss(low));
-    setText(this.#range, `steps ${count(first)} to ${count(last)}, as seen since this page was opened`);
+    setText(this.#range, `steps ${count(first)} to ${count(last)}, since the dashboard was opened`);
   }
 }

@@ -1,18 +1,17 @@
-// A strip per device: jobs as coloured blocks over the last minutes; two jobs that share a device are on top of each
-// other.
+// One strip per device: jobs as colored blocks over time; two jobs that share a device are stacked.
 
 import { choices, element, setAttribute, setItems, setText } from "./elements.js";
 import { moment } from "./figures.js";
 import { jobLink, setJobLink } from "./jobs.js";
 import { plain } from "./text.js";
 
-// Window in seconds, its name, and the labels of its parts.
+// Time range in seconds, its name, and its axis labels.
 const WINDOWS = [
   [600, "10 min", ["10 min", "8", "6", "4", "2", "now"]],
   [3600, "1 h", ["60 min", "45", "30", "15", "now"]],
   [21600, "6 h", ["6 h", "5", "4", "3", "2", "1", "now"]],
 ];
-// More devices than this are drawn thinner.
+// With more devices than this, strips are thinner.
 const MANY = 16;
 
 export class Devices {
@@ -72,7 +71,7 @@ export class Devices {
       (block) => (block.id === null ? element("div", { class: "unknown" }) : element("a", {}, element("bdi"))),
       (child, block) => {
         const left = place(block.from_s);
-        // By the style object: a policy that forbids styles in attributes does not mind, and nothing is parsed.
+        // Through the style object: the content security policy forbids style attributes, and nothing is parsed.
         child.style.left = `${left}%`;
         child.style.width = `${place(block.to_s ?? now_s) - left}%`;
         if (block.id !== null) showBlock(child, block, now_s, jobs);
@@ -95,7 +94,7 @@ function strip() {
     "div",
     {},
     element("span", { class: "device" }),
-    // For the eye; who has the device now stands beside it in words.
+    // Visual only; the text next to it says which job has the device now.
     element("div", { class: "track", "aria-hidden": "true" }),
     element("div", { class: "holders" }),
   );
@@ -103,9 +102,9 @@ function strip() {
 
 function showBlock(block, { id, from_s, to_s, lane, num }, now_s, jobs) {
   const lanes = num > 1 ? (lane === 0 ? "upper" : "lower") : "";
-  setAttribute(block, "class", `block ${jobs.colour(id)} ${lanes}`);
+  setAttribute(block, "class", `block ${jobs.color(id)} ${lanes}`);
   setAttribute(block, "href", `#job/${id}`);
-  // The jobs are links elsewhere, too: nobody has to walk through every block with the keyboard.
+  // The jobs are linked elsewhere too, so the keyboard can skip the blocks.
   setAttribute(block, "tabindex", "-1");
   setAttribute(block, "title", `${jobs.title(id)}, ${moment(from_s, now_s)} to ${to_s ? moment(to_s, now_s) : "now"}`);
   setText(block.firstChild, jobs.title(id));

@@ -1,4 +1,4 @@
-// Making and changing elements.  Text goes in as text nodes; nothing here, or anywhere else in the page, parses HTML.
+// Creating and changing elements.  Text goes in as text nodes; nothing in the dashboard parses HTML.
 
 /** element("a", { class: "x", href: "#" }, "text", other) */
 export function element(tag, attributes = {}, ...children) {
@@ -17,7 +17,7 @@ function filled(node, attributes, children) {
   return node;
 }
 
-/** A text that stays the same is not touched: a selection in it survives, and screen readers stay quiet. */
+/** Unchanged text is not touched, so that a selection in it survives and screen readers stay quiet. */
 export function setText(node, text) {
   if (node.textContent !== text) node.textContent = text;
 }
@@ -27,7 +27,7 @@ export function setAttribute(node, name, value) {
   else if (node.getAttribute(name) !== String(value)) node.setAttribute(name, value);
 }
 
-/** Make the children of `parent` those of `items`: made once per key, then updated and kept in order. */
+/** Sync the children of `parent` with `items`: created once per key, then updated and kept in order. */
 export function setItems(parent, items, keyOf, make, update) {
   const old = new Map([...parent.children].map((child) => [child.dataset.key, child]));
   let place = parent.firstElementChild;
@@ -46,7 +46,7 @@ export function setItems(parent, items, keyOf, make, update) {
   for (const child of old.values()) child.remove();
 }
 
-/** Buttons of which one is chosen. */
+/** Buttons, one of which is selected. */
 export function choices(parent, options, chosen, onChoice) {
   const buttons = new Map();
   for (const [value, label] of options) {

@@ -1,4 +1,4 @@
-// Numbers as people read them.
+// Numbers in a readable form.
 
 const THIN = "\u2009";
 
@@ -19,7 +19,7 @@ export function duration(seconds) {
   return `${Math.floor(h / 24)} d ${h % 24} h`;
 }
 
-/** What is only guessed, without more digits than it deserves: "40 s", "8 min", "4.6 h", "3 d" */
+/** An estimate, without more digits than it deserves: "40 s", "8 min", "4.6 h", "3 d" */
 export function roughly(seconds) {
   if (seconds < 90) return `${Math.round(seconds)} s`;
   if (seconds < 90 * 60) return `${Math.round(seconds / 60)} min`;
@@ -27,14 +27,14 @@ export function roughly(seconds) {
   return h < 48 ? `${Number(h.toPrecision(2))} h` : `${Math.round(h / 24)} d`;
 }
 
-/** Time of a step: "1.24 s", "83 ms"; nothing where it is not known. */
+/** Step time: "1.24 s", "83 ms"; empty if unknown. */
 export function stepTime(seconds) {
   if (!seconds) return "";
   if (seconds < 0.001) return `${(seconds * 1e6).toPrecision(2)} µs`;
   return seconds < 1 ? `${Number((seconds * 1000).toPrecision(3))} ms` : `${seconds.toPrecision(3)} s`;
 }
 
-/** Four digits that count: 0.03412, 12.31, 1.2e-7 */
+/** Four significant digits: 0.03412, 12.31, 1.2e-7 */
 export function loss(value) {
   if (value === null) return "";
   return value !== 0 && Math.abs(value) < 1e-4 ? value.toExponential(2) : String(Number(value.toPrecision(4)));
@@ -44,7 +44,7 @@ export function percent(share) {
   return `${Math.round(Math.min(Math.max(share, 0), 1) * 100)} %`;
 }
 
-/** Time of day; with the date where it is not today's. */
+/** Time of day; with the date if it is not today. */
 export function moment(time_s, now_s) {
   const then = new Date(time_s * 1000);
   const clock = `${pad(then.getHours())}:${pad(then.getMinutes())}:${pad(then.getSeconds())}`;

@@ -1,10 +1,10 @@
-// Who had which device when.  Pure: told of what was seen, asked for spans.
+// Which job had which device when.  Pure: takes observations, returns spans.
 //
-// While the page looks once a second, what it sees is the truth.  For the time before it was opened, or while nobody
-// looked (the tab was hidden, the controller away), the controller's own decisions and the ends of jobs fill in.
+// While the dashboard refreshes once a second, what it sees is the truth.  For the time before it was opened, or when it
+// did not refresh (hidden tab, controller down), the controller's own decisions and the ends of jobs fill in.
 
 const KEPT_S = 6 * 3600;
-// Seen more often than this, nothing can have been missed.
+// With observations closer together than this, nothing can have been missed.
 const GAP_S = 5;
 
 export class History {
@@ -12,7 +12,7 @@ export class History {
   #seen_s = -Infinity;
   begins_s = null;
 
-  /** `nodes`, `jobs`, `decisions` as the controller tells them. */
+  /** `nodes`, `jobs`, `decisions` as the controller returns them. */
   note(time_s, nodes, jobs, decisions) {
     if (time_s - this.#seen_s > GAP_S) this.#fill(time_s, nodes, jobs, decisions);
     for (const node of nodes) {

@@ -1,4 +1,4 @@
-// The end of what a worker wrote, refreshed while the job runs.
+// The end of a worker's output, refreshed while the job runs.
 
 import { askText, AwayError } from "./api.js";
 import { choices, element, setItems, setText } from "./elements.js";
@@ -6,7 +6,7 @@ import { asOnTerminal } from "./text.js";
 
 const TAIL_BYTES = 64 * 1024;
 const MAX_RANKS = 64;
-// Closer to the end than this, whoever reads wants to see what comes.
+// Scrolled this close to the end, the reader wants to follow new output.
 const NEAR_END_PX = 40;
 
 export class LogTail {
@@ -19,7 +19,7 @@ export class LogTail {
 
   constructor(job) {
     this.#job = job;
-    // What made it fail stands in the other one.
+    // The cause of a failure is usually in stderr.
     this.#stream = job.state === "FAILED" ? "err" : "out";
     const streams = element("div", { class: "choices", role: "group", "aria-label": "Stream" });
     choices(streams, [["out", "stdout"], ["err", "stderr"]], this.#stream, (stream) => {
@@ -41,18 +41,18 @@ export class LogTail {
     this.#rank.hidden = num < 2;
   }
 
-  /** Ask again.  What could not be had is said in its place. */
+  /** Fetch again.  An error message takes the place of output that could not be fetched. */
   async refresh() {
     const turn = ++this.#turn;
     const rank = this.#rank.value || "0";
     const address = `/v1/jobs/${this.#job.id}/logs?stream=${this.#stream}&rank=${rank}&tail_bytes=${TAIL_BYTES}`;
     try {
       const { text, headers } = await askText(address);
-      if (turn !== this.#turn) return; // another one was chosen meanwhile
+      if (turn !== this.#turn) return; // another worker or stream was selected meanwhile
       const skipped = Number(headers.get("x-weft-skipped-bytes") ?? 0) > 0;
-      this.#fill(asOnTerminal(skipped ? text.slice(text.indexOf("\n") + 1) : text) || "(nothing yet)");
+      this.#fill(asOnTerminal(skipped ? text.slice(text.indexOf("\n") + 1) : text) || "(no output yet)");
       const attempt = `attempt ${headers.get("x-weft-attempt")}`;
-      setText(this.#which, skipped ? `the end of ${attempt}; all of it: weft logs ${this.#job.id}` : attempt);
+      setText(this.#which, skipped ? `the end of ${attempt}; for all output: weft logs ${this.#job.id}` : attempt);
     } catch (error) {
       if (!(error instanceof AwayError)) this.#fill(error.message);
     }

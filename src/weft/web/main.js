@@ -1,8 +1,9 @@
-// The page: asks the controller once a second and hands what it hears to the parts.  Start reading here.
+// The dashboard: asks the controller once a second and passes the answer to its parts.  Start reading here.
 
-import { ask, AwayError, logOut, RefusedError } from "./api.js";
+import { AwayError, logOut, RefusedError } from "./api.js";
+import { Board } from "./board.js";
 import { now_s } from "./clock.js";
-import { DecisionLog, Decisions } from "./decisions.js";
+import { Decisions } from "./decisions.js";
 import { Detail } from "./detail.js";
 import { Devices } from "./devices.js";
 import { element, setItems, setText } from "./elements.js";
@@ -12,27 +13,23 @@ import { Jobs } from "./jobs.js";
 import { Queue } from "./queue.js";
 
 const EVERY_MS = 1000;
-// A controller with much to tell is asked less often: it should not spend more than a fifth of its time on a page.
+// A slow controller is asked less often: it should not spend more than a fifth of its time on one dashboard.
 const REST_PER_WORK = 4;
-// Beside the jobs the detail stands on its own; where there is no room it lies over them.
+// With enough room the detail is next to the jobs; otherwise it covers them.
 const NARROW = matchMedia("(max-width: 1179px)");
 
 const history = new History();
-const decisionLog = new DecisionLog();
+const board = new Board();
 const parts = { devices: new Devices(), queue: new Queue(), detail: new Detail(), decisions: new Decisions() };
 const away = document.getElementById("away");
 let heard = null;
 let lost_s = null;
 
 async function look() {
-  const [health, { jobs }, { nodes }] = await Promise.all([
-    ask("/healthz"),
-    ask("/v1/jobs?detail=true"),
-    ask("/v1/nodes"),
-    decisionLog.refresh(now_s()),
-  ]);
-  heard = { time_s: now_s(), health, jobs: new Jobs(jobs), nodes };
-  history.note(heard.time_s, nodes, jobs, decisionLog.all);
+  await board.refresh();
+  const { health, nodes } = board;
+  heard = { time_s: now_s(), health, jobs: new Jobs(board.jobs), nodes };
+  history.note(heard.time_s, nodes, board.jobs, board.decisions);
   showContact(true);
   show();
   await parts.detail.refresh();
@@ -46,7 +43,7 @@ function show() {
   parts.devices.show(time_s, nodes, jobs, history);
   parts.queue.show(time_s, jobs, id);
   parts.detail.show(time_s, jobs, id);
-  parts.decisions.show(time_s, decisionLog.all, jobs);
+  parts.decisions.show(time_s, board.decisions, jobs);
   document.body.classList.toggle("has-detail", id !== null);
   for (const part of [document.getElementById("main"), document.getElementById("decisions-card")]) {
     part.inert = id !== null && NARROW.matches;
@@ -80,19 +77,19 @@ function showContact(isThere) {
   if (isThere) lost_s = null;
   else lost_s ??= now_s();
   document.body.classList.toggle("away", !isThere);
-  setText(document.getElementById("contact-text"), isThere ? "live" : "no answer");
+  setText(document.getElementById("contact-text"), isThere ? "live" : "not responding");
   away.hidden = isThere;
   if (!isThere) {
-    const since = `The controller has not answered since ${moment(lost_s, now_s())}.`;
-    setText(away, `${since} Jobs go on without it, and this page comes back by itself. Start it with: weft up`);
+    const since = `The controller has not responded since ${moment(lost_s, now_s())}.`;
+    setText(away, `${since} Jobs keep running, and the dashboard reconnects automatically. To start it: weft up`);
   }
 }
 
-/** The controller answered, and something is wrong all the same. */
+/** The controller answered, but something else went wrong. */
 function showProblem(error) {
   console.error(error);
   away.hidden = false;
-  setText(away, `Something went wrong: ${error.message}. This page tries again by itself.`);
+  setText(away, `Something went wrong: ${error.message}. The dashboard retries automatically.`);
 }
 
 function selectedId() {
@@ -116,7 +113,7 @@ async function keepLooking() {
   }
 }
 
-/** At once where the page is seen; else when it is looked at again. */
+/** Resolves at once if the tab is visible, otherwise when it becomes visible. */
 function visible() {
   if (!document.hidden) return Promise.resolve();
   return new Promise((resolve) => document.addEventListener("visibilitychange", () => resolve(), { once: true }));

@@ -1,4 +1,4 @@
-// The queue: a row per job.
+// The queue: one row per job.
 
 import { choices, element, setAttribute, setItems, setText } from "./elements.js";
 import { count, duration, loss, roughly, stepTime } from "./figures.js";
@@ -9,7 +9,7 @@ const FILTERS = [
   ["all", "All", () => true],
   ["running", "Running", (job) => job.state === "RUNNING" || job.state === "STOPPING"],
   ["waiting", "Waiting", (job) => job.state === "PENDING"],
-  ["over", "Over", isOver],
+  ["over", "Finished", isOver],
 ];
 const HEADINGS = ["Job", "State", "Workers", "Progress", "Step time", "Loss", "Restarts", "Reason"];
 const SHOWN_AT_ONCE = 100;
@@ -55,7 +55,7 @@ export class Queue {
       showRow(child, job, jobs, now_s);
     });
     this.#root.firstChild.hidden = found.length === 0;
-    const why = jobs.all.length ? "No job fits." : "No jobs yet. Submit one: weft submit -- python train.py";
+    const why = jobs.all.length ? "No matching jobs." : "No jobs yet. Submit one: weft submit -- python train.py";
     setText(this.#note, found.length ? "" : why);
     const num_more = found.length - this.#num_shown;
     this.#more.hidden = num_more <= 0;
@@ -81,7 +81,7 @@ function row(job) {
   const reason = element("td", { class: "cell-reason" }, element("span"));
   const made = element("tr", {}, name, state, workers, progress, ...figures, reason);
   made.addEventListener("click", (event) => {
-    // Whoever marks text to copy it, or takes the link itself, does not want to go elsewhere.
+    // Selecting text to copy it, or following the link itself, must not navigate.
     if (!event.target.closest("a") && getSelection().isCollapsed) location.hash = addressOf(job.id);
   });
   return made;
@@ -101,7 +101,7 @@ function showRow(made, job, jobs, now_s) {
   setAttribute(reason, "title", plain(job.reason));
 }
 
-/** A square per worker it may have: full for those it has. */
+/** One square per worker it may have, filled for those it has. */
 function showPips(pips, job) {
   const num = isOver(job) || job.max_workers > MAX_PIPS || job.max_workers < 2 ? 0 : job.max_workers;
   const kinds = Array.from({ length: num }, (_, index) => (index < job.workers ? "has" : "may"));
@@ -114,7 +114,7 @@ export function progressParts() {
   return [element("progress", { max: "1" }), element("span"), element("span")];
 }
 
-/** How far it is, and how long it has taken or will take. */
+/** Its progress, and the time it has taken or will take. */
 export function showProgress(cell, job, now_s) {
   const [bar, steps, time] = cell.children;
   bar.hidden = !job.total_steps || (isOver(job) && job.step === 0);
@@ -133,8 +133,8 @@ function stepsOf(job) {
 
 function timeOf(job, now_s) {
   if (isOver(job)) return job.started_s === null ? "never ran" : `took ${duration(job.finished_s - job.submitted_s)}`;
-  if (job.state === "PENDING") return job.started_s === null ? `for ${duration(now_s - job.submitted_s)}` : "";
+  if (job.state === "PENDING") return job.started_s === null ? `waiting ${duration(now_s - job.submitted_s)}` : "";
   const left_s = job.total_steps && job.step_s ? (job.total_steps - job.step) * job.step_s : null;
   if (left_s !== null) return `≈ ${roughly(left_s)} left`;
-  return job.started_s === null ? "" : `for ${duration(now_s - job.started_s)}`;
+  return job.started_s === null ? "" : `started ${duration(now_s - job.started_s)} ago`;
 }

@@ -1,15 +1,15 @@
-// Text that somebody else chose.  It only ever reaches the page as text; here it is made readable, too.
+// Text that jobs choose.  It only ever reaches the dashboard as text nodes; here it is also made readable.
 
 const UNPRINTABLE = /[\p{Cc}\p{Cf}\p{Cs}\p{Co}\p{Cn}\p{Zl}\p{Zp}]/gu;
 const ESCAPE_SEQUENCE = /\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[ -/]*[0-~])/g;
 const SHORT = { "\n": "\\n", "\r": "\\r", "\t": "\\t" };
 
-/** Characters that would turn a line round or stay unseen are written out, as on the command line. */
+/** Escapes characters that reverse the text direction or are invisible, as the command line does. */
 export function plain(text) {
   return text.replace(UNPRINTABLE, escaped);
 }
 
-/** Output of a worker as a terminal would leave it: no colours, and of a line that was overwritten its last state. */
+/** A worker's output as a terminal would leave it: without colors, and only the last state of an overwritten line. */
 export function asOnTerminal(output) {
   return output
     .replace(ESCAPE_SEQUENCE, "")

@@ -1,24 +1,25 @@
-"""The worker's half of elasticity: stop a training job anywhere, go on with any number of workers, lose nothing.
+"""The worker's half of elasticity: stop a training job at any step and resume with any number of workers.
 
 Read the files in the order of a run:
 
-    environment.py  who started this worker, and as which of how many
-    joining.py      the process group, the device, the threads;  meeting.py  where the workers find each other
-    peers.py        the others, and what all must know;  watchdog.py  a worker that hangs
-    run.py          ``weft.session()``: what the script holds as ``run``
-    sampling.py     which sample goes to which worker in which step (pure);  data.py, stream.py  the loaders
-    weighting.py    uneven splits;  scaling.py  a batch that grows with the workers
-    stopping.py     being asked to stop;  agreement.py  all stop after the same step;  updates.py  after a whole one
-    shards.py       who writes what;  writer.py  beside the training;  checkpoint.py  complete or absent;  manifest.py
-    resuming.py     the newest good checkpoint, put back;  rng.py
-    channel.py, reports.py, progress.py     telling how it goes, without ever waiting
+    environment.py    who started this worker, and its rank
+    joining.py        the process group, the device, the threads;  meeting.py  how the workers find each other
+    peers.py          small messages among all workers;  watchdog.py  a worker that hangs
+    lifecycle.py      ``weft.session()``: what the script holds as ``run``
+    stepper.py        the training loop behind ``run.steps``
+    sampling.py       which sample goes to which worker in which step (pure);  data.py, stream.py  the loaders
+    weighting.py      uneven splits;  scaling.py  a batch that grows with the number of workers
+    stopping.py       being asked to stop;  agreement.py  all stop after the same step;  updates.py  after a whole one
+    checkpointing.py  when to save, what, and loading it again;  rng.py  random generators
+    shards.py         who writes what;  writer.py  in the background;  checkpoint.py  complete or absent;  manifest.py
+    channel.py        the way to the controller;  reports.py  reports and the progress bar, without ever waiting
 """
 
 from __future__ import annotations
 
 import os
 
-from weft.worker.run import Session
+from weft.worker.lifecycle import Session
 
 __all__ = ["Session", "session"]
 
@@ -30,7 +31,7 @@ def session(
     keep_checkpoints: int = 3,
     seed: int = 0,
 ) -> Session:
-    """A training run that can be stopped anywhere and go on with any number of workers.
+    """A training run that can be stopped at any step and resumed with any number of workers.
 
     Args:
         checkpoint_dir: where checkpoints go; ``checkpoints/<script>`` when not given.  ``WEFT_CHECKPOINT_DIR``, set by

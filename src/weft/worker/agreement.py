@@ -95,19 +95,19 @@ class ByVotes:
         self._num_steps = self._schedule.num_steps
 
     def before_step(self, wishes: Wishes) -> None:
-        self._schedule.vote = bool(wishes)
+        self._schedule.round.vote = bool(wishes)
 
     def after_step(self, wishes: Wishes) -> Wishes:
         # Only a completed step() has brought everybody's votes; half of an accumulation is no place to stop either.
         if self._schedule.num_steps == self._num_steps:
             return NOTHING
         self._num_steps = self._schedule.num_steps
-        if not self._schedule.num_votes:
+        if not self._schedule.round.num_votes:
             return NOTHING
         return _ask(self._peers, wishes)
 
     def close(self) -> None:
-        self._schedule.vote = False
+        self._schedule.round.vote = False
 
 
 class ByTurns:

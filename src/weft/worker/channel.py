@@ -12,6 +12,8 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from weft.core.plain_json import parse_object
+
 _RECONNECT_EVERY_S = 1.0
 _MAX_MESSAGE_BYTES = 1 << 16
 # At one look, so that nobody who sends without end holds up the training.
@@ -56,11 +58,8 @@ class Channel:
             except OSError:
                 self.close()
                 break
-            try:
-                message = json.loads(data)
-            except ValueError:
-                continue
-            if isinstance(message, dict):
+            message = parse_object(data)
+            if message is not None:
                 messages.append(message)
         return messages
 

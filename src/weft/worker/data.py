@@ -11,8 +11,8 @@ from typing import Any
 import torch
 from torch.utils.data import DataLoader, Dataset, IterableDataset, Sampler, default_collate, get_worker_info
 
-from weft.core.turns import TURNS
 from weft.errors import InputError, UsageError
+from weft.process.turns import TURNS
 from weft.worker.rng import derived_seed, seed_everything
 from weft.worker.sampling import Share, batch_sizes, order_of_epoch, own_indices, share_of
 from weft.worker.stream import BatchStream, shared_numbers

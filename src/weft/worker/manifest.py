@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
@@ -56,7 +57,8 @@ class Manifest:
     scaling: dict[str, Any] | None = None
 
     def to_json(self) -> str:
-        return json.dumps({"format": FORMAT, **asdict(self)}, indent=1)
+        values = asdict(self)
+        return json.dumps({"format": FORMAT, "sha256": _digest(values), **values}, indent=1)
 
 
 def parse_manifest(text: str | bytes, where: str) -> Manifest:
@@ -71,6 +73,9 @@ def parse_manifest(text: str | bytes, where: str) -> Manifest:
             f"{where} has format {found}, this weft reads up to {FORMAT}: it was written by a newer weft "
             f"({values.get('weft_version', 'of unknown version')}); upgrade weft, or start in another checkpoint folder"
         )
+    # Without one it was written before manifests had checksums.
+    if "sha256" in values and values.pop("sha256") != _digest(values):
+        raise DamagedError(f"{where} does not match its checksum")
     try:
         values["files"] = tuple(FileEntry(**entry) for entry in values["files"])
         values["models"] = {
@@ -81,6 +86,11 @@ def parse_manifest(text: str | bytes, where: str) -> Manifest:
         return Manifest(**values)
     except (KeyError, TypeError, AttributeError) as error:
         raise DamagedError(f"{where} lacks or misstates {error}") from error
+
+
+def _digest(values: dict[str, Any]) -> str:
+    """Of all that the manifest says, however it is spaced."""
+    return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()
 
 
 def first_difference(saved: Sequence[TensorEntry], here: Sequence[TensorEntry]) -> str | None:

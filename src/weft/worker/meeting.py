@@ -7,6 +7,8 @@ so that whoever is missing when time is up can be named.
 from __future__ import annotations
 
 import datetime
+import errno
+import ipaddress
 import os
 import socket
 import threading
@@ -51,9 +53,9 @@ class _Place:
     def open(self) -> Store:
         """Worker 0: listen."""
         try:
-            return self._store(is_master=True)
-        except dist.DistError as error:
-            if "EADDRINUSE" not in str(error):
+            return self._store(is_master=True, listener=loopback_listener(self._host, self._port))
+        except (dist.DistError, OSError) as error:
+            if "EADDRINUSE" not in str(error) and getattr(error, "errno", None) != errno.EADDRINUSE:
                 raise self._problem(f"worker 0 cannot open it ({_first_line(error)})", "check MASTER_ADDR") from error
             raise self._problem(
                 f"port {self._port} is taken by another program on this host, perhaps by an earlier run that has not "
@@ -122,7 +124,7 @@ class _Place:
                     ) from error
                 time.sleep(_RETRY_S)
 
-    def _store(self, *, is_master: bool) -> Store:
+    def _store(self, *, is_master: bool, listener: int | None = None) -> Store:
         return TCPStore(
             self._host,
             self._port,
@@ -131,6 +133,7 @@ class _Place:
             timeout=datetime.timedelta(seconds=self._limit_s),
             wait_for_workers=False,
             multi_tenant=is_master,
+            master_listen_fd=listener,
         )
 
     def _left_s(self) -> float:
@@ -140,6 +143,18 @@ class _Place:
         return SessionError(
             f"worker {self._rank} of {self._world_size} meets the others at {self._host}:{self._port}: {what}; {advice}"
         )
+
+
+def loopback_listener(host: str, port: int) -> int | None:
+    """A socket for a store of this machine's own: by itself torch listens on all of its networks."""
+    try:
+        is_loopback = host == "localhost" or ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return None
+    if not is_loopback or port == 0:
+        return None
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    return socket.create_server((host, port), family=family, backlog=1024).detach()
 
 
 def _note(make: Callable[[], Store], made: list[Store], failed: list[dist.DistError]) -> Callable[[], None]:

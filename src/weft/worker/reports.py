@@ -1,20 +1,25 @@
-"""What a worker tells about its progress: a few numbers, a few times a second, to whoever listens."""
+"""A worker's progress, a few times a second: reports to the controller, and a progress bar on rank 0's terminal."""
 
 from __future__ import annotations
 
 import resource
+import shutil
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import Any, TextIO
 
 import torch
 
-from weft.core.turns import TURNS
 from weft.overlap.handle import Overlap
+from weft.process.turns import TURNS
 from weft.worker.channel import Channel
+from weft.worker.environment import WorkerEnvironment
+from weft.worker.peers import Peers
+from weft.worker.sampling import Share
 
 _REPORT_EVERY_S = 0.2
+_BAR_WIDTH = 24
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,8 +39,6 @@ class StepReport:
     step_s: float
     exposed_s: float
     samples_per_s: float
-    turn_s: float = 0.0
-    """Part of ``step_s`` in which the worker waited for its turn on a device that it shares."""
     metrics: dict[str, float] = field(default_factory=dict)
     memory_bytes: int = 0
     """Most this worker has had in memory so far."""
@@ -56,7 +59,6 @@ class Meter:
         self._since_s = now()
         self._num_steps = 0
         self._num_samples = 0
-        self._turn_wait_s = TURNS.turn_wait_s
         self._network_wait_s = TURNS.network_wait_s
         self._waited_s = 0.0
         self._metrics: dict[str, Any] = {}
@@ -74,17 +76,15 @@ class Meter:
     def due(self) -> bool:
         return self._num_steps > 0 and self._now() - self._since_s >= _REPORT_EVERY_S
 
-    def take(self) -> tuple[float, float, float, dict[str, float]]:
-        """Seconds per step, how many of them waiting for the turn, samples (of all workers) per second, and the newest
-        metrics; then begin anew."""
+    def take(self) -> tuple[float, float, dict[str, float]]:
+        """Seconds per step, samples (of all workers) per second, and the newest metrics; then start over."""
         elapsed_s = max(self._now() - self._since_s, 1e-9)
         step_s = elapsed_s / self._num_steps if self._num_steps else 0.0
-        turn_s = (TURNS.turn_wait_s - self._turn_wait_s) / max(self._num_steps, 1)
         self._waited_s = (TURNS.network_wait_s - self._network_wait_s) / max(self._num_steps, 1)
-        self._turn_wait_s, self._network_wait_s = TURNS.turn_wait_s, TURNS.network_wait_s
+        self._network_wait_s = TURNS.network_wait_s
         samples_per_s = self._num_samples / elapsed_s
         self._since_s, self._num_steps, self._num_samples = self._now(), 0, 0
-        return step_s, turn_s, samples_per_s, {name: float(value) for name, value in self._metrics.items()}
+        return step_s, samples_per_s, {name: float(value) for name, value in self._metrics.items()}
 
     def exposed_s(self, handle: Overlap | None) -> float:
         """Seconds of a step in which the worker waited for the network, after :meth:`take`; 0 where nobody measures it.
@@ -101,6 +101,101 @@ def peak_memory_bytes() -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
-def send_report(channel: Channel | None, report: StepReport) -> None:
-    if channel is not None:
-        channel.send(report.message())
+class ProgressBar:
+    """Redraws one line of a terminal."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+        self._drawn = False
+
+    @classmethod
+    def for_worker(cls, rank: int, stream: TextIO) -> ProgressBar | None:
+        return cls(stream) if rank == 0 and stream.isatty() else None
+
+    def show(self, report: StepReport) -> None:
+        width = shutil.get_terminal_size().columns
+        self._drawn = self._write("\r\x1b[K" + line_of(report)[: max(width - 1, 1)])
+
+    def close(self) -> None:
+        """Leave the last line standing."""
+        if self._drawn:
+            self._write("\n")
+            self._drawn = False
+
+    def _write(self, text: str) -> bool:
+        """Whether the terminal is still there: training goes on without it."""
+        try:
+            self._stream.write(text)
+            self._stream.flush()
+        except OSError:
+            return False
+        return True
+
+
+def line_of(report: StepReport) -> str:
+    """The bar in words.
+
+    >>> line_of(StepReport(None, 0, 0, 2, 50, 100, 3, 0.02, 0.0, 3200.0, {"loss": 0.5}))
+    '[############............]  50% step 50/100 epoch 3 20.0 ms/step 3200 samples/s loss 0.5'
+    """
+    parts = []
+    if report.total_steps:
+        done = min(report.step / report.total_steps, 1.0)
+        filled = int(done * _BAR_WIDTH)
+        parts.append(
+            f"[{'#' * filled}{'.' * (_BAR_WIDTH - filled)}] {done:4.0%} step {report.step}/{report.total_steps}"
+        )
+    else:
+        parts.append(f"step {report.step}")
+    parts.append(f"epoch {report.epoch}")
+    parts.append(f"{report.step_s * 1e3:.1f} ms/step {report.samples_per_s:.0f} samples/s")
+    parts += [f"{name} {value:.4g}" for name, value in report.metrics.items()]
+    return " ".join(parts)
+
+
+class Reporter:
+    """Sends a report and draws the progress bar, a few times a second; never waits."""
+
+    def __init__(
+        self, environment: WorkerEnvironment, peers: Peers, channel: Channel | None, bar: ProgressBar | None
+    ) -> None:
+        self.can_resume = False
+        self._environment = environment
+        self._peers = peers
+        self._channel = channel
+        self._bar = bar
+        self._meter = Meter()
+
+    def log(self, metrics: dict[str, Any]) -> None:
+        self._meter.log(metrics)
+
+    def step_done(self, step: int, total_steps: int | None, epoch: int, share: Share, handle: Overlap | None) -> None:
+        self._meter.step_done(share.num_global)
+        if (self._channel is None and self._bar is None) or not self._meter.due:
+            return
+        step_s, samples_per_s, metrics = self._meter.take()
+        report = StepReport(
+            job_id=self._environment.job_id,
+            attempt=self._environment.attempt,
+            rank=self._peers.rank,
+            world_size=self._peers.world_size,
+            step=step,
+            total_steps=total_steps,
+            epoch=epoch,
+            step_s=step_s,
+            exposed_s=self._meter.exposed_s(handle),
+            samples_per_s=samples_per_s,
+            metrics=metrics,
+            memory_bytes=peak_memory_bytes(),
+            takes_turns=TURNS.sharing,
+            can_resume=self.can_resume,
+        )
+        if self._channel is not None:
+            self._channel.send(report.message())
+        if self._bar is not None:
+            self._bar.show(report)
+
+    def end_line(self) -> None:
+        """Before anything else is printed: the progress bar keeps its last line."""
+        if self._bar is not None:
+            self._bar.close()

@@ -3,7 +3,7 @@
     rank-00000.pt ...   parameters (shared out by size: all workers have the same) and this worker's optimizer state
     replicated.pt       by rank 0: buffers, the optimizers' options, and whatever else has a state dict
 
-Optimizer state is written as runs of elements (weft.overlap.state), whether it was sharded or not.  So a run
+Optimizer state is written as runs of elements (weft.overlap.state_runs), whether it was sharded or not.  So a run
 overlapped on four workers can go on alone, or under DDP, and the other way round.
 """
 
@@ -21,8 +21,8 @@ from torch.nn.parallel import DistributedDataParallel
 from weft.errors import CheckpointError, UsageError
 from weft.overlap.flat import flat_view
 from weft.overlap.handle import Overlap, handle_of
-from weft.overlap.sharded import ShardedSchedule
-from weft.overlap.state import StateRun, export_runs, full_state, import_runs, runs_of_full_state
+from weft.overlap.sharded_state import ShardedState
+from weft.overlap.state_runs import StateRun, full_state, runs_of_full_state
 from weft.overlap.update import is_element_wise
 from weft.worker.manifest import TensorEntry
 
@@ -129,9 +129,9 @@ def _own_runs(
 ) -> Iterable[tuple[str, StateRun]]:
     if not is_element_wise(optimizer):
         return []
-    schedule = _sharded_schedule(optimizer, registered)
-    if schedule is not None:
-        return [(names[id(schedule.parameters[r.parameter])], r) for r in export_runs(schedule.updates)]
+    sharded = _sharded_state(optimizer, registered)
+    if sharded is not None:
+        return [(names[id(sharded.parameter(run.parameter))], run) for run in sharded.own_runs()]
     parameters = _parameters(optimizer)
     sizes = {str(n): p.numel() * p.element_size() for n, p in enumerate(parameters)}
     own = {int(n) for n in _shared_out(sizes, world_size)[rank]}
@@ -198,25 +198,23 @@ def _restore_optimizer(
             f"{differing}): make the same parameter groups as in the run that wrote it"
         )
     numbers = {name: number for number, name in enumerate(here)}
-    schedule = _sharded_schedule(optimizer, registered)
-    if schedule is not None:
-        numbers = {names[id(p)]: number for number, p in enumerate(schedule.parameters)}
+    sharded = _sharded_state(optimizer, registered)
+    if sharded is not None:
+        numbers = {names[id(p)]: number for number, p in enumerate(sharded.parameters)}
     runs = [
         StateRun(numbers[name], state_key, start, values)
         for part in parts
         for owner, name, state_key, start, values in part["runs"]
         if owner == key and name in numbers
     ]
-    runs = _in_our_order(
-        runs, schedule.parameters if schedule else _parameters(optimizer), names, replicated["strides"]
-    )
-    groups = optimizer.state_dict()["param_groups"] if schedule is None else _packed_groups(optimizer)
+    runs = _in_our_order(runs, sharded.parameters if sharded else _parameters(optimizer), names, replicated["strides"])
+    groups = optimizer.state_dict()["param_groups"] if sharded is None else _packed_groups(optimizer)
     for group, saved_group in zip(groups, saved_groups, strict=True):
         group.update(_copied({k: v for k, v in saved_group.items() if k != "params"}))
-    state = full_state(_parameters(optimizer), runs) if schedule is None else {}
+    state = full_state(_parameters(optimizer), runs) if sharded is None else {}
     optimizer.load_state_dict({"state": state, "param_groups": groups})
-    if schedule is not None:
-        import_runs(schedule.updates, [_placed(run, optimizer, schedule) for run in runs])
+    if sharded is not None:
+        sharded.replace_all([_placed(run, optimizer, sharded) for run in runs])
 
 
 def _in_our_order(
@@ -248,11 +246,11 @@ def _named_parameters(registered: Registered) -> list[tuple[nn.Parameter, str]]:
     ]
 
 
-def _placed(run: StateRun, optimizer: torch.optim.Optimizer, schedule: ShardedSchedule) -> StateRun:
+def _placed(run: StateRun, optimizer: torch.optim.Optimizer, sharded: ShardedState) -> StateRun:
     """Step counts live beside the parameters where the optimizer's kernel reads them there."""
     on_device = any(group.get("capturable") or group.get("fused") for group in optimizer.param_groups)
     if run.values.dim() == 0 and on_device:
-        return StateRun(run.parameter, run.key, run.start, run.values.to(schedule.parameters[run.parameter].device))
+        return StateRun(run.parameter, run.key, run.start, run.values.to(sharded.parameter(run.parameter).device))
     return run
 
 
@@ -262,10 +260,11 @@ def _packed_groups(optimizer: torch.optim.Optimizer) -> list[dict[str, Any]]:
     return [{**group, "params": [index[id(p)] for p in group["params"]]} for group in optimizer.param_groups]
 
 
-def _sharded_schedule(optimizer: torch.optim.Optimizer, registered: Registered) -> ShardedSchedule | None:
+def _sharded_state(optimizer: torch.optim.Optimizer, registered: Registered) -> ShardedState | None:
     for handle in registered.handles:
-        if handle.optimizer is optimizer and isinstance(handle.schedule, ShardedSchedule):
-            return handle.schedule
+        for part in handle.parts:
+            if part.optimizer is optimizer and isinstance(part.state, ShardedState):
+                return part.state
     return None
 
 

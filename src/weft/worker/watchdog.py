@@ -51,7 +51,7 @@ class Beat:
     place: str
 
 
-class Board(Protocol):
+class StepBoard(Protocol):
     """Where beats are pinned up."""
 
     def pin(self, rank: int, text: str) -> None: ...
@@ -102,7 +102,7 @@ class Watchdog:
         rank: int,
         world_size: int,
         stall_s: float,
-        board: Board,
+        board: StepBoard,
         *,
         now: Callable[[], float] = time.monotonic,
         look: Callable[[], FrameType | None] | None = None,

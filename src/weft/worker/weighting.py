@@ -128,7 +128,7 @@ def choose_weighting(
         return Weighting()
     parts = []
     for handle in handles:
-        parameters = handle.schedule.parameters
+        parameters = [parameter for part in handle.parts for parameter in part.schedule.parameters]
         parts.append(ModelWeighting(parameters, _share_of(handle), updates, world_size))
     for model in models:
         if isinstance(model, DistributedDataParallel):
@@ -146,6 +146,7 @@ def choose_weighting(
 
 def _share_of(handle: Overlap) -> Callable[[float], None]:
     def apply(weight: float) -> None:
-        handle.schedule.share = weight
+        for part in handle.parts:
+            part.schedule.round.share = weight
 
     return apply

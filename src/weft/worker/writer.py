@@ -1,4 +1,4 @@
-"""Writing a checkpoint from all workers at once, beside the training.
+"""Writing a checkpoint from all workers at once, while training continues.
 
 Each worker writes its own files; then all tell each other how it went, on a group of their own so that the training's
 collectives are not disturbed; only if all is well rank 0 makes it a checkpoint.
@@ -14,8 +14,8 @@ from typing import Any
 
 import torch
 
-from weft.core.turns import TURNS
 from weft.errors import CheckpointError
+from weft.process.turns import TURNS
 from weft.worker.checkpoint import CheckpointFolder, write_file
 from weft.worker.manifest import FileEntry, Manifest
 from weft.worker.peers import Peers
@@ -26,7 +26,7 @@ _NICENESS = 10
 
 
 @dataclass(frozen=True, slots=True)
-class Snapshot:
+class CheckpointPart:
     """Copies that nobody else changes: this worker's part of a checkpoint."""
 
     manifest: Manifest
@@ -53,12 +53,12 @@ class CheckpointWriter:
     def busy(self) -> bool:
         return self._thread is not None and self._thread.is_alive()
 
-    def write(self, snapshot: Snapshot, *, beside: bool) -> None:
-        """Write now, or beside the training."""
+    def write(self, snapshot: CheckpointPart, *, in_background: bool) -> None:
+        """Write now, or in the background while training continues."""
         self.finish()
-        if beside:
+        if in_background:
             self._thread = threading.Thread(
-                target=self._write_beside, args=(snapshot,), name="weft-checkpoint", daemon=True
+                target=self._write_in_background, args=(snapshot,), name="weft-checkpoint", daemon=True
             )
             self._thread.start()
         else:
@@ -84,7 +84,7 @@ class CheckpointWriter:
             error, self._error = self._error, None
             raise error
 
-    def _write_beside(self, snapshot: Snapshot) -> None:
+    def _write_in_background(self, snapshot: CheckpointPart) -> None:
         os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICENESS)
         try:
             self._write(snapshot)
@@ -94,7 +94,7 @@ class CheckpointWriter:
             self._error = CheckpointError(f"the checkpoint of step {snapshot.manifest.step} was not written: {error}")
             self._error.__cause__ = error
 
-    def _write(self, snapshot: Snapshot) -> None:
+    def _write(self, snapshot: CheckpointPart) -> None:
         step, peers = snapshot.manifest.step, self._peers
         aside = self._folder.aside(step, self._token)
         files: list[FileEntry] = []

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
+import sys
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -12,12 +14,12 @@ import pytest
 from benchmarks import overlap as benchmark
 from benchmarks.overlap_results import Results
 from benchmarks.overlap_rows import FIELDS
-from typer.testing import CliRunner
 
-from weft.cli import bench_overlap
-from weft.cli.bench import app
+from weft.cli import bench as bench_module
+from weft.cli.bench import bench
 from weft.errors import MissingToolError, WeftError
 
+ROOT = Path(__file__).parents[3]
 ROW: dict[str, Any] = {
     **{name: 100.0 for name in FIELDS if name.endswith("_ms")},
     "model": "mlp",
@@ -41,40 +43,60 @@ def measured(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Results:
     return results
 
 
-def test_json_is_all_there_is_on_stdout(measured: Results) -> None:
-    done = CliRunner().invoke(app, ["overlap", "--quick", "--json"])
-    assert done.exit_code == 0, done.output
-    assert json.loads(done.stdout) == {"rows": [ROW]}
+def run(*args: str) -> None:
+    bench(["overlap", *args], "weft bench")
 
 
-def test_the_table_shows_times_gain_and_where_the_files_are(measured: Results) -> None:
-    done = CliRunner().invoke(app, ["overlap", "--quick"])
-    assert done.exit_code == 0, done.output
-    assert "2.00x" in done.stdout
-    assert str(measured.path("json")) in done.stdout
+def test_json_is_all_there_is_on_stdout(measured: Results, capsys: pytest.CaptureFixture[str]) -> None:
+    run("--quick", "--json")
+    assert json.loads(capsys.readouterr().out) == {"rows": [ROW]}
+
+
+def test_the_table_shows_times_gain_and_where_the_files_are(
+    measured: Results, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run("--quick")
+    shown = capsys.readouterr().out
+    assert "2.00x" in shown
+    assert str(measured.path("json")) in shown
     assert measured.path("png").exists()
 
 
-def test_rows_that_failed_make_the_command_fail_after_showing_the_rest(measured: Results) -> None:
+def test_rows_that_failed_make_the_command_fail_after_showing_the_rest(
+    measured: Results, capsys: pytest.CaptureFixture[str]
+) -> None:
     measured.failures.append("mlp, 2 hosts, ratio 1: host 1 ended")
-    done = CliRunner().invoke(app, ["overlap", "--quick"])
-    assert isinstance(done.exception, WeftError)
-    assert "host 1 ended" in str(done.exception)
-    assert "2.00x" in done.stdout
+    with pytest.raises(WeftError, match="host 1 ended"):
+        run("--quick")
+    assert "2.00x" in capsys.readouterr().out
 
 
 def test_without_root_it_says_so_before_measuring(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
-    done = CliRunner().invoke(app, ["overlap", "--quick"])
-    assert isinstance(done.exception, MissingToolError)
-    assert done.exception.exit_code == 3
-    assert "need root" in str(done.exception)
+    with pytest.raises(MissingToolError, match="need root") as raised:
+        run("--quick")
+    assert raised.value.exit_code == 3
 
 
+@pytest.mark.parametrize("name", ["overlap", "crossover"])
 def test_an_installed_weft_without_the_repository_says_where_the_benchmarks_are(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(bench_overlap, "__file__", str(tmp_path / "a" / "b" / "c" / "bench_overlap.py"))
-    done = CliRunner().invoke(app, ["overlap"])
-    assert isinstance(done.exception, MissingToolError)
-    assert "clone the repository" in str(done.exception)
+    monkeypatch.delitem(sys.modules, "benchmarks")
+    monkeypatch.setattr(bench_module, "__file__", str(tmp_path / "a" / "b" / "c" / "bench.py"))
+    with pytest.raises(MissingToolError, match="clone the repository and run `scripts/bench`"):
+        bench([name, "--quick"], "weft bench")
+
+
+def test_a_checkout_runs_its_benchmarks_from_any_folder(tmp_path: Path) -> None:
+    """Without the repository on the path: an unknown model is the benchmark's own complaint."""
+    done = subprocess.run(
+        [sys.executable, "-m", "weft", "bench", "overlap", "--quick", "--model", "nonsense"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(ROOT / "src")},
+    )
+    assert done.returncode == 2
+    assert "this run has no model 'nonsense'" in done.stderr

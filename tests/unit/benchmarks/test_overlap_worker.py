@@ -83,8 +83,7 @@ def test_the_progress_bar_ends_where_it_was_said_to(messages: list[dict[str, Any
 def test_the_shape_of_a_step_is_measured(messages: list[dict[str, Any]]) -> None:
     shape = messages[-1]["result"]["shape"]
     assert shape["first_layer_bytes"] == (32 * 64 + 64) * 4
-    assert 0 <= shape["last_backward_s"] <= shape["backward_s"] * 10
-    assert shape["forward_s"] > 0
+    assert min(shape["forward_s"], shape["backward_s"]) > 0
 
 
 def test_peak_memory_is_measured_in_a_process_of_its_own() -> None:

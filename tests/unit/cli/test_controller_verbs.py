@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+import re
 import socket
 import subprocess
 import sys
@@ -16,12 +17,14 @@ from typing import Any
 import pytest
 
 from fake_controller import FakeController, served
-from weft.cli import VERBS, main, overview
-from weft.cli.completion import candidates
+from weft.cli import VERBS, load, main, overview
+from weft.cli.completion import candidates, subcommands
+from weft.cli.verb import Verb
 from weft.client import Client
 from weft.control.state import JobState
 from weft.daemon.contract import Decision
 from weft.daemon.home import Home
+from weft.daemon.options import ControllerOptions
 
 STATUS_FIELDS = [
     "id",
@@ -129,7 +132,7 @@ def test_the_command_line_wins_over_the_job_file(
 
 def test_dry_run_tells_and_submits_nothing(weft: Any, home: Home, controller: FakeController) -> None:
     shown = weft("submit", "--dry-run", "--workers", "2", "--", "python", "train.py")
-    assert "now it would get:  2 workers" in shown.out
+    assert "would get now:     2 workers" in shown.out
     document = weft("submit", "--dry-run", "--json", "--", "python", "train.py").json()
     assert document["outlook"] == {"workers": 1, "reason": "the cluster is empty"}
     assert document["job"]["command"] == ["python", "train.py"]
@@ -140,14 +143,14 @@ def test_dry_run_tells_and_submits_nothing(weft: Any, home: Home, controller: Fa
     ("args", "expected"),
     [
         ([], "nothing to submit: expected `weft submit job.yaml`"),
-        (["--"], "there is nothing after `--`"),
+        (["--"], "there is no command after `--`"),
         (["python"], "put `--` before a command"),
         (["none.yaml"], "none.yaml: cannot be read, no such file"),
-        (["job.yaml", "--", "python"], "both a file (job.yaml) and a command were given"),
-        (["--workers", "x", "--", "python"], "workers is 'x': expected a number like 2"),
+        (["job.yaml", "--", "python"], "got both a job file (job.yaml) and a command"),
+        (["--workers", "x", "--", "python"], "workers is 'x': expected a number such as 2"),
         (["--env", "A", "--", "python"], "--env A: expected NAME=VALUE"),
         (["--weight", "-1", "--", "python"], "weight is -1.0"),
-        (["--cwd", "/no/such", "--", "python"], "the job's folder '/no/such' is not there"),
+        (["--cwd", "/no/such", "--", "python"], "the job's folder '/no/such' does not exist"),
     ],
 )
 def test_a_wrong_submission_says_what_was_expected(args: list[str], expected: str, weft: Any, home: Home) -> None:
@@ -226,9 +229,9 @@ def test_without_a_controller_the_way_to_one_is_shown(
 ) -> None:
     monkeypatch.setenv("WEFT_HOME", str(tmp_path / "nobody"))
     shown = weft("status")
-    assert shown.err.startswith(
-        f"weft: no controller answers at {tmp_path}/nobody/run/api.sock: start one with `weft up`"
-    )
+    assert shown.err.startswith("weft: ")
+    assert f"{tmp_path}/nobody/run/api.sock" in shown.err
+    assert "start one with `weft up`" in shown.err
     assert shown.err.count("\n") == 1
     left = weft("down")
     assert (left.code, left.out) == (0, "")
@@ -313,6 +316,25 @@ def test_top_shows_devices_and_jobs(weft: Any, home: Home, controller: FakeContr
     assert weft("top").code == 2
 
 
+def test_top_of_a_long_queue_shows_what_fits_and_counts_the_rest(
+    weft: Any, home: Home, controller: FakeController, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LINES", "30")
+    waiting = [controller.add() for _ in range(100)]
+    running = controller.add(state=JobState.RUNNING, devices=(0,))
+    over = [controller.add(state=JobState.COMPLETED, finished_s=float(number)) for number in range(3)]
+    shown = weft("top", "--once").out
+    assert running.id in shown
+    assert waiting[0].id in shown
+    assert waiting[-1].id not in shown
+    assert over[-1].id not in shown
+    assert "3 completed, 100 pending, 1 running" in shown
+    assert "77 more unfinished: `weft status`" in shown
+    monkeypatch.setenv("LINES", "200")
+    shown = weft("top", "--once").out
+    assert all(job.id in shown for job in [*waiting, running, *over])
+
+
 def test_down_passes_on_whether_jobs_shall_stop(
     weft: Any, home: Home, controller: FakeController, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -323,7 +345,10 @@ def test_down_passes_on_whether_jobs_shall_stop(
     assert controller.went_down == [True]
 
 
-def test_completion_offers_verbs_options_and_ids(weft: Any, home: Home, controller: FakeController) -> None:
+def test_completion_offers_verbs_options_and_ids(
+    weft: Any, home: Home, controller: FakeController, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("weft.cli.completion._TIMEOUT_S", 30.0)  # a busy machine offers ids too
     active, over = controller.add(), controller.add(state=JobState.FAILED)
     assert candidates(["st"]) == ["status"]
     assert candidates([]) == sorted(VERBS)
@@ -333,6 +358,7 @@ def test_completion_offers_verbs_options_and_ids(weft: Any, home: Home, controll
     assert "--dry-run" in candidates(["submit", "--d"])
     assert candidates(["submit", "--", "--d"]) == []
     assert "overlap" in candidates(["bench", "o"])
+    assert candidates(["bench", "overlap", "--q"]) == ["--quick"]
     assert weft("completion", "words", "--", "cancel", "").out == f"{active.id}\n"
     for shell in ("bash", "zsh", "fish"):
         assert "weft completion words" in weft("completion", shell).out
@@ -348,7 +374,8 @@ def test_doctor_finds_a_home_that_is_open_to_others(weft: Any, home: Home) -> No
     healthy = weft("doctor", "--json")
     checks = {row["check"]: row for row in healthy.json()["checks"]}
     assert {"python", "torch", "devices", "home", "controller", "disk", "limits", "clock"} <= set(checks)
-    assert "answers" in checks["controller"]["found"]
+    assert checks["controller"]["level"] == "ok"
+    assert f"process {os.getpid()}" in checks["controller"]["found"]
     home.root.chmod(0o755)
     shown = weft("doctor")
     assert shown.code == 3
@@ -360,10 +387,71 @@ def test_every_verb_is_in_the_overview_and_helps() -> None:
     assert [verb for verb in VERBS if f"\n  {verb} " not in shown] == []
 
 
-# `completion` prints scripts, `run` the output of the user's own script.
-@pytest.mark.parametrize("verb", sorted(set(VERBS) - {"completion", "run", "bench"}))
-def test_every_verb_that_prints_can_print_json(verb: str) -> None:
-    assert "--json" in candidates([verb, "--js"])
+COMMANDS = [[verb] for verb in sorted(VERBS) if verb != "bench"] + [["bench", name] for name in subcommands("bench")]
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
+def test_every_command_has_json_or_the_docs_say_why_not(command: list[str]) -> None:
+    if "--json" not in candidates([*command, "--js"]):
+        page = (Path(__file__).parents[3] / "docs" / "cli.md").read_text()
+        (exceptions,) = [line for line in page.splitlines() if "have no `--json`" in line]
+        assert f"`weft {' '.join(command)}`" in exceptions
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
+def test_every_option_is_shown_with_its_default(command: list[str], weft: Any) -> None:
+    shown = weft(*command, "--help")
+    assert shown.code == 0
+    assert shown.out.startswith(f"usage: weft {' '.join(command)} [options]")
+    options = re.split(r"\n  (?=-)", shown.out.partition("\noptions:")[2])[2:]
+    assert [option for option in options if "(default: " not in " ".join(option.split())] == []
+    assert {flag for option in options for flag in re.findall(r"(?:^|, )(--?[a-z-]+)", option.splitlines()[0])} >= set(
+        candidates([*command, "-"])
+    ) - {"--help"}
+
+
+@pytest.mark.parametrize(
+    ("args", "expected"),
+    [
+        (["statsu"], "did you mean `weft status`?"),
+        (["bench", "overlab"], "did you mean 'weft bench overlap'?"),
+        (["bench"], "expected one of overlap, crossover, elastic"),
+        (["up", "--polcy", "fifo"], "there is no option '--polcy': did you mean '--policy'?"),
+        (["sim", "q.csv", "--gpu=4"], "there is no option '--gpu': did you mean '--gpus'?"),
+        (["run", "--wokers", "2", "t.py"], "there is no option '--wokers': did you mean '--workers'?"),
+        (["logs", "k3v9x2qa", "--stream", "errr"], "--stream: there is no value 'errr': did you mean 'err'?"),
+        (["up", "--engine", "steam"], "--engine: there is no value 'steam': expected one of local"),
+        (["up", "--devices", "two"], "--devices: 'two' is not a whole number"),
+        (["up", "--port", "70000"], "--port: 70000 is out of range: expected a whole number of at least 0, at most"),
+        (["logs"], "required: ID"),
+        (["explain", "a", "b"], "unexpected argument 'b'"),
+        (["completion", "fsh"], "did you mean 'fish'?"),
+    ],
+)
+def test_a_typo_gets_a_suggestion_or_what_was_expected(args: list[str], expected: str, weft: Any) -> None:
+    shown = weft(*args)
+    assert (shown.code, shown.out) == (2, "")
+    assert shown.err.startswith("weft: ")
+    assert shown.err.count("\n") == 1
+    assert expected in shown.err
+
+
+def test_everything_after_the_script_belongs_to_the_script() -> None:
+    run = load("run")
+    assert isinstance(run, Verb)
+    values = run.parse(["--workers", "2", "train.py", "--workers", "3", "--", "-x"], "weft run")
+    assert (values["workers"], values["command"]) == ("2", ["train.py", "--workers", "3", "--", "-x"])
+
+
+def test_up_starts_the_controller_with_every_option_it_was_given() -> None:
+    up = load("up")
+    assert isinstance(up, Verb)
+    args = ["--policy", "fifo", "--keep", "30d", "--no-share", "--hold-s", "2.5", "--devices", "3", "--port", "0"]
+    options = up.parse(args, "weft up")["options"]
+    assert options == ControllerOptions(policy="fifo", keep="30d", no_share=True, hold_s=2.5, devices=3, port=0)
+    words = options.command()
+    again = up.parse(words[words.index("up") + 1 :], "weft up")
+    assert (again["options"], again["foreground"]) == (options, True)
 
 
 def test_a_thousand_jobs_are_a_thousand_lines(weft: Any, home: Home, controller: FakeController) -> None:

@@ -94,7 +94,7 @@ def test_joining_does_not_overwrite_what_it_reads(traces):
     before = traces[0].read_text()
     shown = weft_trace(*traces, "--out", traces[0])
     assert shown.returncode == 2
-    assert "name of its own" in shown.stderr
+    assert "also one of the input files" in shown.stderr
     assert traces[0].read_text() == before
 
 
@@ -125,11 +125,11 @@ BAD = {
     "time is text": (json.dumps({"traceEvents": [*NAMES, {**EVENT, "ts": "now"}]}), "usual fields"),
     "args are text": (
         json.dumps({"traceEvents": [*NAMES, {**EVENT, "args": "x"}]}),
-        "args that are no object",
+        "args that are not an object",
     ),
-    "name is a number": (json.dumps({"traceEvents": [*NAMES, {**EVENT, "name": 3}]}), "name is no text"),
-    "backwards in time": (json.dumps({"traceEvents": [*NAMES, {**EVENT, "dur": -1}]}), "does not last"),
-    "endless": (json.dumps({"traceEvents": [*NAMES, {**EVENT, "dur": float("inf")}]}), "does not last"),
+    "name is a number": (json.dumps({"traceEvents": [*NAMES, {**EVENT, "name": 3}]}), "name is not a string"),
+    "backwards in time": (json.dumps({"traceEvents": [*NAMES, {**EVENT, "dur": -1}]}), "no valid duration"),
+    "endless": (json.dumps({"traceEvents": [*NAMES, {**EVENT, "dur": float("inf")}]}), "no valid duration"),
     "another program's": (
         json.dumps({"traceEvents": [*NAMES, {**EVENT, "name": "gemm"}]}),
         'named "forward"',

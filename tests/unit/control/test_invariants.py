@@ -45,7 +45,7 @@ def broken(state: State, name: str, /, **changes: Any) -> State:
         ("c", {"devices": (5,)}, "pending job c to hold nothing"),
         ("c", {"state": JobState.COMPLETED}, "c to know when it was over"),
         ("c", {"state": JobState.COMPLETED, "finished_s": 1.0, "wanted": (5,)}, "c, which is over, to hold and want"),
-        ("c", {"number": 7}, "jobs numbered as submitted"),
+        ("c", {"number": 0}, "jobs numbered as submitted"),
         ("c", {"changed_s": 1e9}, "c to have changed between then and now"),
         ("c", {"started_s": 3.0}, "to have a start"),
         ("a", {"num_restarts": 3}, "a to have counted its restarts"),

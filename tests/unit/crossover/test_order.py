@@ -9,15 +9,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from virtual_host import Clock, Host, Job, Network, overlaps, run_hosts
 
-from weft.crossover.events import Ordered
-from weft.crossover.order import HISTORY, HORIZON, Order, Turn, from_json, rotation, to_json
+from weft.crossover.lease_events import Ordered
+from weft.crossover.order import HISTORY, HORIZON, Turn, TurnOrder, from_json, rotation, to_json
 
 
 def turns_of(host: Host) -> list[tuple[str, int]]:
     return list(dict.fromkeys((piece.job, piece.turn) for piece in host.pieces))
 
 
-def run_with_orders(jobs: list[Job], orders: list[Order | None], lags_s: list[float]) -> list[Host]:
+def run_with_orders(jobs: list[Job], orders: list[TurnOrder | None], lags_s: list[float]) -> list[Host]:
     """Hosts that were told these orders before anything happened, whoever led."""
     clock = Clock()
     network = Network(clock)
@@ -41,7 +41,7 @@ def run_with_orders(jobs: list[Job], orders: list[Order | None], lags_s: list[fl
 def test_hosts_with_the_same_order_grant_in_that_order_whoever_asks_first(
     names: list[str], lags_s: list[float], turn_s: float, late_s: list[float]
 ) -> None:
-    order = Order(tuple(Turn(name, number) for number in range(4) for name in names))
+    order = TurnOrder(tuple(Turn(name, number) for number in range(4) for name in names))
     jobs = [
         Job(name, turn_s, gap_s=0.001, num_turns=4, starts_s=start_s)
         for name, start_s in zip("abc", late_s, strict=True)
@@ -97,7 +97,7 @@ def test_hosts_that_grant_in_inverted_order_do_not_hang(num_hosts: int) -> None:
     # Every turn ends in a collective with all hosts, also those in the middle of a forward pass.
     forward = tuple(Turn(name, number) for number in range(6) for name in "ab")
     backward = tuple(Turn(name, number) for number in range(6) for name in "ba")
-    orders: list[Order | None] = [Order(backward if i % 2 else forward) for i in range(num_hosts)]
+    orders: list[TurnOrder | None] = [TurnOrder(backward if i % 2 else forward) for i in range(num_hosts)]
     jobs = [Job(name, turn_s=0.1, gap_s=0.05, num_turns=6) for name in "ab"]
     for host in run_with_orders(jobs, orders, [0.0] * num_hosts):
         assert all(worker.is_done for worker in host.workers.values())
@@ -105,7 +105,7 @@ def test_hosts_that_grant_in_inverted_order_do_not_hang(num_hosts: int) -> None:
 
 
 def test_a_late_job_is_skipped_after_a_courtesy() -> None:
-    order = Order((Turn("b", 0), Turn("a", 0), Turn("a", 1)))
+    order = TurnOrder((Turn("b", 0), Turn("a", 0), Turn("a", 1)))
     clock = Clock()
     network = Network(clock)
     host = Host(clock)
@@ -140,7 +140,7 @@ def test_without_their_lead_hosts_still_agree() -> None:
     network = Network(clock)
     hosts = [Host(clock, lag_s=lag_s) for lag_s in (0.0, 0.001, 0.002)]
     for host in hosts:
-        host.tell(Ordered(0.0, Order((Turn("a", 0),))))
+        host.tell(Ordered(0.0, TurnOrder((Turn("a", 0),))))
         host.tell(Ordered(0.0, None))
         for job in jobs:
             host.add(job, network)
@@ -180,7 +180,7 @@ def test_the_lead_publishes_less_often_than_it_grants() -> None:
 
 @given(turns=st.lists(st.tuples(st.text(max_size=5), st.integers(0, 1 << 40)), max_size=HISTORY + HORIZON))
 def test_an_order_survives_the_wire(turns: list[tuple[str, int]]) -> None:
-    order = Order(tuple(Turn(job, number) for job, number in turns), num_past=len(turns) // 2)
+    order = TurnOrder(tuple(Turn(job, number) for job, number in turns), num_past=len(turns) // 2)
     assert from_json(to_json(order)) == order
 
 

@@ -8,8 +8,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from weft.crossover.arbiter import Arbiter
-from weft.crossover.events import Asked, Event, Grant, Joined, Left, Ordered, Overrule, Recall, Released, Ticked
-from weft.crossover.phases import Limits, Role
+from weft.crossover.lease_events import Asked, Event, Grant, Joined, Left, Ordered, Overrule, Recall, Released, Ticked
+from weft.crossover.phases import Role, TurnLimits
 
 
 @dataclass(frozen=True)
@@ -151,7 +151,7 @@ class Network:
 @dataclass
 class Host:
     clock: Clock
-    limits: Limits = field(default_factory=Limits)
+    limits: TurnLimits = field(default_factory=TurnLimits)
     is_lead: bool = False
     lag_s: float = 0.0
     """Its workers hear of everything so much later."""
@@ -210,11 +210,11 @@ class Host:
             self.tell(Ticked(self.clock.now_s))
 
 
-def run_host(*jobs: Job, limits: Limits | None = None, until_s: float = 1e6) -> Host:
+def run_host(*jobs: Job, limits: TurnLimits | None = None, until_s: float = 1e6) -> Host:
     """One host with these jobs, to the end."""
     clock = Clock()
     network = Network(clock)
-    host = Host(clock, limits or Limits())
+    host = Host(clock, limits or TurnLimits())
     for job in jobs:
         host.add(job, network)
     clock.run(until_s)

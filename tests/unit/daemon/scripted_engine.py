@@ -22,6 +22,9 @@ class ScriptedEngine:
         self.forgotten: set[tuple[str, int]] = set()
         self.calls: list[tuple[str, str, int]] = []
         self.refuse_starts = False
+        self.troubles: dict[tuple[str, int], str] = {}
+        self.num_failing_polls = 0
+        """How many more times it cannot tell its news."""
         self._news: list[EngineEvent] = []
         self._ready = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
 
@@ -60,6 +63,9 @@ class ScriptedEngine:
         return [key for key in self.orders if key not in self.over]
 
     def poll(self) -> list[EngineEvent]:
+        if self.num_failing_polls > 0:
+            self.num_failing_polls -= 1
+            raise OSError(24, "Too many open files")
         news, self._news = self._news, []
         if news:
             os.eventfd_read(self._ready)
@@ -67,6 +73,9 @@ class ScriptedEngine:
 
     def fileno(self) -> int:
         return self._ready
+
+    def hints(self) -> dict[tuple[str, int], str]:
+        return dict(self.troubles)
 
     def known(self) -> list[tuple[str, int]]:
         return [key for key in self.orders if key not in self.forgotten]

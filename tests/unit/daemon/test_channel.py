@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from weft.daemon.channel import JobChannel, parse_report
+from weft.daemon.report_channel import JobChannel, parse_report
 from weft.worker.channel import Channel
 
 LIMIT_S = 30.0

@@ -7,10 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from weft.client import Client
 from weft.daemon.clock import SteadyClock
 from weft.daemon.home import Home, HomeError, HomeTakenError, Record
 from weft.daemon.ids import is_id, new_id
-from weft.daemon.listeners import PortTakenError, listen_local, listen_unix
+from weft.daemon.listeners import PortTakenError, Reserve, listen_local, listen_unix
+from weft.errors import NoControllerError
 
 
 def test_home_is_private(tmp_path: Path) -> None:
@@ -72,19 +74,55 @@ def test_deep_home_still_has_sockets(tmp_path: Path, monkeypatch: pytest.MonkeyP
     home = Home(tmp_path / ("deep" * 30))
     home.prepare()
     assert home.sockets.parent == runtime
-    listen_unix(home.api_socket).close()
+    with Reserve() as reserve:
+        listen_unix(home.api_socket, reserve).close()
+
+
+def test_a_deep_home_is_found_whatever_the_environment_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Running workers report to the place they were told: a controller that is started again must listen there."""
+    for name in ("r", "other"):
+        (tmp_path / name).mkdir(mode=0o700)
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path / "r"))
+    home = Home(tmp_path / ("deep" * 30))
+    home.prepare()
+    place = home.sockets
+    for other in (str(tmp_path / "other"), None):
+        if other is None:
+            monkeypatch.delenv("XDG_RUNTIME_DIR")
+        else:
+            monkeypatch.setenv("XDG_RUNTIME_DIR", other)
+        home.prepare()
+        assert home.sockets == place
+    # After a reboot the place is gone: there is another one.
+    place.rmdir()
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path / "other"))
+    home.prepare()
+    assert home.sockets.parent == tmp_path / "other"
+    assert home.sockets.stat().st_mode & 0o777 == 0o700
+
+
+def test_a_deep_home_without_a_controller_says_so(tmp_path: Path) -> None:
+    with pytest.raises(NoControllerError, match="no controller is running"):
+        Client(deep_home_with_a_token(tmp_path)).jobs()
+
+
+def deep_home_with_a_token(folder: Path) -> Path:
+    root = folder / ("deep" * 30)
+    root.mkdir(mode=0o700)
+    Home(root).token()
+    return root
 
 
 def test_unix_socket_is_its_owners_alone(tmp_path: Path) -> None:
-    with listen_unix(tmp_path / "s"):
+    with Reserve() as reserve, listen_unix(tmp_path / "s", reserve):
         assert (tmp_path / "s").stat().st_mode & 0o777 == 0o600
 
 
 def test_taken_port_is_named_with_the_way_out() -> None:
-    with listen_local(0) as first:
+    with Reserve() as reserve, listen_local(0, reserve) as first:
         port = first.getsockname()[1]
         with pytest.raises(PortTakenError, match=rf"port {port} .*--port"):
-            listen_local(port)
+            listen_local(port, reserve)
 
 
 def test_clock_set_back_an_hour_does_not_run_backwards() -> None:

@@ -10,8 +10,8 @@ import pytest
 from weft.control.state import Job, JobState
 from weft.core.cluster import Cluster
 from weft.core.job import JobSpec
-from weft.daemon.channel import Report
 from weft.daemon.knowledge import Knowledge, steps_to_rest
+from weft.daemon.report_channel import WorkerReport
 
 CLUSTER = Cluster.uniform(1, 8)
 
@@ -22,8 +22,8 @@ def running(num_workers: int = 1, attempt: int = 1, **values: object) -> Job:
     return Job(spec, state=JobState.RUNNING, attempt=attempt, devices=devices, wanted=devices, **values)  # type: ignore[arg-type]
 
 
-def report(job: Job, step: int, step_s: float, **values: object) -> Report:
-    return Report(job.id, job.attempt, 0, len(job.devices), step, step_s, **values)  # type: ignore[arg-type]
+def report(job: Job, step: int, step_s: float, **values: object) -> WorkerReport:
+    return WorkerReport(job.id, job.attempt, 0, len(job.devices), step, step_s, **values)  # type: ignore[arg-type]
 
 
 def measure(knowledge: Knowledge, job: Job, step_s: float, num: int = 10, **values: object) -> list[bool]:

@@ -9,9 +9,9 @@ from tests.unit.daemon.test_scheduling import World
 
 from weft.core.cluster import Cluster
 from weft.core.speed import StepTime
-from weft.daemon.channel import Report
 from weft.daemon.knowledge import Knowledge
 from weft.daemon.pairs import APART_S, WINDOW_S, Pairs
+from weft.daemon.report_channel import WorkerReport
 from weft.daemon.scheduling import Scheduler, SchedulingOptions
 
 GIB = 2**30
@@ -39,9 +39,9 @@ class SharingWorld(World):
         step = newest.step if newest else 0
         exposed_s = 0.6 * step_s if exposed_s is None else exposed_s
         for number in range(1, num + 1):
-            said = Report(name, job.attempt, 0, len(job.devices), step + number, step_s, exposed_s=exposed_s)
+            said = WorkerReport(name, job.attempt, 0, len(job.devices), step + number, step_s, exposed_s=exposed_s)
             values = {"takes_turns": takes_turns, "memory_bytes": memory_bytes, "total_steps": 10_000}
-            said = Report(**{**{field: getattr(said, field) for field in said.__slots__}, **values})
+            said = WorkerReport(**{**{field: getattr(said, field) for field in said.__slots__}, **values})
             self.knowledge.reported(job, said, self.now_s)
 
     def three_jobs(self, *, may_share: bool = True, **told: object) -> None:
@@ -59,8 +59,8 @@ class SharingWorld(World):
         return {frozenset((job.id, job.partner)) for job in active if job.partner is not None}
 
     def why(self, name: str) -> str:
-        verdict = self.scheduler.decide(self.state, self.knowledge, self.now_s)
-        return self.scheduler.explain(verdict, self.state.jobs[name], self.state, self.knowledge) or ""
+        decided = self.scheduler.decide(self.state, self.knowledge, self.now_s)
+        return self.scheduler.explain(decided, self.state.jobs[name], self.state, self.knowledge) or ""
 
 
 def test_two_jobs_move_together_so_that_the_third_need_not_wait() -> None:
@@ -71,7 +71,7 @@ def test_two_jobs_move_together_so_that_the_third_need_not_wait() -> None:
     assert world.workers("c") == 1
     for name in "ab":
         world.tell(name)
-    assert "times the work of one after the other is expected" in world.why("a")
+    assert "x the work of running one after the other" in world.why("a")
 
 
 @pytest.mark.parametrize(
@@ -84,7 +84,7 @@ def test_no_pair_without_waits_that_were_measured(told: dict[str, object]) -> No
     world.three_jobs(**told)  # type: ignore[arg-type]
     world.decide()
     assert world.pairs() == set()
-    assert "shares with nobody: " in world.why("a")
+    assert "does not share: " in world.why("a")
 
 
 def test_as_long_as_there_are_devices_for_all_nobody_shares() -> None:
@@ -100,7 +100,7 @@ def test_jobs_whose_owner_does_not_want_to_share_never_do() -> None:
     world.three_jobs(may_share=False)
     world.decide()
     assert world.pairs() == set()
-    assert "its owner does not let it share" in world.why("a")
+    assert "its owner does not allow it to share" in world.why("a")
 
 
 def test_where_sharing_is_switched_off_the_job_that_waits_is_told_so() -> None:
@@ -146,7 +146,7 @@ def test_a_pair_that_brings_nothing_is_split_and_not_made_again_for_a_while() ->
     share_badly(world, seconds_per_step=2.0)  # each half as fast as alone: one after the other does as well
     world.decide()
     assert world.pairs() == set()
-    assert "they are split" in world.why("a")
+    assert "so they are split" in world.why("a")
     for name in "abc":
         if world.workers(name):
             world.tell(name)
@@ -162,7 +162,7 @@ def test_a_pair_that_brings_what_it_should_stays() -> None:
     share_badly(world, seconds_per_step=1.1)
     world.decide()
     assert world.pairs() == {frozenset("ab")}
-    assert "1.82 was measured" in world.why("a")
+    assert "1.82x was measured" in world.why("a")
 
 
 def reports(pairs: Pairs, step_s: float, now_s: float, attempt: int = 1, num: int = 40) -> float:
@@ -170,7 +170,7 @@ def reports(pairs: Pairs, step_s: float, now_s: float, attempt: int = 1, num: in
     for step in range(num):
         now_s += step_s
         for job, other in (("a", "b"), ("b", "a")):
-            pairs.reported(job, other, Report(job, attempt, 0, 1, step, step_s), now_s, alone, 0.001)
+            pairs.reported(job, other, WorkerReport(job, attempt, 0, 1, step, step_s), now_s, alone, 0.001)
     return now_s
 
 

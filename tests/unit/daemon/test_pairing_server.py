@@ -16,11 +16,11 @@ from weft.control.state import Job, JobState, State
 from weft.core import worker_environment as names
 from weft.core.cluster import Cluster
 from weft.core.job import JobSpec
-from weft.crossover.client import LeaseGate
-from weft.crossover.launch import SOCKET_NAME, status, stop_server
-from weft.crossover.messages import Join
+from weft.crossover.lease_client import LeaseGate
+from weft.crossover.lease_launch import SOCKET_NAME, status, stop_server
+from weft.crossover.lease_messages import Join
 from weft.crossover.phases import Role
-from weft.daemon.sharing import Sharing, roles_held, roles_of
+from weft.daemon.sharing import LeaseServers, roles_held, roles_of
 from weft.errors import LeaseError
 
 LIMIT_S = 20.0
@@ -41,8 +41,8 @@ def folder(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def sharing(folder: Path) -> Iterator[Sharing]:
-    made = Sharing(folder, enabled=True)
+def sharing(folder: Path) -> Iterator[LeaseServers]:
+    made = LeaseServers(folder, enabled=True)
     yield made
     made.close(stop=True)
     assert not (folder / SOCKET_NAME).exists(), "a lease server was left behind"
@@ -61,30 +61,30 @@ def until_roles(path: Path, wanted: dict[str, Role]) -> None:
     raise AssertionError(f"never came: {wanted}, the server has {roles_held(status(path))}")
 
 
-def test_without_a_pair_no_server_is_started(sharing: Sharing, folder: Path) -> None:
+def test_without_a_pair_no_server_is_started(sharing: LeaseServers, folder: Path) -> None:
     sharing.follow(state(job("a"), job("b")))
     assert sharing.environment(job("a"), (1,))[names.LEASE] == str(folder / SOCKET_NAME)
     assert not folder.exists()
 
 
-def test_workers_are_told_the_server_and_a_device_each(sharing: Sharing) -> None:
+def test_workers_are_told_the_server_and_a_device_each(sharing: LeaseServers) -> None:
     told = sharing.environment(job("a", "b", fills=True), (4, 5))
     assert told[names.LEASE_DEVICE] == "4,5"
     assert told[names.LEASE_ROLE] == "filler"
 
 
 def test_job_that_may_not_share_and_controller_that_does_not_share_tell_workers_nothing(
-    sharing: Sharing, folder: Path
+    sharing: LeaseServers, folder: Path
 ) -> None:
     assert sharing.environment(job("a", may_share=False), (1,)) == {}
-    off = Sharing(folder, enabled=False)
+    off = LeaseServers(folder, enabled=False)
     off.follow(state(job("a", "b"), job("b", "a")))
     assert off.environment(job("a"), (1,)) == {}
     off.close(stop=True)
     assert not folder.exists()
 
 
-def test_roles_reach_workers_that_come_later_change_and_outlive_the_server(sharing: Sharing, folder: Path) -> None:
+def test_roles_reach_workers_that_come_later_change_and_outlive_the_server(sharing: LeaseServers, folder: Path) -> None:
     pair = state(job("a", "b"), job("b", "a", fills=True))
     assert roles_of(pair) == {"a": Role.PRIMARY, "b": Role.FILLER}
     path = folder / SOCKET_NAME
@@ -104,14 +104,14 @@ def test_roles_reach_workers_that_come_later_change_and_outlive_the_server(shari
             gate.close()
 
 
-def test_a_controller_that_comes_back_finds_the_server_and_ends_it(sharing: Sharing, folder: Path) -> None:
+def test_a_controller_that_comes_back_finds_the_server_and_ends_it(sharing: LeaseServers, folder: Path) -> None:
     path = folder / SOCKET_NAME
     sharing.follow(state(job("a", "b"), job("b", "a")))
     until_roles(path, {})
     pid = status(path)["pid"]
     sharing.close(stop=False)
     assert status(path)["pid"] == pid
-    next_one = Sharing(folder, enabled=True)
+    next_one = LeaseServers(folder, enabled=True)
     next_one.follow(state(replace(job("a", "b"), attempt=2), job("b", "a")))
     gate = LeaseGate(str(path), Join("a", "1", Role.FILLER))
     try:

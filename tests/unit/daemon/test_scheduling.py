@@ -35,9 +35,9 @@ class World:
 
     def decide(self) -> None:
         """One decision, carried out at once."""
-        verdict = self.scheduler.decide(self.state, self.knowledge, self.now_s)
-        if verdict.event is not None:
-            self.happen(verdict.event)
+        decided = self.scheduler.decide(self.state, self.knowledge, self.now_s)
+        if decided.event.reasons:
+            self.happen(decided.event)
         for job in list(self.state.jobs.active.values()):
             if job.state is JobState.STOPPING:
                 self.happen(WorkersExited(self.now_s, job.id, job.attempt, Fate.STOPPED, 75))
@@ -119,12 +119,13 @@ def test_every_change_has_a_reason_and_waiting_is_explained_once() -> None:
     world = World(1)
     world.submit("a", max_workers=1)
     world.submit("b", max_workers=1)
-    verdict = world.scheduler.decide(world.state, world.knowledge, 0.0)
-    assert verdict.event is not None
-    assert set(verdict.event.reasons) == {"a", "b"}
-    assert len(verdict.event.devices) == 1
-    world.happen(verdict.event)
-    assert world.scheduler.decide(world.state, world.knowledge, 1.0).event is None
+    decided = world.scheduler.decide(world.state, world.knowledge, 0.0)
+    assert set(decided.event.reasons) == {"a", "b"}
+    assert len(decided.event.devices) == 1
+    world.happen(decided.event)
+    again = world.scheduler.decide(world.state, world.knowledge, 1.0)
+    assert not again.changed
+    assert not again.event.reasons
 
 
 def test_decision_under_way_is_not_turned_round() -> None:
@@ -133,14 +134,10 @@ def test_decision_under_way_is_not_turned_round() -> None:
     world.decide()
     world.run("a")
     world.now_s += 100.0
-    verdict = world.scheduler.decide(world.state, world.knowledge, world.now_s)
-    assert verdict.event is not None
-    world.happen(verdict.event)
+    world.happen(world.scheduler.decide(world.state, world.knowledge, world.now_s).event)
     assert world.state.jobs["a"].state is JobState.STOPPING
     world.submit("b", total_steps=10)
-    second = world.scheduler.decide(world.state, world.knowledge, world.now_s)
-    if second.event is not None:
-        world.happen(second.event)
+    world.happen(world.scheduler.decide(world.state, world.knowledge, world.now_s).event)
     assert len(world.state.jobs["a"].wanted) == 2
 
 

@@ -19,7 +19,7 @@ from weft.daemon.clock import SteadyClock
 from weft.daemon.contract import StoppingError, UnknownJobError
 from weft.daemon.home import Home
 from weft.daemon.service import Controller
-from weft.errors import StoreError, UsageError
+from weft.errors import ControllerError, StoreError, UsageError
 from weft.store import Journal
 
 Open = Callable[..., Controller]
@@ -259,3 +259,25 @@ def test_clock_set_back_an_hour_while_away_does_not_turn_time_round(
     assert late.job(second).submitted_s >= done.submitted_s
     late.shutdown()
     late.join()
+
+
+def test_an_engine_that_cannot_tell_its_news_for_a_while_loses_no_end_of_a_job(
+    controller: Controller, engine: ScriptedEngine
+) -> None:
+    job_id = controller.submit(a_job())
+    until(controller, lambda: (job_id, 1) in engine.running(), "workers ordered")
+    engine.num_failing_polls = 3
+    engine.end(job_id, 1, Fate.COMPLETED)
+    assert controller.wait([job_id], timeout_s=30.0)[job_id].state is JobState.COMPLETED
+    assert engine.num_failing_polls == 0
+    assert controller.failure is None
+
+
+def test_a_request_that_cannot_be_written_down_is_refused_and_the_next_one_is_served(controller: Controller) -> None:
+    def make(state: object, now_s: float) -> tuple[list[object], None]:
+        return [object()], None  # nothing that a journal knows
+
+    with pytest.raises(ControllerError, match=r"nothing was changed.*dataclass"):
+        controller._loop.request(make).result(30.0)  # type: ignore[arg-type]
+    assert controller.submit(a_job()) in {job.id for job in controller.jobs()}
+    assert controller.failure is None

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import networkx as nx
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -15,7 +14,19 @@ from weft.core.job import JobSpec
 from weft.core.snapshot import JobView, Snapshot
 from weft.core.speed import SpeedCurve, StepTime
 from weft.elastic import Rules, policy_named
-from weft.elastic.pairing import PairOptions, Sharing, match, pair_sizes
+from weft.elastic.matching import match
+from weft.elastic.menu import Menu
+from weft.elastic.pairing import (
+    MIN_REALISED_GAIN,
+    PairBook,
+    PairMode,
+    PairOptions,
+    pair_sizes,
+    predicted_gain,
+    refusal,
+    review,
+)
+from weft.perf.crossover import MIN_GAIN, filler_speed, turns_speed
 
 
 def snapshot_of(curves: list[SpeedCurve], *, crossover: bool = True, may_share: bool = True) -> Snapshot:
@@ -85,18 +96,74 @@ def test_matching_is_close_to_the_true_maximum(num_jobs: int, seed: int) -> None
     first, second = np.triu_indices(num_jobs, 1)
     values = draw.normal(size=len(first))
     empty = np.zeros((len(first), 1))
-    pairs = PairOptions(first, second, (Sharing.TURNS,) * len(first), np.array([1]), empty, empty)
+    pairs = PairOptions(first, second, (PairMode.TURNS,) * len(first), np.array([1]), empty, empty)
     chosen = match(np.zeros(num_jobs), pairs, values)
     members = [int(row) for index in chosen for row in (first[index], second[index])]
     assert len(members) == len(set(members))
-    graph = nx.Graph()
-    graph.add_weighted_edges_from(
-        (int(a), int(b), float(v)) for a, b, v in zip(first, second, values, strict=True) if v > 0
-    )
-    best = sum(graph.edges[edge]["weight"] for edge in nx.max_weight_matching(graph))
-    assert sum(values[index] for index in chosen) >= best * 2 / 3 - 1e-9
+    worth = {frozenset((int(a), int(b))): float(v) for a, b, v in zip(first, second, values, strict=True)}
+    assert sum(values[index] for index in chosen) >= greatest_matching(tuple(range(num_jobs)), worth) * 2 / 3 - 1e-9
+
+
+def greatest_matching(jobs: tuple[int, ...], worth: dict[frozenset[int], float]) -> float:
+    """By trying them all."""
+    if len(jobs) < 2:
+        return 0.0
+    one, *others = jobs
+    paired = [
+        worth[frozenset((one, other))] + greatest_matching(tuple(job for job in others if job != other), worth)
+        for other in others
+        if worth[frozenset((one, other))] > 0
+    ]
+    return max([greatest_matching(tuple(others), worth), *paired])
 
 
 def test_pair_sizes_stay_few_on_large_clusters() -> None:
     assert pair_sizes(64, 4).tolist()[:5] == [1, 2, 4, 6, 8]
     assert len(pair_sizes(4096, 8)) <= 24
+
+
+@given(
+    exposed=st.tuples(st.floats(0.0, 1.0), st.floats(0.0, 1.0)),
+    step_s=st.tuples(st.floats(0.05, 4.0), st.floats(0.05, 4.0)),
+)
+def test_what_is_explained_is_what_was_decided(exposed: tuple[float, float], step_s: tuple[float, float]) -> None:
+    """A pair is offered to the matching exactly when the sentence about it does not refuse it."""
+    steps = [StepTime(whole, whole * share) for whole, share in zip(step_s, exposed, strict=True)]
+    cluster = Cluster.uniform(1, 1)
+    menus = [Menu((1,), (step.step_s,), (step.exposed_s,)) for step in steps]
+    offered = PairBook(0.001, cluster).options(menus, [0, 1])
+    refused = refusal(("a", "b"), steps[0], steps[1], 0.001)
+    assert (offered is None) == (refused is not None)
+    if offered is not None:
+        gains = offered.first_steps_per_s[:, 0] * steps[0].step_s + offered.second_steps_per_s[:, 0] * steps[1].step_s
+        for mode, gain in zip(offered.modes, gains.tolist(), strict=True):
+            assert gain == pytest.approx(predicted_gain(*steps, 0.001, mode))
+        assert max(gains) == pytest.approx(predicted_gain(*steps, 0.001))
+
+
+def test_the_prediction_is_the_one_simulated_jobs_follow() -> None:
+    one, other = StepTime(1.9, 0.9), StepTime(1.3, 0.5)
+    gains = {mode: predicted_gain(one, other, 0.0005, mode) for mode in PairMode}
+    assert gains == {
+        PairMode.TURNS: turns_speed(one, other, 0.0005).gain,
+        PairMode.SECOND_FILLS: filler_speed(one, other, 0.0005).gain,
+        PairMode.FIRST_FILLS: filler_speed(other, one, 0.0005).gain,
+    }
+
+
+def test_a_pair_that_gains_too_little_is_refused_with_the_figures() -> None:
+    reason = refusal(("a", "b"), StepTime(1.0, 0.01), StepTime(1.0, 0.01), handover_s=0.0005)
+    assert reason is not None
+    assert f"less than the {1 + MIN_GAIN:.2f}x required" in reason
+    assert refusal(("a", "b"), StepTime(2.0, 1.0), StepTime(2.0, 1.0), handover_s=0.0005) is None
+
+
+def test_a_pair_that_gains_nothing_is_split_and_one_that_gains_continues() -> None:
+    alone = (StepTime(2.0, 1.0), StepTime(2.0, 1.0))
+    bad = review(("a", "b"), alone, (0.25, 0.25 + MIN_REALISED_GAIN / 4), expected=2.0)
+    assert bad.should_split
+    assert "a and b do 1.01x" in bad.reason
+    assert "2.00x was expected, so they are split" in bad.reason
+    good = review(("a", "b"), alone, (0.45, 0.45), expected=2.0)
+    assert not good.should_split
+    assert good.gain == pytest.approx(1.8)

@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from weft.engines.gang import Gang, Outcome, Patience
-from weft.engines.launch import Devices, Script, gang
+from weft.engines.gang import Gang, GangOutcome, GangPatience
 from weft.engines.output import Console
 from weft.engines.pool_client import PoolClient
 from weft.engines.ports import ReservedPort
+from weft.engines.worker_launch import Devices, Script, gang
 
-IMPATIENT = Patience(grace_s=60.0, hang_s=0.3, settle_s=0.2, suspect_s=0.5, kill_s=1.0)
+IMPATIENT = GangPatience(grace_s=60.0, hang_s=0.3, settle_s=0.2, suspect_s=0.5, kill_s=1.0)
 
 
 class Recorded(Console):
@@ -74,9 +74,9 @@ class Bench:
         on_line: Callable[[str], None] = lambda line: None,
         environment: dict[str, str] | None = None,
         cwd: Path | None = None,
-        patience: Patience = IMPATIENT,
+        patience: GangPatience = IMPATIENT,
         log_dir: Path | None = None,
-    ) -> Outcome:
+    ) -> GangOutcome:
         file = self.folder / "train.py"
         file.write_text(textwrap.dedent(source))
         self.console = Recorded(on_line)

@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from weft.engines.launch import Devices, Script, Worker, gang, num_workers_of, script_of, visible_gpus
+from weft.engines.worker_launch import Devices, Script, Worker, gang, num_workers_of, script_of, visible_gpus
 from weft.errors import InputError, UsageError
 
 FOUR_CORES = Devices((0, 1, 2, 3))
@@ -68,6 +68,12 @@ def test_what_the_user_set_goes_before_our_defaults():
     assert worker.environment["GLOO_SOCKET_IFNAME"] == "eth0"
 
 
+def test_workers_of_one_machine_talk_over_the_loopback_interface():
+    workers = gang(Script("t.py"), num_workers=2, devices=FOUR_CORES, port=1, environment={})
+    assert [worker.environment["GLOO_SOCKET_IFNAME"] for worker in workers] == ["lo", "lo"]
+    assert {worker.environment["MASTER_ADDR"] for worker in workers} == {"127.0.0.1"}
+
+
 def test_a_worker_survives_the_way_to_the_pool():
     script = Script("tr'ain; echo.py", ("--lr", "ü"), cwd="/")
     [worker] = gang(script, num_workers=1, devices=FOUR_CORES, port=1, environment={"A": "b\nc"})
@@ -80,7 +86,7 @@ def test_a_script_that_cannot_run_is_named_before_anything_starts(tmp_path):
         script_of([], is_module=False, cwd=str(tmp_path))
     with pytest.raises(InputError, match=r"train\.py: there is no such file"):
         script_of(["train.py"], is_module=False, cwd=str(tmp_path))
-    with pytest.raises(InputError, match="folder: is a folder"):
+    with pytest.raises(InputError, match="folder: this folder has no __main__"):
         script_of(["folder"], is_module=False, cwd=str(tmp_path))
 
 

@@ -143,7 +143,7 @@ def test_a_save_that_takes_longer_than_the_grace_is_cut_short(tmp_path: Path) ->
 def test_a_stopped_keeper_can_still_be_killed(bench: LocalBench) -> None:
     bench.engine.start(StartOrder("paused", 1, (0,), bench.launch("wait")))
     said(bench, "paused", "waiting")
-    keeper = json.loads((bench.engine.output_dir("paused", 1) / "claim.json").read_text())["pid"]
+    keeper = json.loads((bench.attempt_folder("paused", 1) / "claim.json").read_text())["pid"]
     os.kill(keeper, signal.SIGSTOP)
     bench.engine.kill("paused", 1)
     assert wait_for(bench, "paused").fate is Fate.STOPPED
@@ -160,7 +160,7 @@ def test_environments_are_for_the_owner_alone(bench: LocalBench) -> None:
     [order] = (bench.home / "engine" / "orders").glob("secret@1.json")
     assert stat.S_IMODE(order.stat().st_mode) == 0o600
     assert stat.S_IMODE(order.parent.stat().st_mode) == 0o700
-    assert stat.S_IMODE(bench.engine.output_dir("secret", 1).stat().st_mode) == 0o700
+    assert stat.S_IMODE(bench.attempt_folder("secret", 1).stat().st_mode) == 0o700
     bench.engine.kill("secret", 1)
     wait_for(bench, "secret")
     bench.engine.forget("secret", 1)
@@ -169,7 +169,7 @@ def test_environments_are_for_the_owner_alone(bench: LocalBench) -> None:
 
 def test_two_engines_on_one_home_are_refused_and_the_first_is_named(bench: LocalBench) -> None:
     with pytest.raises(EngineError, match=f"in use by process {os.getpid()}"):
-        LocalEngine.open(bench.home)
+        LocalEngine(bench.home)
 
 
 @pytest.mark.parametrize("devices", [(), (4,), (-1,), (0, 99)])
@@ -181,11 +181,11 @@ def test_devices_that_are_not_there_are_refused(bench: LocalBench, devices: tupl
 
 def test_an_engine_needs_a_device(tmp_path: Path) -> None:
     with pytest.raises(EngineError, match="expected 1 or more"):
-        LocalEngine.open(tmp_path, num_devices=0)
+        LocalEngine(tmp_path, num_devices=0)
 
 
 def test_without_a_number_there_is_a_device_per_core(tmp_path: Path) -> None:
-    engine = LocalEngine.open(tmp_path, warm=False, environment={**os.environ, "CUDA_VISIBLE_DEVICES": ""})
+    engine = LocalEngine(tmp_path, warm=False, environment={**os.environ, "CUDA_VISIBLE_DEVICES": ""})
     assert engine.devices_by_node == (len(os.sched_getaffinity(0)),)
     engine.close()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
 from pathlib import Path
@@ -11,14 +12,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from weft.core.events import Fate
-from weft.engines.failures import Failure
-from weft.engines.failures import Fate as WorkerFate
-from weft.engines.gang import Outcome
-from weft.engines.launch import Script
+from weft.engines.first_failure import Failure, WorkerFate
+from weft.engines.gang import GangOutcome
 from weft.engines.local.command import needs_fresh_interpreter, script_of_command
 from weft.engines.local.folders import Folders
 from weft.engines.local.keeper import KILL, STOP, judge
 from weft.engines.local.records import Order, Status, read, write, write_once
+from weft.engines.worker_launch import Script
 from weft.errors import EngineError, InputError
 
 
@@ -83,29 +83,29 @@ def test_an_id_too_long_for_a_file_is_refused() -> None:
         Folders(Path("/home")).order("x" * 300, 1)
 
 
-def failed(error: str) -> Outcome:
+def failed(error: str) -> GangOutcome:
     failure = Failure(1, 0.0, WorkerFate.EXITED, 1, error)
-    return Outcome(1, (failure,), report=(f"worker 1 failed first: {failure}",), last_words="Killed by a ghost")
+    return GangOutcome(1, (failure,), report=(f"worker 1 failed first: {failure}",), last_words="Killed by a ghost")
 
 
 @pytest.mark.parametrize(
     ("outcome", "asked", "fate", "words"),
     [
-        (Outcome(0), None, Fate.COMPLETED, ""),
-        (Outcome(0), STOP, Fate.COMPLETED, ""),
-        (Outcome(75, stopped=True), None, Fate.STOPPED, "after a checkpoint"),
-        (Outcome(75, stopped=True), STOP, Fate.STOPPED, "after a checkpoint"),
-        (Outcome(143, stopped=True), STOP, Fate.STOPPED, "without a checkpoint"),
-        (Outcome(130, stopped=True), STOP, Fate.STOPPED, "without a checkpoint"),
-        (Outcome(143, stopped=True), None, Fate.FAILED, "nobody had asked"),
-        (Outcome(143, stopped=True), KILL, Fate.STOPPED, "killed"),
+        (GangOutcome(0), None, Fate.COMPLETED, ""),
+        (GangOutcome(0), STOP, Fate.COMPLETED, ""),
+        (GangOutcome(75, stopped=True), None, Fate.STOPPED, "after a checkpoint"),
+        (GangOutcome(75, stopped=True), STOP, Fate.STOPPED, "after a checkpoint"),
+        (GangOutcome(143, stopped=True), STOP, Fate.STOPPED, "without a checkpoint"),
+        (GangOutcome(130, stopped=True), STOP, Fate.STOPPED, "without a checkpoint"),
+        (GangOutcome(143, stopped=True), None, Fate.FAILED, "nobody had asked"),
+        (GangOutcome(143, stopped=True), KILL, Fate.STOPPED, "killed"),
         (failed("ValueError: bad"), None, Fate.FAILED, "ValueError: bad"),
         (failed("ValueError: bad"), STOP, Fate.FAILED, "ValueError: bad"),
         (failed(""), None, Fate.FAILED, "last words: Killed by a ghost"),
     ],
 )
 def test_an_outcome_is_what_the_controller_would_make_of_it(
-    outcome: Outcome, asked: int | None, fate: Fate, words: str
+    outcome: GangOutcome, asked: int | None, fate: Fate, words: str
 ) -> None:
     found, code, reason = judge(outcome, asked=asked)
     assert (found, code) == (fate, outcome.exit_code)
@@ -136,3 +136,26 @@ def test_of_two_who_claim_one_gets_it(tmp_path: Path) -> None:
 
 def test_stop_and_kill_are_told_apart() -> None:
     assert {STOP, KILL} == {signal.SIGTERM, signal.SIGUSR1}
+
+
+@pytest.mark.parametrize("cwd", ["/" + "x" * 300, "/\0", "/proc/self/mem"])
+def test_a_folder_that_cannot_be_worked_in_is_a_mistake_of_the_job_and_not_tried_again(cwd: str) -> None:
+    with pytest.raises(InputError, match=r"folder|--cwd"):
+        script_of_command(["true"], cwd)
+
+
+def test_a_folder_of_somebody_else_is_refused_with_the_reason(tmp_path: Path) -> None:
+    if os.geteuid() != 0:
+        pytest.skip("needs root, to become somebody else")
+    tmp_path.chmod(0o700)
+    child = os.fork()
+    if child == 0:  # never comes back into the test
+        code = 1
+        try:
+            os.setuid(65534)
+            script_of_command(["true"], str(tmp_path))
+        except InputError:
+            code = 0
+        finally:
+            os._exit(code)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0

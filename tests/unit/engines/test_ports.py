@@ -19,5 +19,6 @@ def test_rank_0_can_listen_on_it_and_a_stranger_is_not_given_it():
         store.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         store.bind(("", port.port))
         store.listen()
-        with socket.create_connection(("127.0.0.1", port.port)):
-            assert store.accept()[0].close() is None
+        with socket.create_connection(("127.0.0.1", port.port)) as worker, store.accept()[0] as accepted:
+            worker.sendall(b"hello")
+            assert accepted.recv(5) == b"hello"

@@ -16,6 +16,7 @@ from weft.overlap.layout import (
     Lane,
     checksum,
     granularity,
+    keep_whole,
     make_buckets,
     make_lane,
     snap,
@@ -60,7 +61,8 @@ def test_shards_are_equal_and_start_at_whole_vectors(counts: list[int], wishes: 
         for piece in bucket.pieces:
             assert piece.start % ALIGN == 0
             assert piece.offset % ALIGN == 0
-            assert 0 <= piece.offset < piece.offset + piece.length <= bucket.shard
+            assert 0 <= piece.offset <= piece.offset + piece.length <= bucket.shard
+            assert piece.length > 0 or counts[piece.parameter] == 0
             place = bucket.start + piece.owner * bucket.shard + piece.offset
             assert place == lane.slots[piece.parameter].offset + piece.start
 
@@ -72,6 +74,7 @@ def test_buckets_do_not_overlap_and_name_what_they_hold(counts: list[int], wishe
     spans = sorted((bucket.start, bucket.stop) for bucket in buckets)
     assert all(one[1] <= other[0] for one, other in pairwise(spans))
     assert [bucket.index for bucket in buckets] == list(range(len(buckets)))
+    assert {parameter for bucket in buckets for parameter in bucket.parameters} == set(range(len(counts)))
     for bucket in buckets:
         assert set(bucket.parameters) == {piece.parameter for piece in bucket.pieces} != set()
         assert bucket.stop <= lane.num_elements
@@ -98,6 +101,20 @@ def test_uniform_cuts_are_allowed_cuts(counts: list[int], bucket_bytes: int, num
     cuts = uniform_cuts(lane, bucket_bytes, num_workers)
     assert snap(cuts, lane, num_workers) == cuts
     assert all(cut % granularity(num_workers) == 0 for cut in cuts)
+
+
+@settings(deadline=None)
+@given(sizes, cut_wishes, workers)
+def test_whole_parameters_lie_in_one_shard_each_and_apart(
+    counts: list[int], wishes: list[int], num_workers: int
+) -> None:
+    plain = lane_of(counts, num_workers)
+    lane, cuts = keep_whole(plain, snap(wishes, plain, num_workers), num_workers)
+    buckets = make_buckets([lane], [cuts], num_workers, {number: number for number in range(len(counts))})
+    pieces = sorted((p.parameter, p.start, p.length) for bucket in buckets for p in bucket.pieces)
+    assert pieces == [(number, 0, count) for number, count in enumerate(counts)]
+    assert all(first.offset + first.room <= second.offset for first, second in pairwise(lane.slots))
+    assert all(bucket.shard % ALIGN == 0 for bucket in buckets)
 
 
 def test_a_bucket_size_of_one_byte_does_not_make_more_buckets_than_messages_can_name() -> None:

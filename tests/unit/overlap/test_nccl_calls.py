@@ -9,6 +9,7 @@ import pytest
 import torch
 from timed_model import TimedModel
 
+from weft.overlap.device import HostDevice
 from weft.overlap.transport import nccl
 from weft.overlap.transport.nccl import NcclTransport
 from weft.perf.link import Link
@@ -24,6 +25,18 @@ class StreamOrdered:
 
     def wait(self) -> None:
         self._log.append(("wait", self._what))
+
+    def is_completed(self) -> bool:
+        return False
+
+
+class OneStream(HostDevice):
+    """A device on which everything is queued on one stream."""
+
+    has_streams = True
+
+    def current_stream(self) -> str:
+        return "main"
 
 
 @pytest.fixture
@@ -65,7 +78,7 @@ def log(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, Any]]:
 def nccl_model(**options: Any) -> TimedModel:
     reduce_group: Any = "reduce group"
     gather_group: Any = "gather group"
-    return TimedModel(LINK, transport=NcclTransport(reduce_group, gather_group), num_layers=4, **options)
+    return TimedModel(LINK, transport=NcclTransport(reduce_group, gather_group, OneStream()), num_layers=4, **options)
 
 
 @pytest.mark.parametrize("eager", [False, True])

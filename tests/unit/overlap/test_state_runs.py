@@ -15,7 +15,7 @@ from weft.overlap.arena import Arena
 from weft.overlap.bucket import Bucket, buffer_lengths
 from weft.overlap.flat import FlatMemory
 from weft.overlap.layout import make_buckets, snap
-from weft.overlap.state import (
+from weft.overlap.state_runs import (
     StateRun,
     decode,
     encode,
@@ -123,3 +123,14 @@ def test_what_is_sent_is_what_arrives(runs: list[StateRun]) -> None:
         assert found.values.dtype == sent.values.dtype
         assert found.values.shape == sent.values.shape
         assert torch.equal(found.values, sent.values)
+
+
+def test_step_counts_of_fused_optimizers_stay_beside_the_parameters() -> None:
+    """What another worker sends arrives as bytes on the host; a fused kernel that finds a step there fails."""
+    (run,) = decode(encode([StateRun(0, "step", -1, torch.tensor(3.0), on_device=True)]))
+    away = torch.device("meta")
+    assert run.scalar(away).device == away
+    state = full_state([nn.Parameter(torch.empty(4, device=away))], [run])
+    assert state[0]["step"].device == away
+    (run,) = decode(encode([StateRun(0, "step", -1, torch.tensor(3.0))]))
+    assert full_state([nn.Parameter(torch.empty(4, device=away))], [run])[0]["step"].item() == 3.0

@@ -6,12 +6,16 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
+from fake_transport import FakeTransport, VirtualClock
 from torch import nn
 
+from weft.overlap.buffers import BufferSync
 from weft.overlap.flat import FlatMemory
+from weft.overlap.passes import Passes
+from weft.overlap.round import Round
 from weft.overlap.sharded import ShardedSchedule
+from weft.overlap.state_service import StateChanges
 from weft.overlap.timing import StepClock
-from weft.overlap.transport.fake import FakeTransport, VirtualClock
 from weft.perf.link import Link
 from weft.perf.step_profile import ParameterTiming, StepProfile
 
@@ -58,21 +62,24 @@ class TimedModel:
         self.parameters = [nn.Parameter(torch.ones(num_elements)) for _ in range(num_layers)]
         self.optimizer = torch.optim.SGD(self.parameters, lr=1e-6, weight_decay=0.5)
         self.transport = transport or FakeTransport(self.clock, link, num_workers)
+        model, names = nn.ParameterList(self.parameters), [f"layer{n}" for n in range(num_layers)]
+        step_clock = StepClock(0, self.clock.now)
+        buffers = BufferSync(model, self.transport, step_clock, None, enabled=False, ignored=())  # type: ignore[arg-type]
+        self.passes = Passes(model, {}, buffers)
         self.schedule = ShardedSchedule(
-            [f"layer{n}" for n in range(num_layers)],
-            self.parameters,
+            Round(names, self.parameters, self.transport, step_clock, None, lambda: False),
+            self.passes,
             self.optimizer,
-            self.transport,
-            StepClock(0, self.clock.now),
-            None,
+            StateChanges(None),
             eager=eager,
             overlapped=True,
             shared=frozenset(),
         )
+        self.passes.schedules.append(self.schedule)
         memory = FlatMemory(self.parameters, range(num_layers)[::-1], num_workers)
         self.cuts = tuple(range(num_elements, num_layers * num_elements, num_elements)) if cuts is None else tuple(cuts)
         self.schedule.lay_out(memory, [self.cuts])
-        self.schedule.link = link
+        self.schedule.clock.link = link
         self.read_at_s: dict[int, float] = {}
         self.fails_at: int | None = None
         self.skipped: set[int] = set()
@@ -90,13 +97,12 @@ class TimedModel:
         return StepProfile(timings, self.forward_s * count, self.backward_s * count, 0.0, 4)
 
     def forward(self) -> torch.Tensor:
-        self.schedule.forward_begins()
-        self.schedule.clock.forward_began()
+        self.passes.forward_begins()
         x = torch.zeros((), requires_grad=True)
         for number, parameter in enumerate(self.parameters):
             if number not in self.skipped:
                 x = _Layer.apply(x, parameter, self, number)
-        self.schedule.clock.forward_ended()
+        self.passes.forward_ended()
         return x
 
     def step(self) -> None:

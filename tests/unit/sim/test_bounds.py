@@ -16,9 +16,9 @@ from weft.core.speed import StepTime
 from weft.elastic import POLICIES, policy_named
 from weft.sim.bounds import lower_bound, srpt_ends_s
 from weft.sim.demand import shapes
-from weft.sim.loop import simulate
-from weft.sim.options import SimulationOptions
-from weft.sim.readers.sources import read_workload
+from weft.sim.readers import read_workload
+from weft.sim.replay import simulate
+from weft.sim.replay_options import SimulationOptions
 from weft.sim.synthetic import synthetic_workload
 from weft.sim.workload import TableProfile, TrueJob, Workload
 

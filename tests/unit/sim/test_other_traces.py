@@ -7,10 +7,9 @@ from pathlib import Path
 import pytest
 
 from weft.errors import InputError
-from weft.sim.readers.applications import ApplicationFolder
+from weft.sim.readers import read_workload
+from weft.sim.readers.application_profiles import ApplicationFolder, read_speed_table
 from weft.sim.readers.assembly import fit_requests
-from weft.sim.readers.sources import read_workload
-from weft.sim.readers.speed_tables import read_speed_table
 
 PHILLY = """timestamp,duration,num_gpus,gpu_time,cluster
 2017-10-09 07:01:55,66.0,1,66.0,11cb48

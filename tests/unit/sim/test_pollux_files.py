@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from weft.errors import InputError
+from weft.sim.readers import read_workload
 from weft.sim.readers.pollux_profile import read_pollux_application
-from weft.sim.readers.sources import read_workload
 from weft.sim.readers.step_tables import canonical
 
 PLACEMENTS = """placement,local_bsz,step_time,sync_time

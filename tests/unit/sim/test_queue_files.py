@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from weft.errors import InputError
-from weft.sim.readers.sources import read_workload
+from weft.sim.readers import read_workload
 from weft.sim.workload import Workload
 
 HEADER = "name,submitted_s,workers,steps,step_times_s\n"
@@ -142,7 +142,7 @@ def test_yaml_says_the_same_as_csv(tmp_path: Path) -> None:
         ("jobs: []\n", "queue.yaml: no jobs"),
         (YAML.replace("steps: 100", "steps: -3"), "queue.yaml:5: steps is -3: expected a number above 0"),
         (YAML.replace("steps:", "step:"), "queue.yaml:5: there is no key of a job called 'step'"),
-        (YAML.replace("steps: 100", "name: again"), "queue.yaml:5: the key 'name' is there twice in a job"),
+        (YAML.replace("steps: 100", "name: again"), "queue.yaml:5: the key 'name' occurs twice in a job"),
         (YAML.replace("name: resnet", "user: ana"), "queue.yaml:3: the job has no 'name': add it"),
         (YAML.replace("2: 0.3", "2: fast"), "queue.yaml:6: step_times_s is 'fast': expected a number"),
         (YAML.replace("ana: 6", "ana: many"), "queue.yaml:1: quota is 'many': expected a whole number"),

@@ -16,8 +16,8 @@ from weft.core.speed import StepTime
 from weft.elastic import POLICIES, policy_named
 from weft.errors import UsageError
 from weft.perf.crossover import filler_speed, turns_speed
-from weft.sim.loop import simulate
-from weft.sim.options import SimulationOptions
+from weft.sim.replay import simulate
+from weft.sim.replay_options import SimulationOptions
 from weft.sim.result import SimulationResult
 from weft.sim.workload import TableProfile, TrueJob, Workload
 
@@ -231,3 +231,39 @@ def test_decisions_about_a_job_are_put_into_words() -> None:
     result = replay([job("a", 0.0, 80.0), job("b", 1.0, 80.0)], policy="fifo", options=options)
     assert [one.workers for one in result.explanations] == [0, 8]
     assert all(one.sentence.startswith("b ") for one in result.explanations)
+
+
+RESIZING = [name for name in POLICIES if name not in ("fifo", "tiresias")]
+"""Those that would stop or shrink a running job for a short one."""
+
+
+@pytest.mark.parametrize("name", RESIZING)
+def test_a_job_shorter_than_its_start_does_not_wait_for_hours(name: str) -> None:
+    """8 hours of work on 4 devices, and after 10 minutes a job of 20 s."""
+    jobs = (job("long", 0.0, 8 * 3600.0 * 4, workers=4), job("short", 600.0, 20.0, workers=4))
+    result = simulate(
+        Workload("two", jobs), Cluster.uniform(1, 4), policy_named(name), SimulationOptions(restart_s=30.0)
+    )
+    assert result.mean_jct_s == pytest.approx(14480.0, rel=0.01)
+
+
+@pytest.mark.parametrize("name", RESIZING)
+@settings(max_examples=20, deadline=None)
+@given(
+    restart_s=st.floats(0.1, 120.0),
+    lengths_s=st.lists(st.floats(0.1, 300.0), min_size=1, max_size=6),
+    workers=st.integers(1, 8),
+    scaling=st.floats(0.3, 1.0),
+)
+def test_no_short_job_waits_for_a_long_one_to_end(
+    name: str, restart_s: float, lengths_s: list[float], workers: int, scaling: float
+) -> None:
+    profile = TableProfile({size: StepTime(size**-scaling) for size in range(1, 9)})
+    short = [
+        job(f"short{at}", 600.0 + 500.0 * at, length_s, workers=workers, profile=profile)
+        for at, length_s in enumerate(lengths_s)
+    ]
+    jobs = [job("long", 0.0, 8 * 3600.0 * 8, profile=profile), *short]
+    result = replay(jobs, name, SimulationOptions(restart_s=restart_s))
+    for one in result.jobs[1:]:
+        assert one.finished_s - one.submitted_s < 3600.0

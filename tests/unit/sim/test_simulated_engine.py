@@ -10,8 +10,8 @@ from weft.core.events import Fate, WorkersExited, WorkersStarted
 from weft.core.job import JobSpec, Launch
 from weft.core.speed import StepTime
 from weft.perf.crossover import filler_speed, turns_speed
-from weft.sim.engine import SimulatedEngine
-from weft.sim.options import SimulationOptions
+from weft.sim.replay_options import SimulationOptions
+from weft.sim.simulated_engine import SimulatedEngine
 from weft.sim.workload import TableProfile, TrueJob
 
 PROFILE = TableProfile({w: StepTime(1.0 / w + 0.25, 0.25) for w in (1, 2, 4)})

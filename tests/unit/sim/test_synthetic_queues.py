@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from weft.errors import UsageError
-from weft.sim.readers.applications import ApplicationFolder
+from weft.sim.readers.application_profiles import ApplicationFolder
 from weft.sim.synthetic import OFFERED_LOAD, synthetic_workload
 
 

@@ -6,16 +6,16 @@ import shutil
 import sqlite3
 import subprocess
 import sys
-import zlib
 from contextlib import closing
 from pathlib import Path
 
 import pytest
 from journals import life, replayed, submission
 
+from weft.control.codec import CodecError
 from weft.errors import StoreError
-from weft.store import Journal, copy
-from weft.store.repair import main, repair
+from weft.store import Journal, copy, schema
+from weft.store.journal_repair import repair
 
 BEFORE = [event for number in range(200) for event in life(number)]
 AFTER = [submission(number) for number in range(1000, 1100)]
@@ -40,7 +40,7 @@ def overwrite(path: Path, at: int, data: bytes) -> None:
 def test_a_smashed_file_is_refused_kept_and_rebuilt_from_the_copy(path: Path) -> None:
     overwrite(path, 0, b"\xff" * 4096)
     damaged = path.read_bytes()
-    with pytest.raises(StoreError, match=r"is damaged .* left as it is.*python -m weft\.store\.repair"):
+    with pytest.raises(StoreError, match=r"is damaged .* left as it is.*`weft repair`"):
         Journal.open(path)
     assert path.read_bytes() == damaged
     done = repair(path)
@@ -49,6 +49,16 @@ def test_a_smashed_file_is_refused_kept_and_rebuilt_from_the_copy(path: Path) ->
     assert done.kept_as.read_bytes() == damaged
     with Journal.open(path) as journal:
         assert journal.load()[0] == replayed(BEFORE)
+
+
+def test_an_event_of_a_newer_weft_is_named_and_nothing_is_changed(path: Path) -> None:
+    seq, body = len(BEFORE + AFTER) + 1, '{"v":1,"event":"JobTeleported","at_s":1.0}'
+    with closing(sqlite3.connect(path)) as connection, connection:
+        connection.execute("INSERT INTO events VALUES (?, ?, ?)", (seq, body, schema.checksum(seq, body)))
+    with Journal.open(path) as journal:
+        with pytest.raises(CodecError, match=rf"event {seq} of .*'JobTeleported'.*use the weft that wrote it"):
+            journal.load()
+        assert journal.seq == seq
 
 
 def test_a_broken_page_costs_only_what_was_on_it(path: Path) -> None:
@@ -97,42 +107,38 @@ def test_a_lost_journal_is_not_silently_replaced_by_an_empty_one(path: Path) -> 
         assert journal.load()[0] == replayed(BEFORE)
 
 
-def test_no_copy_and_nothing_to_read_is_said_and_nothing_touched(
-    path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_no_copy_and_nothing_to_read_is_said_and_nothing_touched(path: Path) -> None:
     copy.place(path).unlink()
     path.write_bytes(b"no database at all" * 1000)
-    assert main([str(path)]) == 1
-    assert "nothing can be read" in capsys.readouterr().err
+    with pytest.raises(StoreError, match="nothing can be read"):
+        repair(path)
     assert path.read_bytes() == b"no database at all" * 1000
 
 
-def test_a_damaged_copy_does_not_stand_in_for_a_readable_journal(
-    path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_damaged_copy_does_not_stand_in_for_a_readable_journal(path: Path) -> None:
     with closing(sqlite3.connect(copy.place(path), isolation_level=None)) as connection:
         connection.execute("UPDATE snapshots SET body = x'00'")
-    assert main([str(path)]) == 0
-    assert f"the state after event {len(BEFORE)} and {len(AFTER)} events" in capsys.readouterr().out
+    assert f"the state after event {len(BEFORE)} and {len(AFTER)} events" in str(repair(path))
     with Journal.open(path) as journal:
         assert journal.load()[0] == replayed(BEFORE)
 
 
 def test_a_journal_in_use_is_not_repaired(path: Path) -> None:
-    with Journal.open(path):
-        done = subprocess.run(
-            [sys.executable, "-m", "weft.store.repair", str(path)], capture_output=True, text=True, check=False
-        )
-    assert done.returncode == 1
-    assert "in use" in done.stderr
+    program = f"from weft.store import Journal\nJournal.open({str(path)!r})\nprint('open', flush=True)\ninput()"
+    with subprocess.Popen([sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as holder:
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == b"open\n"
+        with pytest.raises(StoreError, match="in use"):
+            repair(path)
+        holder.kill()
 
 
 def test_the_copy_holds_the_newest_snapshot_and_nothing_half_written(path: Path) -> None:
     found = copy.read(path)
     assert found is not None
     seq, body, crc32 = found
-    assert (seq, crc32) == (len(BEFORE), zlib.crc32(body))
-    assert {file.name for file in path.parent.iterdir()} == {"journal.db", "journal.db.copy"}
+    assert (seq, crc32) == (len(BEFORE), schema.checksum(seq, body))
+    assert {file.name for file in path.parent.iterdir()} == {"journal.db", "journal.db.copy", "journal.db.mark"}
 
 
 def test_repairing_twice_keeps_both_damaged_files(path: Path) -> None:

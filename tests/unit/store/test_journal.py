@@ -129,7 +129,7 @@ def test_a_journal_of_a_newer_weft_is_refused_and_not_touched(path: Path) -> Non
         connection.execute("UPDATE schema SET version = 99")
     connection.close()
     before = path.read_bytes()
-    with pytest.raises(StoreError, match=r"newer weft \(schema 99; this one knows up to 2\)"):
+    with pytest.raises(StoreError, match=r"newer weft \(schema 99; this one knows up to 3\)"):
         Journal.open(path)
     assert path.read_bytes() == before
 
@@ -146,7 +146,7 @@ def test_a_journal_of_the_first_version_is_brought_up_to_date_with_all_it_holds(
         journal.append([submission(2)])
         assert list(journal.read()) == [(1, CancelRequested(1.0, "job-1")), (2, submission(2))]
     with sqlite3.connect(path) as connection:
-        assert schema.version(connection) == schema.VERSION == 2
+        assert schema.version(connection) == schema.VERSION == 3
     connection.close()
 
 

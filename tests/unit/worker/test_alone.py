@@ -19,8 +19,7 @@ from torch.utils.data import IterableDataset
 import weft
 import weft.worker.reports
 from weft.errors import CheckpointError, InputError, UsageError
-from weft.worker.progress import ProgressBar
-from weft.worker.reports import StepReport
+from weft.worker.reports import ProgressBar, StepReport
 
 REPORT = StepReport(None, 0, 0, 1, 5, 10, 0, step_s=0.01, exposed_s=0.0, samples_per_s=100.0)
 

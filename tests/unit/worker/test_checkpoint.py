@@ -15,12 +15,12 @@ import torch
 
 from weft.errors import CheckpointError, UsageError
 from weft.worker.checkpoint import CheckpointFolder, verify
+from weft.worker.checkpointing import find_checkpoint, load_checkpoint
 from weft.worker.manifest import Manifest
 from weft.worker.peers import Peers
-from weft.worker.resuming import find_checkpoint, load_checkpoint
 from weft.worker.rng import capture_rng
 from weft.worker.shards import capture_own, capture_replicated, register
-from weft.worker.writer import CheckpointWriter, Snapshot
+from weft.worker.writer import CheckpointPart, CheckpointWriter
 
 ALONE = Peers(0, 1, None)
 
@@ -29,7 +29,9 @@ def make_model(width: int = 8) -> torch.nn.Module:
     return torch.nn.Sequential(torch.nn.Linear(4, width), torch.nn.Linear(width, 2))
 
 
-def save(path: Path, step: int, model: torch.nn.Module | None = None, keep: int = 3, beside: bool = False) -> None:
+def save(
+    path: Path, step: int, model: torch.nn.Module | None = None, keep: int = 3, in_background: bool = False
+) -> None:
     registered = register({"model": model or make_model()})
     manifest = Manifest(
         step=step,
@@ -46,7 +48,9 @@ def save(path: Path, step: int, model: torch.nn.Module | None = None, keep: int 
     folder.open()
     writer = CheckpointWriter(folder, ALONE, "token")
     own, replicated = capture_own(registered, 0, 1), capture_replicated(registered)
-    writer.write(Snapshot(manifest, own, replicated, capture_rng(torch.device("cpu"))), beside=beside)
+    writer.write(
+        CheckpointPart(manifest, own, replicated, capture_rng(torch.device("cpu"))), in_background=in_background
+    )
     writer.finish()
     folder.close()
 
@@ -65,7 +69,7 @@ def newest(path: Path, said: list[str]) -> Path | None:
 
 def test_what_was_saved_comes_back(tmp_path: Path) -> None:
     model, other = make_model(), make_model()
-    save(tmp_path, 3, model, beside=True)
+    save(tmp_path, 3, model, in_background=True)
     found = newest(tmp_path, [])
     assert found is not None
     assert load_checkpoint(found, register({"model": other})).step == 3
@@ -157,11 +161,11 @@ def test_a_checkpoint_that_would_run_code_is_not_loaded(tmp_path: Path) -> None:
 
 
 def test_a_full_disk_is_an_error_that_leaves_the_last_good_checkpoint(tmp_path: Path) -> None:
-    for beside in (False, True):
-        path = tmp_path / str(beside)
+    for in_background in (False, True):
+        path = tmp_path / str(in_background)
         save(path, 1)
         before = verify(path / "step-000000000001")
-        message = in_child(_save_on_full_disk, str(path), beside)
+        message = in_child(_save_on_full_disk, str(path), in_background)
         assert "the checkpoint of step 2 was not written" in message
         assert "File too large" in message
         assert "older ones are as they were" in message
@@ -186,32 +190,32 @@ class Average:
         raise AssertionError("must not be reached")
 
 
-def in_child(body: Any, path: str, beside: bool) -> str:
+def in_child(body: Any, path: str, in_background: bool) -> str:
     """What a process of its own says: resource limits and file locks belong to a process."""
     context = multiprocessing.get_context("forkserver")
     ours, theirs = context.Pipe()
-    process = context.Process(target=_tell, args=(body, path, beside, theirs))
+    process = context.Process(target=_tell, args=(body, path, in_background, theirs))
     process.start()
     said: str = ours.recv()
     process.join()
     return said
 
 
-def _tell(body: Any, path: str, beside: bool, pipe: Any) -> None:
+def _tell(body: Any, path: str, in_background: bool, pipe: Any) -> None:
     try:
-        body(Path(path), beside)
+        body(Path(path), in_background)
         pipe.send("")
     except CheckpointError as error:
         pipe.send(str(error))
 
 
-def _save_on_full_disk(path: Path, beside: bool) -> None:
+def _save_on_full_disk(path: Path, in_background: bool) -> None:
     signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000))
-    save(path, 2, make_model(100_000), beside=beside)
+    save(path, 2, make_model(100_000), in_background=in_background)
 
 
-def _open_impatiently(path: Path, beside: bool) -> None:
+def _open_impatiently(path: Path, in_background: bool) -> None:
     import weft.worker.checkpoint as module
 
     module._LOCK_PATIENCE_S = 0.0

@@ -40,6 +40,29 @@ def test_a_missing_worker_0_is_named_by_the_others(monkeypatch: pytest.MonkeyPat
         meet(read_environment(os.environ))
 
 
+OPEN = """
+import os
+from weft.worker.environment import read_environment
+from weft.worker.meeting import meet
+os.environ |= {"RANK": "0", "WORLD_SIZE": "1"}
+store = meet(read_environment(os.environ))
+port = int(os.environ["MASTER_PORT"])
+lines = [line.split() for name in ("tcp", "tcp6") for line in open(f"/proc/net/{name}").readlines()[1:]]
+print(*[line[1] for line in lines if line[3] == "0A" and int(line[1].rsplit(":")[-1], 16) == port])
+"""
+
+
+def test_the_place_where_workers_of_one_machine_meet_cannot_be_reached_over_its_networks(port: int) -> None:
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    environment |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    environment.pop("TORCHELASTIC_USE_AGENT_STORE", None)
+    said = subprocess.run(
+        [sys.executable, "-c", OPEN], env=environment, capture_output=True, text=True, timeout=120, check=True
+    )
+    (address,) = said.stdout.split()
+    assert address.startswith("0100007F:")  # 127.0.0.1 and nothing else
+
+
 def test_a_taken_port_is_said_to_be_taken(monkeypatch: pytest.MonkeyPatch) -> None:
     with socket.create_server(("", 0)) as other:
         taken = other.getsockname()[1]

@@ -1,1 +1,1 @@
-"""The controller over HTTP: ``guard`` lets in, ``schemas`` read, ``routes`` ask, ``rows`` answer, ``page`` shows."""
+"""The REST API: ``guard`` admits, ``schemas`` parse, ``routes`` ask, ``rows`` answer, ``dashboard`` serves."""

@@ -11,10 +11,10 @@ from pydantic import BaseModel
 from starlette.exceptions import HTTPException
 
 from weft.core.nearest_name import unknown_name
-from weft.daemon.api.guard import Application, Guard
-from weft.daemon.api.page import cookie_name, login_body, make_page_router
+from weft.daemon.api.dashboard import cookie_name, login_body, make_dashboard_router
+from weft.daemon.api.guard import BODY_S, Application, Guard
 from weft.daemon.api.routes import Json, make_router
-from weft.daemon.api.schemas import JobRequest, ShutdownRequest
+from weft.daemon.api.schemas import JobRequest, PurgeRequest, ShutdownRequest
 from weft.daemon.api.sessions import Sessions
 from weft.daemon.contract import ControllerApi, StoppingError, UnknownJobError
 from weft.errors import StoreError, UsageError, WeftError
@@ -24,24 +24,25 @@ _log = logging.getLogger("weft.api")
 _BODIES: dict[str, type[BaseModel]] = {
     "/v1/jobs": JobRequest,
     "/v1/outlook": JobRequest,
+    "/v1/purge": PurgeRequest,
     "/v1/shutdown": ShutdownRequest,
 }
 
 
-def make_app(controller: ControllerApi, token: str, *, port: int | None = None) -> Application:
+def make_app(controller: ControllerApi, token: str, *, port: int | None = None, body_s: float = BODY_S) -> Application:
     """The application for both listeners.  ``port``: of the one on 127.0.0.1, for the names we answer to."""
     # The framework's pages of documentation load scripts from elsewhere; the description itself is enough.
     app = FastAPI(title="weft", version=__version__, docs_url=None, redoc_url=None, openapi_url="/openapi.json")
     app.include_router(make_router(controller))
     sessions = Sessions()
-    app.include_router(make_page_router(sessions, port))
+    app.include_router(make_dashboard_router(sessions, port))
     for kind, status in ((UnknownJobError, 404), (UsageError, 400), (StoreError, 503), (StoppingError, 503)):
         app.add_exception_handler(kind, _refusing(status))
     app.add_exception_handler(RequestValidationError, _misread)
     app.add_exception_handler(HTTPException, _http_error)
     app.add_exception_handler(WeftError, _refusing(503))
     app.add_exception_handler(Exception, _unforeseen)
-    return Guard(app, token, sessions, port=port, cookie=cookie_name(port), login=login_body())
+    return Guard(app, token, sessions, port=port, cookie=cookie_name(port), login=login_body(), body_s=body_s)
 
 
 def _refusing(status: int) -> Any:
@@ -56,7 +57,7 @@ async def _http_error(request: Request, error: Exception) -> Json:
         return await _unforeseen(request, error)
     message = error.detail
     if error.status_code == 404:
-        message = "there is nothing at this address: /openapi.json lists what there is"
+        message = "there is nothing at this URL: /openapi.json lists all routes"
     return Json({"error": message}, status_code=error.status_code, headers=error.headers)
 
 
@@ -78,5 +79,5 @@ async def _misread(request: Request, error: Exception) -> Json:
 async def _unforeseen(request: Request, error: Exception) -> Json:
     """A bug of ours; details go to the log (no headers, so no token), not to the caller."""
     _log.error("%r %r failed", request.method, request.scope["path"], exc_info=error)
-    message = "the controller made a mistake, see controller.log in its home; nothing else was harmed"
+    message = "internal error in the controller: see controller.log in its home; nothing else is affected"
     return Json({"error": message}, status_code=500)

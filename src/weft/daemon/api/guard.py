@@ -7,12 +7,14 @@
    URLs end up in histories and logs, cookies are sent to whoever listens on another port of this machine.
    The key of a browser's session is taken in its place, for looking and cancelling; the cookie that goes with a session
    opens the page's own files (see ``sessions.py``).
-4. The body may not be larger than :data:`MAX_BODY_BYTES`, whatever it says about itself.
+4. The body may not be larger than :data:`MAX_BODY_BYTES`, whatever it says about itself, and must be complete
+   :data:`BODY_S` seconds after it was asked for.
 Nothing here looks at who the caller says it is (``User-Agent``).
 """
 
 from __future__ import annotations
 
+import asyncio
 import hmac
 import json
 from collections.abc import Awaitable, Callable, Iterable, MutableMapping
@@ -23,6 +25,7 @@ from starlette.exceptions import HTTPException
 from weft.daemon.api.sessions import SessionId, Sessions
 
 MAX_BODY_BYTES = 1024 * 1024
+BODY_S = 10.0
 
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
@@ -40,6 +43,8 @@ _ON_EVERY_ANSWER = (
 
 # Where the routes find in the scope who asks: the id of a session, or None for the token itself.
 SESSION: Final = "weft.session"
+# Where the server leaves a function to call once a request on the connection was let in.
+RECOGNIZED: Final = "weft.recognized"
 
 Given = dict[bytes, list[bytes]]
 
@@ -59,7 +64,15 @@ class Guard:
     """ASGI application around ours."""
 
     def __init__(
-        self, inner: Application, token: str, sessions: Sessions, *, port: int | None, cookie: str, login: Refused
+        self,
+        inner: Application,
+        token: str,
+        sessions: Sessions,
+        *,
+        port: int | None,
+        cookie: str,
+        login: Refused,
+        body_s: float = BODY_S,
     ) -> None:
         """``cookie``: name of the page's; ``login``: shown to browsers instead of the 401 that programs get."""
         self._inner = inner
@@ -67,6 +80,7 @@ class Guard:
         self._sessions = sessions
         self._cookie = cookie.encode()
         self._login = login
+        self._body_s = body_s
         self._hosts, self._origins = _own_names(port)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -93,9 +107,11 @@ class Guard:
         given = _by_name(scope["headers"])
         try:
             scope[SESSION] = self._check(scope, given)
+            if RECOGNIZED in scope:
+                scope[RECOGNIZED]()
             if not scope["query_string"].isascii():
                 raise _Refusal(400, "the address holds bytes that are not ASCII: write them as %XX")
-            await self._inner(scope, _capped(receive), sending)
+            await self._inner(scope, _capped(receive, self._body_s), sending)
         except _Refusal as refusal:
             if started:
                 raise
@@ -117,7 +133,7 @@ class Guard:
         for length in given.get(b"content-length", []):
             # isdigit alone would let through digits of other scripts, but these are bytes.
             if not length.isdigit():
-                raise _Refusal(400, "Content-Length is no number")
+                raise _Refusal(400, "Content-Length is not a number")
             if len(length) > 20 or int(length) > MAX_BODY_BYTES:
                 raise _too_large()
         return session_id
@@ -181,13 +197,24 @@ def _own_names(port: int | None) -> tuple[frozenset[bytes], frozenset[bytes]]:
     return hosts, frozenset(f"http://{name}".encode() for name in with_port)
 
 
-def _capped(receive: Receive) -> Receive:
-    """A body without a length (chunked) is counted as it comes."""
+def _capped(receive: Receive, limit_s: float) -> Receive:
+    """A body without a length (chunked) is counted as it comes; all of it has one deadline."""
     num_bytes = 0
+    has_more = True
+    deadline_s: float | None = None
 
     async def counted() -> Message:
-        nonlocal num_bytes
-        message = await receive()
+        nonlocal num_bytes, has_more, deadline_s
+        if not has_more:
+            return await receive()  # waits for the caller to hang up, for as long as that takes
+        if deadline_s is None:
+            deadline_s = asyncio.get_running_loop().time() + limit_s
+        try:
+            async with asyncio.timeout_at(deadline_s):
+                message = await receive()
+        except TimeoutError:
+            raise _Refusal(408, f"the body was not complete after {limit_s:g} s: send it again, faster") from None
+        has_more = message.get("more_body", False)
         if message["type"] == "http.request":
             num_bytes += len(message.get("body", b""))
             if num_bytes > MAX_BODY_BYTES:
@@ -208,7 +235,7 @@ async def _answer(send: Send, refusal: _Refusal, shown: Refused | None) -> None:
     headers = [*shown.headers, (b"content-length", str(len(body)).encode())]
     if refusal.status_code == 401:
         headers.append((b"www-authenticate", b"Bearer"))
-    if refusal.status_code == 413:
+    if refusal.status_code in (408, 413):
         # The rest of the body is not read.
         headers.append((b"connection", b"close"))
     await send({"type": "http.response.start", "status": refusal.status_code, "headers": headers})

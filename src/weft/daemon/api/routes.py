@@ -9,15 +9,17 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
+from collections import Counter as Tally
 from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Body, Path, Query, Response
 from fastapi.responses import JSONResponse, PlainTextResponse, StreamingResponse
 
-from weft.daemon.api.rows import decision_row, job_detail, job_row, node_row, sentence_row
+from weft.daemon.api.board import Board
+from weft.daemon.api.rows import decision_row, health_row, job_detail, job_row, most_interesting, node_row, sentence_row
 from weft.daemon.api.schemas import (
+    Changes,
     Decisions,
     Health,
     Job,
@@ -25,17 +27,20 @@ from weft.daemon.api.schemas import (
     Jobs,
     Nodes,
     Outlook,
+    Overview,
     Problem,
+    Purged,
+    PurgeRequest,
     Sentences,
     ShutdownRequest,
     Submitted,
 )
 from weft.daemon.contract import ControllerApi, LogFile, StoppingError, UnknownJobError
 from weft.daemon.ids import is_id
-from weft.version import __version__
 
 MAX_WAIT_S = 60.0
 MAX_DECISIONS = 1000
+MAX_SHOWN = 10_000
 _FIRST_LOOK_S = 0.02
 _LAST_LOOK_S = 0.25
 
@@ -48,10 +53,11 @@ PROBLEMS: dict[int | str, dict[str, Any]] = {
         (401, "no valid token"),
         (403, "foreign origin"),
         (404, "no such job"),
+        (408, "the body did not arrive in time"),
         (413, "body too large"),
         (421, "wrong Host"),
         (422, "a field is missing, unknown or of the wrong type"),
-        (503, "nothing was acknowledged: the journal cannot be written, or the controller goes down"),
+        (503, "nothing was acknowledged: the journal cannot be written, or the controller is shutting down"),
     )
 }
 
@@ -90,6 +96,15 @@ def _add_job_routes(router: APIRouter, controller: ControllerApi) -> None:
         """All jobs in order of submission."""
         return Json({"jobs": [job_detail(job) if detail else job_row(job) for job in controller.jobs()]})
 
+    @router.get("/v1/overview", response_model=Overview, tags=["jobs"])
+    def overview(
+        limit: Annotated[int, Query(ge=0, le=MAX_SHOWN, description="no more jobs than this")] = 100,
+    ) -> Response:
+        """How many jobs there are in each state, and some of them: running, waiting, then those that ended last."""
+        jobs = controller.jobs()
+        shown = [job_detail(job) for job in most_interesting(jobs, limit)]
+        return Json({"jobs": shown, "counts": Tally(job.state.value for job in jobs)})
+
     @router.get("/v1/jobs/{job_id}", response_model=Job, tags=["jobs"])
     def job(job_id: JobId) -> Response:
         """Everything about one job."""
@@ -114,7 +129,7 @@ def _add_watch_routes(router: APIRouter, controller: ControllerApi) -> None:
         attempt: Annotated[int | None, Query(ge=1, le=2**31, description="default: the newest with output")] = None,
         rank: Annotated[int | None, Query(ge=0, le=2**31, description="which worker; default 0")] = None,
         stream: Annotated[Literal["out", "err"], Query(description="standard output or standard error")] = "out",
-        follow: Annotated[bool, Query(description="go on until the attempt is over")] = False,
+        follow: Annotated[bool, Query(description="continue until the attempt is over")] = False,
         tail_bytes: Annotated[int | None, Query(ge=0, le=2**53, description="no more than the end of it")] = None,
     ) -> Response:
         """Output of one worker.  The headers say of which attempt and rank, and how much was left out before it."""
@@ -148,6 +163,22 @@ def _add_cluster_routes(router: APIRouter, controller: ControllerApi) -> None:
         """The last decisions that changed something, with their reasons."""
         return Json({"decisions": [decision_row(one) for one in controller.decisions(last)]})
 
+    board = Board(controller)
+
+    @router.get("/v1/changes", response_model=Changes, tags=["cluster"])
+    def changes(
+        since: Annotated[str, Query(max_length=40, description="the version of the last answer, if any")] = "",
+    ) -> Response:
+        """Jobs, nodes and decisions that changed since the version of an earlier answer; everything without one."""
+        return Response(board.changes(since), media_type="application/json")
+
+    @router.post("/v1/purge", response_model=Purged, tags=["controller"])
+    def purge(request: PurgeRequest) -> Response:
+        """Delete jobs that have been over for longer than asked, with their logs and checkpoints."""
+        done = controller.purge(request.older_than_s, dry_run=request.dry_run)
+        row = {"jobs": list(done.job_ids), "freed_bytes": done.freed_bytes, "problems": list(done.problems)}
+        return Json(row)
+
     @router.post("/v1/shutdown", status_code=202, tags=["controller"])
     def shutdown(request: Annotated[ShutdownRequest | None, Body()] = None) -> Response:
         """Go down.  Jobs stay in the queue; their workers go on unless ``stop_jobs`` is set."""
@@ -162,12 +193,12 @@ def _add_cluster_routes(router: APIRouter, controller: ControllerApi) -> None:
     @router.get("/healthz", response_model=Health, tags=["controller"])
     def healthz() -> Response:
         """Who answers."""
-        return Json({"status": "ok", "version": __version__, "policy": controller.policy_name, "pid": os.getpid()})
+        return Json(health_row(controller.policy_name, controller.warnings()))
 
 
 def _checked(job_id: str) -> str:
     if not is_id(job_id):
-        raise UnknownJobError(f"there is no job {job_id[:80]!r}: `weft status` lists those there are")
+        raise UnknownJobError(f"there is no job {job_id[:80]!r}: `weft status` lists the existing ones")
     return job_id
 
 
@@ -188,7 +219,7 @@ async def _awaited(controller: ControllerApi, job_ids: Sequence[str], timeout_s:
             await asyncio.sleep(min(pause_s, left_s))
         except asyncio.CancelledError:
             # The server ends and lets nobody wait any longer: no mistake of ours, and the caller may come again.
-            raise StoppingError("the controller goes down: ask again when it is back") from None
+            raise StoppingError("the controller is shutting down: try again when it is back") from None
         pause_s = min(2 * pause_s, _LAST_LOOK_S)
         found = {job_id: controller.job(job_id) for job_id in found}
     return list(found.values())

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import math
+import os
+from collections.abc import Sequence
+from heapq import nlargest
 
 from weft.control.state import Job
-from weft.core.status_rows import DecisionRow, JobDetail, JobRow, NodeRow, SentenceRow
+from weft.core.status_rows import DecisionRow, HealthRow, JobDetail, JobRow, NodeRow, SentenceRow
 from weft.daemon.contract import Decision, NodeView, Sentence
+from weft.version import __version__
 
 
 def job_row(job: Job) -> JobRow:
@@ -47,6 +51,16 @@ def job_detail(job: Job) -> JobDetail:
     }
 
 
+def most_interesting(jobs: Sequence[Job], limit: int) -> list[Job]:
+    """Running ones, then waiting ones, both in order of submission, then those that ended last."""
+    active = [job for job in jobs if not job.state.is_final]
+    shown = sorted(active, key=lambda job: not job.devices)[:limit]
+    if len(shown) < limit:
+        over = [job for job in jobs if job.state.is_final]
+        shown += nlargest(limit - len(shown), over, key=lambda job: job.finished_s or 0.0)
+    return shown
+
+
 def sentence_row(sentence: Sentence) -> SentenceRow:
     return {"time_s": sentence.at_s, "sentence": sentence.text}
 
@@ -57,6 +71,10 @@ def decision_row(decision: Decision) -> DecisionRow:
         "devices": {job_id: list(devices) for job_id, devices in decision.devices.items()},
         "reasons": dict(decision.reasons),
     }
+
+
+def health_row(policy: str, warnings: list[str]) -> HealthRow:
+    return {"status": "ok", "version": __version__, "policy": policy, "pid": os.getpid(), "warnings": warnings}
 
 
 def node_row(node: NodeView) -> NodeRow:

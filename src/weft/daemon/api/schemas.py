@@ -6,13 +6,27 @@ Types are strict: the text ``"4"`` is no number, an unknown key is an error.  Wh
 
 from __future__ import annotations
 
+import functools
+import operator
+import types
 from types import GenericAlias
 from typing import Annotated, Any, get_args, get_origin, get_type_hints, is_typeddict
 
 from pydantic import BaseModel, ConfigDict, Field, create_model
 
 from weft.core.job import Launch
-from weft.core.status_rows import DecisionRow, HealthRow, JobDetail, JobRow, NodeRow, OutlookRow, SentenceRow
+from weft.core.status_rows import (
+    ChangesRow,
+    DecisionRow,
+    HealthRow,
+    JobDetail,
+    JobRow,
+    NodeRow,
+    OutlookRow,
+    OverviewRow,
+    PurgeRow,
+    SentenceRow,
+)
 from weft.core.submission import Submission
 
 # Beyond this a number is a mistake, whatever it counts; Submission says so more precisely.
@@ -27,7 +41,7 @@ class JobRequest(_Strict):
     """A job to be submitted."""
 
     command: list[str] = Field(description="argument list, never a line for a shell")
-    cwd: str = Field(description="folder to run in, a whole path")
+    cwd: str = Field(description="folder to run in, an absolute path")
     name: str = ""
     environment: dict[str, str] = Field(default_factory=dict, description="beside what the controller runs in")
     max_restarts: _Count = Field(default=0, description="how often it is started again after it failed by itself")
@@ -58,10 +72,17 @@ class JobRequest(_Strict):
         )
 
 
+class PurgeRequest(_Strict):
+    """Which jobs go."""
+
+    older_than_s: float = Field(gt=0, le=1e10, allow_inf_nan=False, description="only jobs that ended longer ago")
+    dry_run: bool = Field(default=False, description="say what would go, delete nothing")
+
+
 class ShutdownRequest(_Strict):
     """How the controller should go down."""
 
-    stop_jobs: bool = Field(default=False, description="stop the workers first; otherwise they go on without it")
+    stop_jobs: bool = Field(default=False, description="stop the workers first; otherwise they keep running")
 
 
 def described(row: Any) -> type[BaseModel]:
@@ -75,8 +96,13 @@ def described(row: Any) -> type[BaseModel]:
 
 
 def _described_type(kind: Any) -> Any:
+    if is_typeddict(kind):
+        return described(kind)
     if get_origin(kind) is list and is_typeddict(inner := get_args(kind)[0]):
         return GenericAlias(list, (described(inner),))
+    if get_origin(kind) is types.UnionType:
+        first, *others = map(_described_type, get_args(kind))
+        return functools.reduce(operator.or_, others, first)
     return kind
 
 
@@ -95,3 +121,6 @@ Nodes = _list_of("nodes", NodeRow)
 Decisions = _list_of("decisions", DecisionRow)
 Outlook = described(OutlookRow)
 Health = described(HealthRow)
+Overview = described(OverviewRow)
+Changes = described(ChangesRow)
+Purged = described(PurgeRow)

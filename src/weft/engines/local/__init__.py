@@ -9,11 +9,14 @@ Read in this order:
     keeper.py         one attempt: claim, workers, outcome; outlives the controller
     zygote.py         the process that forks keepers, with torch imported
     zygote_client.py  the engine's end of it
+    devices.py        which devices it gives away
     attempt.py        one attempt as the engine sees it
+    nudges.py         how keepers say that there is news
+    watches.py        whose end is waited for
     home_lock.py      one engine per home
-    engine.py         the engine
+    local_engine.py         the engine
 """
 
-from weft.engines.local.engine import LocalEngine
+from weft.engines.local.local_engine import LocalEngine
 
 __all__ = ["LocalEngine"]

@@ -6,11 +6,12 @@ by its path.  There is never a shell in between.
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from weft.engines.launch import Script, script_of
+from weft.engines.worker_launch import Script, script_of
 from weft.errors import InputError
 
 OWN_INTERPRETER = {"python", "python3", f"python3.{sys.version_info.minor}", sys.executable}
@@ -27,8 +28,18 @@ def script_of_command(argv: Sequence[str], cwd: str) -> Script:
     >>> script_of_command(["make"], "/").is_command
     True
     """
-    if not Path(cwd).is_dir():
+    try:
+        is_folder = Path(cwd).is_dir()
+        may_enter = os.access(cwd, os.X_OK)
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else str(error)
+        raise InputError(
+            f"cannot be worked in ({reason}): submit from another folder, or give --cwd", file=cwd
+        ) from error
+    if not is_folder:
         raise InputError("there is no such folder to work in: submit from another one, or give --cwd", file=cwd)
+    if not may_enter:
+        raise InputError("permission denied: choose a folder you may enter, or give --cwd", file=cwd)
     if not argv:
         raise InputError("the job has no command: expected a program and its arguments")
     program, *rest = argv

@@ -50,7 +50,8 @@ class Folders:
     def ordered(self) -> list[tuple[str, int]]:
         """Attempts that were ordered and not forgotten."""
         names = sorted(file.name.removesuffix(".json") for file in self.orders.glob("*@*.json"))
-        return [(unquote(job), int(attempt)) for job, _, attempt in (name.rpartition("@") for name in names)]
+        parts = [name.rpartition("@") for name in names]
+        return [(unquote(job), int(attempt)) for job, _, attempt in parts if attempt.isascii() and attempt.isdigit()]
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,23 +8,22 @@ written; nothing of the attempt is left when a fate is.
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import signal
 import sys
 import time
 import traceback
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from types import FrameType
-from typing import NoReturn
+from typing import NoReturn, TypeVar
 
 from weft.core.events import Fate
-from weft.core.failpoints import failpoint
 from weft.core.worker_environment import STOPPED_EXIT_CODE
-from weft.engines import kernel
-from weft.engines.gang import Gang, Outcome, Patience
-from weft.engines.launch import placed_gang
+from weft.engines import process_tree
+from weft.engines.gang import Gang, GangOutcome, GangPatience, log_files
 from weft.engines.local import records
 from weft.engines.local.command import script_of_command
 from weft.engines.local.folders import Folders
@@ -33,13 +32,20 @@ from weft.engines.local.records import Order, Status
 from weft.engines.output import Console
 from weft.engines.pool_client import PoolClient, PoolLost
 from weft.engines.ports import ReservedPort
+from weft.engines.regular_file import open_regular
 from weft.engines.rendezvous import Rendezvous
+from weft.engines.worker_launch import placed_gang
 from weft.errors import UsageError, WeftError
+from weft.process.failpoints import failpoint
 
 STOP, KILL = signal.SIGTERM, signal.SIGUSR1
 """What the engine sends to a keeper.  Either may come again: the controller repeats itself when it comes back."""
 
 LONGEST_REASON = 500
+TRY_AGAIN_S = 1.0
+FULL = (errno.ENOSPC, errno.EDQUOT)
+
+T = TypeVar("T")
 
 
 class Requests:
@@ -94,15 +100,19 @@ class Keeper:
 
     def keep(self) -> None:
         failpoint("keeper.before_claim")
-        if not records.write_once(self._files.claim, asdict(Process.this())):
+        claim = asdict(Process.this())
+        if not self._when_there_is_room(lambda: records.write_once(self._files.claim, claim)):
             return  # somebody else keeps it, or kept it
         failpoint("keeper.after_claim")
-        kernel.adopt_orphans()
+        process_tree.adopt_orphans()
         self._nudge()
         fate, exit_code, reason = self._see_through()
-        kernel.sweep()
+        process_tree.sweep()
         failpoint("keeper.before_outcome")
-        self._write(self._status.ended(time.time(), fate, exit_code, reason[:LONGEST_REASON]))
+        self._status = self._status.ended(time.time(), fate, exit_code, reason[:LONGEST_REASON])
+        # Nobody else knows how it ended: without this the job would run again.
+        while not self._written():
+            time.sleep(TRY_AGAIN_S)
         failpoint("keeper.after_outcome")
 
     def _see_through(self) -> tuple[Fate, int, str]:
@@ -114,13 +124,15 @@ class Keeper:
         except UsageError as error:
             return Fate.FAILED, error.exit_code, str(error)
         except (WeftError, OSError) as error:
-            traceback.print_exc()
+            with contextlib.suppress(OSError):  # the disk may be full
+                traceback.print_exc()
             return Fate.LOST, 1, str(error)
         return judge(outcome, asked=self._requests.asked)
 
-    def _run(self) -> Outcome:
+    def _run(self) -> GangOutcome:
         order = self._order
         script = script_of_command(order.argv, order.cwd)
+        self._when_there_is_room(self._make_log_files)
         pool = PoolClient.fork(warm=self._warm, private=self._requests.files)
         # A store for one worker would be a process more; and a cold one takes longer to start than rank 0 does.
         serves = self._warm and len(order.cores_by_rank) > 1
@@ -134,7 +146,7 @@ class Keeper:
                     attempt=order.attempt,
                     fresh=order.fresh,
                 )
-                patience = Patience(grace_s=order.grace_s, hang_s=order.hang_s)
+                patience = GangPatience(grace_s=order.grace_s, hang_s=order.hang_s)
                 gang = Gang(
                     pool,
                     workers,
@@ -152,25 +164,52 @@ class Keeper:
         return outcome
 
     def _note_start(self, pids: Sequence[int]) -> None:
-        self._write(replace(self._status, started_s=time.time(), workers=tuple(pids)))
+        self._status = replace(self._status, started_s=time.time(), workers=tuple(pids))
+        self._written()  # if it cannot be: the workers go on, and it is said again with the outcome
         failpoint("keeper.after_start")
 
-    def _write(self, status: Status) -> None:
-        self._status = status
-        records.write(self._files.status, status.to_json())
-        self._nudge()
+    def _make_log_files(self) -> None:
+        for rank in range(len(self._order.cores_by_rank)):
+            for file in log_files(self._files.path, rank):
+                os.close(file)
 
-    def _nudge(self) -> None:
+    def _when_there_is_room(self, make: Callable[[], T]) -> T:
+        """Before the start nothing is lost by waiting: a full disk should cost no attempt."""
+        while True:
+            try:
+                return make()
+            except OSError as error:
+                if error.errno not in FULL:
+                    raise
+                self._nudge(f"waits for room on the disk before it starts ({error.strerror})")
+            time.sleep(TRY_AGAIN_S)
+
+    def _written(self) -> bool:
+        """Write the status, into a new folder if the old one was deleted."""
+        try:
+            self._files.path.mkdir(mode=0o700, parents=True, exist_ok=True)
+            records.write(self._files.status, self._status.to_json())
+        except OSError as error:
+            what = (
+                "its workers run" if self._status.fate is None else f"its workers are gone ({self._status.fate.value})"
+            )
+            self._nudge(f"{what}; waits until that can be written ({error.strerror})")
+            return False
+        self._nudge()
+        return True
+
+    def _nudge(self, trouble: str = "") -> None:
         """Tell a controller that listens.  One that does not will look into the files when it is back."""
+        name = self._folders.order(self._order.job_id, self._order.attempt).name
         with contextlib.suppress(OSError):
             fifo = os.open(self._folders.nudges, os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
             try:
-                os.write(fifo, f"{self._folders.order(self._order.job_id, self._order.attempt).name}\n".encode())
+                os.write(fifo, f"{name}\t{trouble}\n".encode())
             finally:
                 os.close(fifo)
 
 
-def judge(outcome: Outcome, *, asked: int | None) -> tuple[Fate, int, str]:
+def judge(outcome: GangOutcome, *, asked: int | None) -> tuple[Fate, int, str]:
     """Fate, exit code and first cause of an attempt whose workers are gone.  Pure."""
     code = outcome.exit_code
     if outcome.report:
@@ -193,7 +232,7 @@ def run(folders: Folders, order_file: Path, *, warm: bool) -> NoReturn:
     code = 1
     try:
         os.setsid()
-        kernel.rename("weft-keeper")
+        process_tree.rename("weft-keeper")
         document = records.read(order_file)
         if document is not None:  # forgotten by now: somebody else saw to it
             order = Order.from_json(document)
@@ -209,7 +248,10 @@ def run(folders: Folders, order_file: Path, *, warm: bool) -> NoReturn:
 
 
 def _redirect(log: Path) -> None:
-    file = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+    try:
+        file = open_regular(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    except OSError:  # the disk is full: better without last words than not at all
+        file = os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)
     for target in (1, 2):
         os.dup2(file, target)
     os.close(file)

@@ -8,6 +8,7 @@ environment a program was started with; forks share it), and either the keeper's
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 from collections.abc import Iterator
@@ -16,7 +17,7 @@ from functools import cache
 from pathlib import Path
 
 from weft.core.worker_environment import ATTEMPT, JOB_ID
-from weft.engines import kernel
+from weft.engines import process_tree
 
 MARK = "WEFT_ENGINE"
 """Environment name that every process of an engine bears; its value is the engine's folder."""
@@ -42,7 +43,7 @@ class Process:
     @staticmethod
     def of(pid: int) -> Process | None:
         """The process that has this pid now."""
-        found = kernel.standing(pid)
+        found = process_tree.standing(pid)
         return None if found is None else Process(pid, found.start_ticks, boot_id())
 
     def open(self) -> int | None:
@@ -51,10 +52,13 @@ class Process:
             handle = os.pidfd_open(self.pid)
         except ProcessLookupError:
             return None
-        if Process.of(self.pid) != self:  # looked at after the handle was there: the handle means what we looked at
-            os.close(handle)
-            return None
-        return handle
+        is_same = False
+        try:
+            is_same = Process.of(self.pid) == self  # looked at after the handle was there: it means what we looked at
+        finally:
+            if not is_same:
+                os.close(handle)
+        return handle if is_same else None
 
     def signal(self, *signums: int) -> None:
         """Send signals, if it is still this process that would get them."""
@@ -70,18 +74,30 @@ class Process:
             os.close(handle)
 
 
-def left_behind(keeper: Process, mark: str, job_id: str, attempt: int) -> list[Process]:
-    """Processes of an attempt whose keeper is dead."""
-    if keeper.boot_id != boot_id():
+def left_behind(keeper: Process | None, mark: str, job_id: str, attempt: int, folder: Path) -> list[Process]:
+    """Processes of an attempt whose keeper is dead, or is not known any more: then it is found by its output."""
+    if keeper is not None and keeper.boot_id != boot_id():
         return []
     own = {f"{JOB_ID}={job_id}".encode(), f"{ATTEMPT}={attempt}".encode()}
     found = []
     for pid, session, environment in _of_this_user():
-        if f"{MARK}={mark}".encode() in environment and (session == keeper.pid or own <= environment):
+        if f"{MARK}={mark}".encode() not in environment or pid == os.getpid():
+            continue
+        is_of_keeper = keeper is not None and session == keeper.pid
+        if is_of_keeper or own <= environment or (keeper is None and _writes_into(pid, folder)):
             process = Process.of(pid)
-            if process is not None and pid != os.getpid():
+            if process is not None:
                 found.append(process)
     return found
+
+
+def _writes_into(pid: int, folder: Path) -> bool:
+    """Whether its standard output or error is a file of this folder, even one that was deleted since."""
+    for descriptor in (1, 2):
+        with contextlib.suppress(OSError):
+            if os.readlink(f"/proc/{pid}/fd/{descriptor}").startswith(f"{folder}/"):
+                return True
+    return False
 
 
 def _of_this_user() -> Iterator[tuple[int, int, set[bytes]]]:
@@ -90,10 +106,10 @@ def _of_this_user() -> Iterator[tuple[int, int, set[bytes]]]:
         if not entry.name.isdigit():
             continue
         pid = int(entry.name)
-        found = kernel.standing(pid)
+        found = process_tree.standing(pid)
         try:
             environment = set(Path(entry.path, "environ").read_bytes().split(b"\0"))
-        except OSError:  # another user's, or just gone
+        except (PermissionError, FileNotFoundError, ProcessLookupError):  # another user's, or just gone
             continue
         if found is not None:
             yield pid, found.session, environment

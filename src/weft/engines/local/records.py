@@ -6,6 +6,7 @@ Every file is written aside and renamed, so whoever reads one sees all of it or 
 from __future__ import annotations
 
 import json
+import math
 import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
@@ -14,8 +15,16 @@ from typing import Any
 
 from weft.core.events import Fate
 from weft.engines.local.process import Process
+from weft.engines.regular_file import read_start
+from weft.errors import EngineError
+
+MAX_RECORD_BYTES = 1 << 24
 
 _own_files = 0
+
+
+class DamagedRecord(EngineError):
+    """A file of an attempt cannot be what was written there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,8 +84,24 @@ class Status:
 def write(path: Path, document: Mapping[str, Any]) -> None:
     """Replace the file, durably; only its owner may read it, for environments hold secrets."""
     aside = _written_aside(path, document)
-    os.replace(aside, path)
+    try:
+        try:
+            os.replace(aside, path)
+        except IsADirectoryError:
+            _move_folder_aside(path)
+            os.replace(aside, path)
+    except BaseException:
+        aside.unlink(missing_ok=True)
+        raise
     _sync_folder(path.parent)
+
+
+def remove(path: Path) -> None:
+    """Delete the file if there is one."""
+    try:
+        path.unlink(missing_ok=True)
+    except IsADirectoryError:
+        _move_folder_aside(path)
 
 
 def write_once(path: Path, document: Mapping[str, Any]) -> bool:
@@ -92,35 +117,72 @@ def write_once(path: Path, document: Mapping[str, Any]) -> bool:
     return True
 
 
+def _move_folder_aside(path: Path) -> None:
+    """Somebody put a folder in the place of a record: it is theirs, so it is kept under another name."""
+    os.replace(path, _unused_name(path))
+
+
 def read(path: Path) -> dict[str, Any] | None:
-    """What the file says, or None when there is none."""
+    """What the file says, or None when there is none; raises :class:`DamagedRecord` if it says nothing sensible."""
     try:
-        document: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        document = json.loads(read_start(path, MAX_RECORD_BYTES))
     except FileNotFoundError:
         return None
+    except PermissionError:
+        raise  # it may be intact: whoever denied it can allow it again, and then it is read
+    except (OSError, ValueError, RecursionError) as error:
+        raise DamagedRecord(f"its {path.name} cannot be read ({_short(error)})") from error
+    if not isinstance(document, dict):
+        raise DamagedRecord(f"its {path.name} holds no record")
     return document
 
 
 def read_claim(path: Path) -> Process | None:
     document = read(path)
-    return None if document is None else Process(**document)
+    if document is None:
+        return None
+    match document:
+        case {"pid": int(pid), "start_ticks": int(ticks), "boot_id": str(boot)} if len(document) == 3 and pid > 0:
+            return Process(pid, ticks, boot)
+    raise DamagedRecord(f"its {path.name} names no process")
 
 
 def read_status(path: Path) -> Status:
     document = read(path)
-    return Status() if document is None else Status.from_json(document)
+    if document is None:
+        return Status()
+    try:
+        status = Status.from_json(document)
+        for moment_s in (status.started_s, status.finished_s):
+            if moment_s is not None and not math.isfinite(moment_s):
+                raise ValueError(f"{moment_s} is no time")
+        return replace(status, exit_code=int(status.exit_code), reason=str(status.reason))
+    except (ValueError, TypeError, KeyError) as error:
+        raise DamagedRecord(f"its {path.name} holds no status ({_short(error)})") from error
+
+
+def _short(error: Exception) -> str:
+    return str(error).partition("\n")[0][:120]
 
 
 def _written_aside(path: Path, document: Mapping[str, Any]) -> Path:
+    aside = _unused_name(path)
+    file = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+    try:
+        with open(file, "w", encoding="utf-8") as text:
+            json.dump(document, text)
+            text.flush()
+            os.fsync(file)
+    except BaseException:
+        aside.unlink(missing_ok=True)  # on a full disk every byte counts
+        raise
+    return aside
+
+
+def _unused_name(path: Path) -> Path:
     global _own_files
     _own_files += 1
-    aside = path.with_name(f".{path.name}.{os.getpid()}.{_own_files}")
-    file = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
-    with open(file, "w", encoding="utf-8") as text:
-        json.dump(document, text)
-        text.flush()
-        os.fsync(file)
-    return aside
+    return path.with_name(f".{path.name}.{os.getpid()}.{_own_files}")
 
 
 def _sync_folder(path: Path) -> None:

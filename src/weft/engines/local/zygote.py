@@ -1,8 +1,8 @@
 """The process that forks keepers: torch imported, not one thread, nothing else to do.
 
-It lives as long as the controller that started it: when the control socket closes it leaves, and its keepers go on
-without it.  The next controller starts a new one, with the sources as they are then.  What a killed keeper leaves
-behind becomes a child of the zygote, which ends it.
+It lives as long as the controller that started it: it leaves when the control socket closes, is killed when its
+controller is, and its keepers go on without it.  The next controller starts a new one, with the sources as they are
+then.  What a killed keeper leaves behind becomes a child of the zygote, which ends it.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from weft.engines import kernel, messages
+from weft.engines import pool_messages, process_tree
 from weft.engines.local import keeper
 from weft.engines.local.folders import Folders
 from weft.engines.pool import PRELOADED, preload
@@ -34,7 +34,7 @@ class Zygote:
         self._wake, self._waker = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
 
     def serve(self) -> None:
-        kernel.adopt_orphans()
+        process_tree.adopt_orphans()
         reason = preload(PRELOADED) if self._warm else ""
         self._warm = self._warm and not reason
         signal.signal(signal.SIGCHLD, lambda signum, frame: None)  # a handler, so that the pipe is written to
@@ -48,7 +48,7 @@ class Zygote:
                     os.read(self._wake, 4096)
                     self._reap()
                 else:
-                    received = messages.receive(self._control)
+                    received = pool_messages.receive(self._control)
                     if received is None:
                         return
                     self._fork(received[0]["order"])
@@ -81,19 +81,21 @@ class Zygote:
             if name is not None:
                 code = os.waitstatus_to_exitcode(status)
                 self._tell(kind="gone", order=name, reason=f"its keeper left with exit code {code}")
-        for orphan in kernel.children(os.getpid()):
+        for orphan in process_tree.children(os.getpid()):
             if orphan not in self._orders:
-                for pid in (*kernel.descendants(orphan), orphan):
-                    kernel.kill(pid, signal.SIGKILL)
+                for pid in (*process_tree.descendants(orphan), orphan):
+                    process_tree.kill(pid, signal.SIGKILL)
 
     def _tell(self, **event: Any) -> None:
         with contextlib.suppress(OSError):  # the controller is gone; select() will say so
-            messages.send(self._control, event)
+            pool_messages.send(self._control, event)
 
 
 def main() -> None:
-    control, home, mode = sys.argv[1:]
-    kernel.rename("weft-zygote")
+    control, home, mode, owner = sys.argv[1:]
+    # It leaves when the socket closes; stopped or importing it would not notice, and forks of its owner hold it open.
+    process_tree.die_with_parent(int(owner))
+    process_tree.rename("weft-zygote")
     with socket.socket(fileno=int(control)) as channel:
         Zygote(channel, Folders(Path(home)), warm=mode == "warm").serve()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import socket
 import subprocess
 import sys
@@ -9,12 +10,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from weft.engines import messages
+from weft.engines import pool_messages
 from weft.engines.local.folders import Folders
 from weft.engines.local.process import MARK
 
 SINGLE_THREADED = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
 LEAVES_WITHIN_S = 5.0
+TAKES_ORDERS_WITHIN_S = 5.0
 
 
 @dataclass
@@ -30,10 +32,12 @@ class ZygoteClient:
     def launch(folders: Folders, environment: Mapping[str, str], *, warm: bool) -> ZygoteClient:
         """Start a zygote.  Returns at once: orders wait in the socket while it imports torch."""
         ours, theirs = socket.socketpair()
+        ours.settimeout(TAKES_ORDERS_WITHIN_S)
         # -P: the folder the controller was started in may hold a file that shadows a module of ours.
         module = "weft.engines.local.zygote"
         mode = "warm" if warm else "cold"
-        command = [sys.executable, "-P", "-m", module, str(theirs.fileno()), str(folders.home), mode]
+        options = [str(theirs.fileno()), str(folders.home), mode, str(os.getpid())]
+        command = [sys.executable, "-P", "-m", module, *options]
         with theirs, open(folders.engine / "zygote.log", "ab") as log:
             process = subprocess.Popen(
                 command,
@@ -47,16 +51,16 @@ class ZygoteClient:
         return ZygoteClient(ours, process)
 
     def send(self, order_name: str) -> bool:
-        """Ask for a keeper.  False when the zygote is gone."""
+        """Ask for a keeper.  False when the zygote is gone, or stopped with hundreds of orders unread."""
         try:
-            messages.send(self.channel, {"order": order_name})
+            pool_messages.send(self.channel, {"order": order_name})
         except OSError:
             return False
         return True
 
     def hear(self) -> dict[str, Any] | None:
         """One message; None when the zygote is gone.  Blocks: call it when the channel is readable."""
-        received = messages.receive(self.channel)
+        received = pool_messages.receive(self.channel)
         if received is None:
             return None
         message = received[0]

@@ -1,4 +1,4 @@
-"""How bytes move between workers: one interface, three carriers (gloo, NCCL, a fake on virtual time)."""
+"""How bytes move between workers: one interface, two implementations (gloo and NCCL)."""
 
 from weft.overlap.transport.base import Exchange, Transport
 from weft.overlap.transport.choice import transport_for

@@ -19,6 +19,7 @@ from typing import Any, Protocol
 
 import torch
 
+from weft.overlap.device import Device
 from weft.perf.link import Link
 
 
@@ -35,6 +36,8 @@ class Exchange:
     send_works: list[Any]
     gather_works: list[Any]
     reduced: torch.Tensor | None = None
+    # Our shard of gradients that were reduced before and not zeroed since; None once they are in the sum.
+    carry: torch.Tensor | None = None
 
     @property
     def reduce_bytes(self) -> int:
@@ -59,6 +62,7 @@ class Transport(Protocol):
     needs_stage: bool
     # Every worker must launch the same collectives in the same order, and completion cannot be polled.
     ordered: bool
+    device: Device
 
     def adapt(self, link: Link) -> bool:
         """To what collectives were measured to cost.  True, on every worker alike, if they now cost something else."""
@@ -77,7 +81,10 @@ class Transport(Protocol):
         ...
 
     def finish_reduce(self, exchange: Exchange) -> torch.Tensor:
-        """Wait for the others' contributions and sum: our shard and its tail."""
+        """Wait for the others' contributions and sum: our shard and its tail.
+
+        On a device with streams: the current stream waits, and each stream has to ask for itself.
+        """
         ...
 
     def open_gather(self, exchange: Exchange, tag: int) -> None:
@@ -89,7 +96,11 @@ class Transport(Protocol):
         ...
 
     def finish_gather(self, exchange: Exchange) -> None:
-        """Wait until the whole region holds new values."""
+        """Wait until the whole region holds new values; on a device with streams, as in :meth:`finish_reduce`."""
+        ...
+
+    def gather_ended(self, exchange: Exchange) -> bool:
+        """Whether no stream need wait for the region any more.  Never blocks."""
         ...
 
     def settle_sends(self, exchange: Exchange) -> None:
@@ -102,4 +113,8 @@ class Transport(Protocol):
 
     def broadcast(self, values: torch.Tensor) -> Any:
         """Rank 0's values for everybody; done when ``wait()`` of the result returns."""
+        ...
+
+    def close(self) -> None:
+        """Let go of connections and threads.  Nothing may be under way on any worker."""
         ...

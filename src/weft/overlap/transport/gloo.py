@@ -29,14 +29,16 @@ import torch
 import torch.distributed as dist
 
 from weft.errors import OverlapError
+from weft.overlap.device import CPU, Device
+from weft.overlap.layout import MAX_MESSAGES
 from weft.overlap.transport.base import Exchange
+from weft.overlap.transport.groups import end_group
 from weft.overlap.transport.receive_window import Connection, limit_window, window_bytes
 from weft.perf.link import Link
 
 _HALF = (torch.bfloat16, torch.float16)
 
 # A tag names step, kind and bucket: a worker that lost a step can never mix its messages with another one's.
-_MAX_BUCKETS = 1 << 15
 _STEPS_TOLD_APART = 1 << 8
 
 
@@ -45,6 +47,7 @@ class GlooTransport:
 
     needs_stage = True
     ordered = False
+    device: Device = CPU
 
     def __init__(
         self, upward: dist.ProcessGroup, downward: dist.ProcessGroup, connections: Collection[Connection] = ()
@@ -52,6 +55,7 @@ class GlooTransport:
         self.rank = dist.get_rank(upward)
         self.num_workers = dist.get_world_size(upward)
         self._group = upward
+        self._downward = downward
         self._connections = connections
         up: Any = upward._get_backend(torch.device("cpu"))
         down: Any = downward._get_backend(torch.device("cpu"))
@@ -86,12 +90,21 @@ class GlooTransport:
         if exchange.reduced is None:
             self._wait(exchange.reduce_works, "a gradient")
             rows = exchange.stage
+            self._spread_carry(exchange)
             # Half-precision contributions are summed in single precision: one rounding instead of P-1.
             total = rows[0].float() if rows[0].dtype in _HALF else rows[0]
             for row in rows[1:]:
                 total.add_(row)
             exchange.reduced = total
         return exchange.reduced
+
+    def _spread_carry(self, exchange: Exchange) -> None:
+        """DDP adds the old gradient to each worker's new one before it averages; with two workers halves are exact."""
+        carry = exchange.carry
+        if carry is not None and self.num_workers == 2 and carry.dtype == exchange.stage[0].dtype:
+            for row in exchange.stage:
+                row[:-2].add_(carry[:-2], alpha=0.5)
+            exchange.carry = None
 
     def open_gather(self, exchange: Exchange, tag: int) -> None:
         tag = self._tag(exchange, tag, gather=True)
@@ -106,6 +119,9 @@ class GlooTransport:
     def finish_gather(self, exchange: Exchange) -> None:
         self._wait(exchange.gather_works, "a parameter")
 
+    def gather_ended(self, exchange: Exchange) -> bool:
+        return True  # whoever waited has waited for everybody
+
     def settle_sends(self, exchange: Exchange) -> None:
         self._wait(exchange.send_works, "the end of a send")
 
@@ -116,8 +132,15 @@ class GlooTransport:
     def broadcast(self, values: torch.Tensor) -> Any:
         return dist.broadcast(values, group_src=0, group=self._group, async_op=True)
 
+    def close(self) -> None:
+        self._send_to.clear()
+        self._recv_from.clear()
+        for group in (self._group, self._downward):
+            end_group(group)
+        del self._group, self._downward
+
     def _tag(self, exchange: Exchange, step: int, gather: bool) -> int:
-        return ((step % _STEPS_TOLD_APART) * 2 + gather) * _MAX_BUCKETS + exchange.index
+        return ((step % _STEPS_TOLD_APART) * 2 + gather) * MAX_MESSAGES + exchange.index
 
     def _wait(self, works: list[Any], what: str) -> None:
         try:

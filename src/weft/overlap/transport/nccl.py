@@ -1,8 +1,9 @@
 """NCCL: native collectives, ordered by streams; the host never blocks.
 
-Not measured here: the machines this was written on have no GPU.  What could be tested is that it issues the
-same collectives in the same order as the other carriers (see tests/unit/overlap/test_nccl_calls.py) and,
-where a GPU is present, tests/numerics/test_nccl.py.
+Not measured here: the machines this was written on have no GPU.  What could be tested: that it issues the same
+collectives in the same order as the other carriers (tests/unit/overlap/test_nccl_calls.py), that streams are ordered
+wherever memory is touched (tests/streams) and, where GPUs are present, `weft doctor --gpu` and
+tests/numerics/test_nccl.py.
 """
 
 from __future__ import annotations
@@ -12,7 +13,9 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from weft.overlap.device import Arrival, Device
 from weft.overlap.transport.base import Exchange
+from weft.overlap.transport.groups import end_group
 from weft.perf.link import Link
 
 
@@ -22,9 +25,10 @@ class NcclTransport:
     needs_stage = False
     ordered = True
 
-    def __init__(self, reduce_group: dist.ProcessGroup, gather_group: dist.ProcessGroup) -> None:
+    def __init__(self, reduce_group: dist.ProcessGroup, gather_group: dist.ProcessGroup, device: Device) -> None:
         self.rank = dist.get_rank(reduce_group)
         self.num_workers = dist.get_world_size(reduce_group)
+        self.device = device
         self._reduce_group = reduce_group
         self._gather_group = gather_group
 
@@ -40,7 +44,7 @@ class NcclTransport:
         work = dist.reduce_scatter_tensor(
             total, exchange.send.view(-1), dist.ReduceOp.SUM, group=self._reduce_group, async_op=True
         )
-        exchange.reduce_works = [work]
+        exchange.reduce_works = [Arrival(self.device, work)]
         exchange.reduced = total
 
     def reduce_arrived(self, exchange: Exchange) -> bool:
@@ -48,9 +52,8 @@ class NcclTransport:
         return bool(exchange.reduce_works) or exchange.reduced is not None
 
     def finish_reduce(self, exchange: Exchange) -> torch.Tensor:
-        for work in exchange.reduce_works:
-            work.wait()
-        exchange.reduce_works.clear()
+        for arrival in exchange.reduce_works:
+            arrival.order()
         assert exchange.reduced is not None
         return exchange.reduced
 
@@ -60,19 +63,29 @@ class NcclTransport:
     def launch_gather(self, exchange: Exchange, tag: int) -> None:
         own = exchange.region.view(self.num_workers, exchange.shard)[self.rank]
         work = dist.all_gather_into_tensor(exchange.region, own, group=self._gather_group, async_op=True)
-        exchange.gather_works = [work]
+        exchange.gather_works = [Arrival(self.device, work)]
 
     def finish_gather(self, exchange: Exchange) -> None:
-        for work in exchange.gather_works:
-            work.wait()
-        exchange.gather_works.clear()
+        # Kept until the next gather: another stream may read later, and has to wait for itself.
+        for arrival in exchange.gather_works:
+            arrival.order()
+
+    def gather_ended(self, exchange: Exchange) -> bool:
+        return all(arrival.ended() for arrival in exchange.gather_works)
 
     def settle_sends(self, exchange: Exchange) -> None:
-        pass  # work.wait() above has ordered the stream behind the collective
+        pass  # whoever overwrites what was sent has waited for the collective on its stream
 
     def all_reduce(self, values: torch.Tensor, maximum: bool = False) -> torch.Tensor:
-        dist.all_reduce(values, dist.ReduceOp.MAX if maximum else dist.ReduceOp.SUM, group=self._reduce_group)
+        op = dist.ReduceOp.MAX if maximum else dist.ReduceOp.SUM
+        # Asynchronous: it then runs on the communicator's own stream, behind what that one carries already.
+        dist.all_reduce(values, op, group=self._reduce_group, async_op=True).wait()
         return values
 
     def broadcast(self, values: torch.Tensor) -> Any:
         return dist.broadcast(values, group_src=0, group=self._gather_group, async_op=True)
+
+    def close(self) -> None:
+        for group in (self._reduce_group, self._gather_group):
+            end_group(group)
+        del self._reduce_group, self._gather_group

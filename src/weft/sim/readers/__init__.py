@@ -1,1 +1,60 @@
-"""Files in, jobs out: one module per format, every complaint with file and line."""
+"""Readers of workload files and profiles; :func:`read_workload` picks one by file name and header."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from weft.errors import InputError
+from weft.sim.readers.application_profiles import ApplicationFolder
+from weft.sim.readers.assembly import SourcedJob, assemble
+from weft.sim.readers.public_logs import PHILLY_COLUMNS, POLLUX_COLUMNS, philly_jobs, pollux_job
+from weft.sim.readers.queue_file import OPTIONAL, REQUIRED, QueueReader, yaml_rows
+from weft.sim.readers.tables import read_text, table_header, table_rows
+from weft.sim.workload import Workload
+
+
+def read_workload(path: Path, *, num_devices: int, profiles: Path | None = None) -> Workload:
+    """The workload in ``path`` for a cluster of ``num_devices``.
+
+    ``profiles`` = None looks for a folder ``profiles`` beside the workload's own folder, then inside it.
+    """
+    text = read_text(path)
+    quotas: dict[str, int] = {}
+    if path.suffix.lower() in (".yaml", ".yml"):
+        rows, quotas = yaml_rows(text, str(path))
+        reader = QueueReader(_applications(path, profiles))
+        jobs = [reader.job(row) for row in rows]
+    else:
+        jobs = _csv_jobs(path, text, profiles)
+    return assemble(path.stem, str(path), jobs, num_devices=num_devices, quotas=quotas)
+
+
+def _csv_jobs(path: Path, text: str, profiles: Path | None) -> list[SourcedJob]:
+    file, header = str(path), set(table_header(text, str(path)))
+    if {"timestamp", "num_gpus"} <= header:
+        return philly_jobs(table_rows(text, file, required=PHILLY_COLUMNS))
+    # `time`, `num_replicas` are nowhere in our own columns: one of them is enough to tell a Pollux file,
+    # so that a missing column is named instead of the whole format being called unknown.
+    if header & {"time", "num_replicas"}:
+        rows = table_rows(text, file, required=POLLUX_COLUMNS)
+        applications = _applications(path, profiles)
+        if rows and applications is None:
+            raise InputError(
+                f"the jobs name applications such as {rows[0].text('application')!r}, and there is no folder "
+                f"of profiles: give --profiles DIR (looked for {path.parent.parent / 'profiles'} and "
+                f"{path.parent / 'profiles'})",
+                file=file,
+                line=rows[0].line,
+            )
+        return [] if applications is None else [pollux_job(row, applications) for row in rows]
+    reader = QueueReader(_applications(path, profiles))
+    return [reader.job(row) for row in table_rows(text, file, required=REQUIRED, optional=OPTIONAL)]
+
+
+def _applications(path: Path, profiles: Path | None) -> ApplicationFolder | None:
+    if profiles is not None:
+        return ApplicationFolder(profiles)
+    for folder in (path.resolve().parent.parent / "profiles", path.resolve().parent / "profiles"):
+        if folder.is_dir():
+            return ApplicationFolder(folder)
+    return None

@@ -11,10 +11,10 @@ from typing import Any
 
 from weft.elastic import POLICIES
 from weft.errors import InputError
-from weft.sim.experiment import Outcome, Scenario, run_scenarios
-from weft.sim.options import SimulationOptions
-from weft.sim.readers.applications import ApplicationFolder
-from weft.sim.readers.sources import read_workload
+from weft.sim.experiment import ReplayOutcome, Scenario, run_scenarios
+from weft.sim.readers import read_workload
+from weft.sim.readers.application_profiles import ApplicationFolder
+from weft.sim.replay_options import SimulationOptions
 from weft.sim.studies.claims import Claim, at_least, at_most, replay_claims
 from weft.sim.studies.decision_speed import decision_times, replay_speeds
 from weft.sim.studies.fit_study import fit_rows
@@ -45,7 +45,7 @@ HARDSHIPS: dict[str, dict[str, Any]] = {
 class Comparison:
     """What was measured, filled study by study."""
 
-    outcomes: list[tuple[Outcome, bool]] = field(default_factory=list)
+    outcomes: list[tuple[ReplayOutcome, bool]] = field(default_factory=list)
     """With and without crossover (the flag)."""
     published: dict[str, dict[str, float]] = field(default_factory=dict)
     claims: list[Claim] = field(default_factory=list)

@@ -15,7 +15,7 @@ from typing import Any
 
 from weft.core.cluster import Cluster
 from weft.elastic import policy_named
-from weft.sim.loop import simulate
+from weft.sim.replay import simulate
 from weft.sim.studies.instances import curves_of, random_snapshot
 from weft.sim.synthetic import JobKind
 from weft.sim.workload import Workload

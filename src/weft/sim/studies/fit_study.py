@@ -9,7 +9,7 @@ from typing import Any
 from weft.core.cluster import Cluster
 from weft.perf.fit_quality import fit_quality
 from weft.perf.fitting import SpeedSample
-from weft.sim.readers.applications import ApplicationFolder
+from weft.sim.readers.application_profiles import ApplicationFolder
 
 SIZES = (1, 2, 4, 8, 12, 16, 24, 32, 48, 64)
 # Source -> where it is, and the devices of a node there (T4 nodes of four, A100 servers of eight).

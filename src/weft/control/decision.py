@@ -1,0 +1,208 @@
+"""One decision: state and beliefs -> snapshot -> policy -> allocation -> placement -> ``DevicesAssigned``.
+
+The controller and the simulator both decide here, and nowhere else.  Data in, data out: no clock, no I/O.  What differs
+between them is where beliefs come from (reports of real workers, or the profile of a simulated job) and which jobs
+must not be touched; both are inputs.
+
+[Note: decided counts as done]
+A decision that is not yet carried out (a job still stopping, or waiting for devices to come free) counts as if it were:
+``workers`` and ``partner`` of a job are what the last decision gave it, not what it holds at the moment.  Otherwise the
+next decision would see a job that is being resized at its old size, and reverse a resize under way.
+
+[Note: jobs that must not be touched]
+They keep exactly what the last decision gave them, partner and role included.  The policy sees neither them nor
+their devices, so that no policy can take anything from them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Set
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Protocol
+
+from weft.control.state import Job, State
+from weft.core.events import DevicesAssigned
+from weft.core.snapshot import Allocation, JobView, Snapshot
+from weft.core.speed import SpeedCurve
+from weft.elastic.placement import Devices, Unit, place
+
+_NO_QUOTAS: Mapping[str, int] = MappingProxyType({})
+
+
+@dataclass(slots=True)
+class Belief:
+    """What is believed about a job beyond its state: estimates, all of them."""
+
+    curve: SpeedCurve
+    remaining_steps: float
+    restart_s: float
+    can_share: bool = True
+    """Whether enough is known about the job to predict what it would do in a pair."""
+
+
+@dataclass(frozen=True, slots=True)
+class SharingTerms:
+    """Given where two jobs may share devices."""
+
+    handover_s: float
+    apart: frozenset[frozenset[str]] = frozenset()
+    """Pairs that must not share."""
+
+
+@dataclass(frozen=True, slots=True)
+class DecisionResult:
+    """One decision, whether or not it changes anything."""
+
+    snapshot: Snapshot
+    allocation: Allocation
+    untouched: frozenset[str]
+    """Jobs that keep what they have whatever the policy says."""
+    event: DevicesAssigned
+    changed: frozenset[str]
+    """Jobs for which ``event`` differs from the last decision."""
+
+
+class Decider(Protocol):
+    """The part of a policy that a decision needs."""
+
+    def decide(self, snapshot: Snapshot) -> Allocation: ...
+
+
+def decide(
+    state: State,
+    beliefs: Mapping[str, Belief],
+    policy: Decider,
+    now_s: float,
+    *,
+    untouchable: Set[str] = frozenset(),
+    quotas: Mapping[str, int] = _NO_QUOTAS,
+    sharing: SharingTerms | None = None,
+) -> DecisionResult:
+    """Who should have which devices from now on.
+
+    ``beliefs`` are needed for every active job that is neither cancelled nor in ``untouchable``.
+    """
+    jobs = state.jobs.active
+    if any(job.is_cancelled for job in jobs.values()):
+        jobs = {name: job for name, job in jobs.items() if not job.is_cancelled}
+    fixed = _with_partners(jobs, untouchable) if untouchable else frozenset()
+    snapshot = _snapshot(state, jobs, beliefs, now_s, fixed, quotas, sharing)
+    allocation = policy.decide(snapshot) if snapshot.jobs else Allocation({})
+    if allocation.kept:
+        fixed |= _with_partners(jobs, allocation.kept)
+    event, changed = _assignment(state, jobs, allocation, fixed, now_s)
+    return DecisionResult(snapshot, allocation, fixed, event, changed)
+
+
+def outnumbers(state: State) -> bool:
+    """Whether there are too few devices to give every job its own."""
+    least = sum([job.spec.min_workers for job in state.jobs.active.values() if not job.is_cancelled])
+    return least > state.cluster.num_devices
+
+
+def _with_partners(jobs: Mapping[str, Job], names: Set[str]) -> frozenset[str]:
+    """Only both jobs of a pair together can stay as they are."""
+    there = frozenset(name for name in names if name in jobs)
+    return there | {other for name in there if (other := jobs[name].wanted_partner) is not None}
+
+
+def _snapshot(
+    state: State,
+    jobs: Mapping[str, Job],
+    beliefs: Mapping[str, Belief],
+    now_s: float,
+    fixed: frozenset[str],
+    quotas: Mapping[str, int],
+    sharing: SharingTerms | None,
+) -> Snapshot:
+    views = []
+    for name, job in jobs.items():
+        if name in fixed:
+            continue
+        belief = beliefs[name]
+        devices, wanted = job.devices, job.wanted
+        since_s = now_s - job.changed_s if now_s > job.changed_s else 0.0
+        views.append(
+            JobView(
+                job.spec,
+                belief.curve,
+                belief.remaining_steps,
+                belief.restart_s,
+                len(wanted),
+                job.wanted_partner,
+                job.attained_device_s + len(devices) * since_s,
+                0.0 if wanted or devices else since_s,
+                since_s if wanted and wanted == devices else 0.0,
+                job.num_restarts,
+            )
+        )
+    num_held = len({device for name in fixed for device in jobs[name].wanted}) if fixed else 0
+    if fixed and quotas:
+        held = [(jobs[name].spec.user, len(jobs[name].wanted)) for name in fixed]
+        quotas = {
+            user: max(most - sum(num for owner, num in held if owner == user), 0) for user, most in quotas.items()
+        }
+    if sharing is None:
+        return Snapshot(now_s, state.cluster, tuple(views), quotas, num_held=num_held)
+    # While there are devices for every job, pairs may continue but no new ones are formed.
+    may_begin = outnumbers(state)
+    alone = frozenset(
+        view.name for view in views if not beliefs[view.name].can_share or not (may_begin or view.partner)
+    )
+    return Snapshot(
+        now_s, state.cluster, tuple(views), quotas, True, sharing.handover_s, alone, sharing.apart, num_held
+    )
+
+
+def _assignment(
+    state: State, jobs: Mapping[str, Job], allocation: Allocation, fixed: frozenset[str], at_s: float
+) -> tuple[DevicesAssigned, frozenset[str]]:
+    """The event that puts ``allocation`` into force, and the jobs it changes something for."""
+    partners, fillers, workers = allocation.partners(), allocation.fillers, allocation.workers
+    if fixed:
+        pairs = {name: other for name in fixed if (other := jobs[name].wanted_partner) is not None}
+        partners = {name: other for name, other in partners.items() if name not in fixed} | pairs
+        fillers = (fillers - fixed) | {name for name in fixed if jobs[name].wanted_fills}
+        workers = {**workers, **{name: len(jobs[name].wanted) for name in fixed}}
+    changed: set[str] = set()
+    devices: dict[str, Devices] = {}
+    for name, job in jobs.items():
+        wanted = job.wanted
+        if wanted:
+            devices[name] = wanted
+        if (
+            len(wanted) != workers.get(name, 0)
+            or partners.get(name) != job.wanted_partner
+            or (name in fillers) != job.wanted_fills
+        ):
+            changed.add(name)
+    # Where every job keeps its size and its partner, placement would leave all of them where they are.
+    if changed:
+        devices = _placed(state, jobs, workers, partners, fixed)
+        changed |= {name for name, job in jobs.items() if devices.get(name, ()) != job.wanted}
+    return DevicesAssigned(at_s, devices, partners, fillers), frozenset(changed)
+
+
+def _placed(
+    state: State,
+    jobs: Mapping[str, Job],
+    workers: Mapping[str, int],
+    partners: Mapping[str, str],
+    fixed: frozenset[str],
+) -> dict[str, Devices]:
+    """Devices for every job that gets some: those in ``fixed`` stay where they are, the others go around them."""
+    staying = {name: job.wanted for name, job in jobs.items() if name in fixed}
+    units: list[Unit] = []
+    for name, job in jobs.items():
+        size = workers.get(name, 0)
+        if name in fixed or not size:
+            continue
+        partner = partners.get(name)
+        if partner is None:
+            units.append(Unit((name,), size))
+        elif job.number < jobs[partner].number:
+            units.append(Unit((name, partner), size))
+    current = {name: job.wanted for name, job in jobs.items() if job.wanted and name not in fixed}
+    taken = frozenset(device for devices in staying.values() for device in devices)
+    return staying | place(state.cluster, units, current, taken=taken)

@@ -1,0 +1,48 @@
+"""How a value is given on the command line.  Pure data: the parser that reads it is ``cli/verb.py``.
+
+Annotate a parameter of a command, or a field of a dataclass of options:
+
+    timeout_s: Annotated[float | None, Option("give up after this long", default="never")] = None
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Argument:
+    """A positional argument."""
+
+    metavar: str
+    help: str = ""
+    choices: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Rest(Argument):
+    """All remaining words, starting at the first one that is not an option."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tail(Argument):
+    """All words after ``--``; ``None`` if there is no ``--``."""
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """An option.  Its name is the parameter's unless ``name`` says otherwise."""
+
+    help: str
+    default: str = ""
+    """How the default reads in the help text, when the value itself (``None``, ``""``) says nothing."""
+    name: str = ""
+    short: str = ""
+    metavar: str = ""
+    choices: tuple[str, ...] = ()
+    min: float = -math.inf
+    max: float = math.inf
+
+    def flag(self, parameter: str) -> str:
+        return self.name or "--" + parameter.replace("_", "-")

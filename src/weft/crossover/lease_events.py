@@ -1,0 +1,103 @@
+"""What the arbiter hears (past tense) and what it wants done (imperative).
+
+Members are numbers given by whoever carries the commands out; times are seconds of one monotonic clock.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from weft.crossover.order import TurnOrder
+from weft.crossover.phases import Role
+
+
+@dataclass(frozen=True, slots=True)
+class Joined:
+    at_s: float
+    member: int
+    job: str
+    role: Role = Role.FAIR
+    weight: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    at_s: float
+    member: int
+    turn: int
+
+
+@dataclass(frozen=True, slots=True)
+class Released:
+    """The holder of ``token`` does not compute any more: its gap began, or it was asked back."""
+
+    at_s: float
+    member: int
+    token: int
+    next_turn: int = 0
+    is_asked_back: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Left:
+    at_s: float
+    member: int
+
+
+@dataclass(frozen=True, slots=True)
+class RoleChanged:
+    at_s: float
+    job: str
+    role: Role
+    weight: float
+
+
+@dataclass(frozen=True, slots=True)
+class Ordered:
+    """The lead of the group published an order; ``None`` when it was lost."""
+
+    at_s: float
+    order: TurnOrder | None
+
+
+@dataclass(frozen=True, slots=True)
+class Ticked:
+    at_s: float
+
+
+Event = Joined | Asked | Released | Left | RoleChanged | Ordered | Ticked
+
+
+@dataclass(frozen=True, slots=True)
+class Grant:
+    """Give the device to this member; it waits for it."""
+
+    member: int
+    token: int
+
+
+@dataclass(frozen=True, slots=True)
+class Recall:
+    """Somebody waits: take the device from this member if it does not compute, and say so by ``Released``."""
+
+    member: int
+    token: int
+
+
+@dataclass(frozen=True, slots=True)
+class AskBack:
+    """Have this member give the device back at its next border."""
+
+    member: int
+    token: int
+
+
+@dataclass(frozen=True, slots=True)
+class Overrule:
+    """This member lost the device, whatever it does: its token is no longer good."""
+
+    member: int
+    token: int
+
+
+Command = Grant | Recall | AskBack | Overrule

@@ -1,0 +1,108 @@
+"""What client and server say to each other over the unix socket, one packet each.
+
+The first packet of a client is a JSON object: ``join`` (then it is a member, and the answer is ``welcome`` with the
+shared page attached, or ``refused``), ``role`` (change how a job shares) or ``status``.  After that a member sends the
+three packets below, and the server sends bells: one byte, "look at your page".
+"""
+
+from __future__ import annotations
+
+import enum
+import json
+import os
+import struct
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from weft.core.plain_json import parse_object, real, text
+from weft.crossover.phases import Role
+from weft.errors import LeaseError
+
+MAX_PACKET_BYTES: Final = 1 << 16
+MAX_SOCKET_PATH_BYTES: Final = 107
+MAX_TEXT: Final = 512
+MAX_WEIGHT: Final = 1e6
+ROLES: Final = [role.value for role in Role]  # a list: what is looked up in it may be anything
+BELL: Final = b"!"
+_SAYING = struct.Struct("<BQQ")
+
+
+def check_path(path: Path) -> None:
+    """Refuse a path that the kernel would not take for a unix socket."""
+    if len(os.fsencode(path)) > MAX_SOCKET_PATH_BYTES:
+        raise LeaseError(
+            f"the path {path} is too long for a unix socket ({MAX_SOCKET_PATH_BYTES} bytes): use a shorter WEFT_HOME"
+        )
+
+
+class LeaseVerb(enum.IntEnum):
+    """What a member says."""
+
+    ASK = 1
+    """I want the device."""
+    RELEASE = 2
+    """My gap began."""
+    YIELD = 3
+    """I was asked back; here it is, and I want it again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Saying:
+    verb: LeaseVerb
+    token: int
+    turn: int
+
+    def packed(self) -> bytes:
+        return _SAYING.pack(self.verb, self.token, self.turn)
+
+
+@dataclass(frozen=True, slots=True)
+class Join:
+    """Who comes, and how it wants to share."""
+
+    job: str
+    device: str
+    role: Role = Role.FAIR
+    weight: float = 1.0
+    is_first: bool = False
+    """Whether this is rank 0 of its job: its host leads the group."""
+    lead: str = ""
+    key: str = ""
+
+    def packed(self) -> bytes:
+        fields = {name: getattr(self, name) for name in self.__slots__}
+        return packed({"kind": "join", **fields, "role": self.role.value})
+
+
+def packed(message: dict[str, Any]) -> bytes:
+    """A JSON packet."""
+    return json.dumps(message, separators=(",", ":")).encode()
+
+
+def unpacked(packet: bytes) -> Saying | dict[str, Any] | None:
+    """What a packet says; ``None`` for noise."""
+    if len(packet) == _SAYING.size and packet[0] <= max(LeaseVerb):
+        verb, token, turn = _SAYING.unpack(packet)
+        return Saying(LeaseVerb(verb), token, turn) if verb else None
+    return parse_object(packet)
+
+
+def join_from(message: dict[str, Any]) -> Join | None:
+    """The ``join`` in a message; ``None`` if it is not one."""
+    role, weight = role_from(message)
+    if message.get("kind") != "join" or role is None:
+        return None
+    job, device, lead, key = (text(message.get(name, ""), MAX_TEXT) for name in ("job", "device", "lead", "key"))
+    if not job or not device or lead is None or key is None:
+        return None
+    return Join(job, device, role, weight, is_first=bool(message.get("is_first")), lead=lead, key=key)
+
+
+def role_from(message: dict[str, Any]) -> tuple[Role | None, float]:
+    """Role and weight in a message; no role if either makes no sense."""
+    weight = real(message.get("weight", 1.0))
+    name = message.get("role", Role.FAIR.value)
+    if weight is None or not 1 / MAX_WEIGHT <= weight <= MAX_WEIGHT or name not in ROLES:
+        return None, 1.0
+    return Role(name), weight

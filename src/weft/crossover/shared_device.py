@@ -1,0 +1,98 @@
+"""One shared device at the server: the arbiter, and the pages its decisions are written to."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Protocol
+
+from weft.crossover import lease_kernel
+from weft.crossover.arbiter import Arbiter
+from weft.crossover.lease_events import AskBack, Event, Grant, Overrule, Recall, Released
+from weft.crossover.phases import TurnLimits
+from weft.crossover.shared_page import ASKED_BACK, IDLE, NUM_EQUALS, NUM_WAITING, PAUSED, STATE, TOKEN, TURN, Page
+
+
+class DeviceMember(Protocol):
+    """A client, as far as its device is concerned."""
+
+    page: Page
+
+    def ring(self) -> None:
+        """Have it look at its page."""
+
+
+class SharedDevice:
+    """Feeds events to the arbiter and carries out what it says."""
+
+    def __init__(self, name: str, limits: TurnLimits) -> None:
+        self.name = name
+        self.arbiter = Arbiter(limits)
+        self.members: dict[int, DeviceMember] = {}
+        self.num_grants = 0
+        self._pauses: dict[int, tuple[int, float]] = {}
+        """Turn before which a member was seen to pause, and when first."""
+
+    def tell(self, event: Event) -> None:
+        """Something happened; on return all that follows from it is done."""
+        events = deque([event])
+        while events:
+            happened = events.popleft()
+            commands = self.arbiter.handle(happened)
+            self._show()
+            for command in commands:
+                match command:
+                    case Grant():
+                        self._grant(command)
+                    case Recall():
+                        if self._take(command, happened.at_s):
+                            next_turn = self.members[command.member].page.words[TURN]
+                            events.append(Released(happened.at_s, command.member, command.token, next_turn))
+                    case Overrule():
+                        self.members[command.member].page.words[TOKEN] = 0
+                    case AskBack():
+                        pass  # shown on its page already
+
+    def _show(self) -> None:
+        """Write what clients look at.  Before any command: see [Note: two writers, no locks]."""
+        num_waiting = len(self.arbiter.waiting())
+        for key, member in self.members.items():
+            state = self.arbiter.members.get(key)
+            if state is None:
+                continue
+            words = member.page.words
+            words[NUM_WAITING] = num_waiting - state.is_waiting
+            words[NUM_EQUALS] = self.arbiter.num_equals(state)
+            words[ASKED_BACK] = int(self.arbiter.is_asked_back and self.arbiter.holder == key)
+            if self.arbiter.holder != key:
+                words[TOKEN] = 0
+
+    def _grant(self, grant: Grant) -> None:
+        self.num_grants += 1
+        member = self.members[grant.member]
+        member.page.words[TOKEN] = grant.token
+        member.ring()
+
+    def _take(self, recall: Recall, now_s: float) -> bool:
+        """Take a lent lease away from a client that does not compute; whether that was so."""
+        words = self.members[recall.member].page.words
+        lease_kernel.barrier()
+        state = words[STATE]
+        if state == PAUSED:
+            if not self._is_long_pause(recall.member, words[TURN], now_s):
+                return False
+        elif state != IDLE:
+            return False  # when it ends its turn it sees that somebody waits, and says so
+        words[TOKEN] = 0
+        lease_kernel.barrier()
+        if words[STATE] == state:
+            return True
+        words[TOKEN] = recall.token
+        return False
+
+    def _is_long_pause(self, member: int, turn: int, now_s: float) -> bool:
+        """Whether a gap that should have been too short to matter has become a long one."""
+        known_turn, since_s = self._pauses.get(member, (-1, 0.0))
+        if known_turn != turn:
+            self._pauses[member] = (turn, now_s)
+            return False
+        return now_s - since_s >= self.arbiter.limits.tick_s / 2

@@ -1,0 +1,121 @@
+"""What open dashboards look at, worked out once for all of them; each is sent what changed since it last looked.
+
+A job that did not change is neither looked at again nor made into JSON again, and readers that come from the same
+version get the same bytes.  So a dashboard costs the controller what changes, not what there is.
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from weft.control.state import Job
+from weft.daemon.api.rows import decision_row, health_row, job_detail, node_row
+from weft.daemon.contract import ControllerApi, Decision
+
+LOOK_EVERY_S = 0.5
+"""More often nothing is worked out, however many readers ask."""
+_REST_PER_LOOK = 50.0
+"""And looking takes at most a fiftieth of the time, however many jobs there are."""
+KEPT_DECISIONS = 1000
+
+
+class Board:
+    """Versions of everything; asked by many threads."""
+
+    def __init__(self, controller: ControllerApi, clock: Callable[[], float] = time.monotonic) -> None:
+        self._controller, self._clock = controller, clock
+        self._lock = threading.Lock()
+        self._begun = secrets.token_hex(4)
+        """Tells the versions of this process from those of one before it."""
+        self._version = 0
+        self._look_again_s = float("-inf")
+        self._jobs: dict[str, Job] = {}
+        self._rows: dict[str, tuple[int, str]] = {}
+        """Version and JSON of each job, the last changed at the end."""
+        self._nodes = (0, "[]")
+        self._decisions: deque[tuple[int, str]] = deque(maxlen=KEPT_DECISIONS)
+        self._last_decision: Decision | None = None
+        self._whole_from = 0
+        """Readers from before this version are sent everything."""
+        self._answers: dict[int, bytes] = {}
+
+    def changes(self, since: str) -> bytes:
+        """JSON: what changed after version ``since``; everything if that is no version of this board."""
+        with self._lock:
+            began_s = self._clock()
+            if began_s >= self._look_again_s:
+                self._look()
+                self._look_again_s = began_s + max(LOOK_EVERY_S, _REST_PER_LOOK * (self._clock() - began_s))
+            begun, _, number = since.partition("-")
+            known = begun == self._begun and number.isdecimal() and len(number) < 20
+            before = int(number) if known and self._whole_from <= int(number) <= self._version else -1
+            answer = self._answers.get(before)
+            if answer is None:
+                answer = self._answers[before] = self._answer(before)
+            return answer
+
+    def _look(self) -> None:
+        version = self._version + 1
+        jobs = {job.id: job for job in self._controller.jobs()}
+        if self._jobs.keys() - jobs.keys():  # forgotten by retention: rare, so everybody starts anew
+            self._rows, self._jobs, self._whole_from = {}, {}, version
+        changed = False
+        for job_id, job in jobs.items():
+            before = self._jobs.get(job_id)
+            if before is not job and before != job:
+                self._rows.pop(job_id, None)
+                self._rows[job_id] = (version, _text({**job_detail(job), "number": job.number}))
+                changed = True
+        self._jobs = jobs
+        nodes = _text([node_row(node) for node in self._controller.nodes()])
+        if nodes != self._nodes[1]:
+            self._nodes = (version, nodes)
+            changed = True
+        for decision in self._new_decisions():
+            self._decisions.append((version, _text(decision_row(decision))))
+            changed = True
+        if changed or not self._version:
+            self._version = version
+            self._answers.clear()
+
+    def _new_decisions(self) -> list[Decision]:
+        kept = self._controller.decisions(KEPT_DECISIONS)
+        last, new = self._last_decision, []
+        for decision in reversed(kept):
+            if decision is last:
+                break
+            new.append(decision)
+        self._last_decision = kept[-1] if kept else None
+        return new[::-1]
+
+    def _answer(self, before: int) -> bytes:
+        jobs = ",".join(_since(before, self._rows.values()))
+        decisions = ",".join(_since(before, self._decisions))
+        nodes = self._nodes[1] if self._nodes[0] > before else "null"
+        head = {
+            "version": f"{self._begun}-{self._version}",
+            "whole": before < 0,
+            "health": health_row(self._controller.policy_name, self._controller.warnings()) if before < 0 else None,
+        }
+        # Put together from the rows' own JSON, which is made once for all readers.
+        return f'{_text(head)[:-1]},"jobs":[{jobs}],"nodes":{nodes},"decisions":[{decisions}]}}'.encode()
+
+
+def _since(before: int, versions: Iterable[tuple[int, str]]) -> list[str]:
+    """Oldest change first; looks no further back than it has to."""
+    found: list[str] = []
+    for version, text in reversed(list(versions)):
+        if version <= before:
+            break
+        found.append(text)
+    return found[::-1]
+
+
+def _text(value: Any) -> str:
+    return json.dumps(value, allow_nan=False, separators=(",", ":"))

@@ -1,0 +1,113 @@
+"""The state of the controller, and the only way to change it: reduce events, write them down, then adopt the result.
+
+Events are reduced before they are written: one that the reducer fails on never gets into the journal, and whoever asked
+for it is told so instead of being acknowledged.  Nobody is told of anything before it is durable.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import time
+from collections.abc import Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from typing import Any
+
+from weft.control.invariants import check
+from weft.control.reducer import reduce
+from weft.control.state import State
+from weft.core.actions import Action
+from weft.core.events import Event
+from weft.daemon.faults import AN_EVENT, Faults
+from weft.daemon.history import History
+from weft.daemon.metrics import Metrics
+from weft.errors import StoreError
+from weft.store import Journal
+
+_log = logging.getLogger(__name__)
+
+_TRY_AGAIN_S = 1.0
+
+
+@dataclass
+class Batch:
+    """Events that are written together; ``state`` is the one after all of them."""
+
+    state: State
+    paranoid: bool = False
+    """Check all invariants after each event."""
+    events: list[Event] = field(default_factory=list)
+    actions: list[Action] = field(default_factory=list)
+    answers: list[tuple[Future[Any], Any]] = field(default_factory=list)
+    """What is answered once the events are durable."""
+
+    def add(self, events: Sequence[Event]) -> None:
+        """All of them; if one cannot be applied, none, and this raises."""
+        state, actions = self.state, list[Action]()
+        for event in events:
+            state, asked = reduce(state, event)
+            if self.paranoid:
+                check(state)
+            actions.extend(asked)
+        self.state = state
+        self.events.extend(events)
+        self.actions.extend(actions)
+
+
+class CommitLog:
+    """Used by one thread.  Others may read ``state``: it is replaced as a whole, never changed."""
+
+    def __init__(
+        self,
+        journal: Journal,
+        history: History,
+        metrics: Metrics,
+        faults: Faults,
+        state: State,
+        *,
+        paranoid: bool = False,
+    ) -> None:
+        self.state = state
+        self.waits_for_disk = ""
+        """Why nothing can be written at present, if so."""
+        self.try_again_s = -math.inf
+        self._journal, self._history, self._metrics, self._faults = journal, history, metrics, faults
+        self._paranoid = paranoid
+
+    def batch(self, events: Sequence[Event] = ()) -> Batch:
+        """These events without those that cannot be applied: the engine tells them again to the next controller."""
+        batch = Batch(self.state, self._paranoid)
+        for event in events:
+            with self._faults.contained(AN_EVENT, getattr(event, "job_id", None)):
+                batch.add([event])
+        return batch
+
+    def write(self, batch: Batch, now_s: float) -> bool:
+        """Make the events durable, adopt the state after them, and answer; ``False`` when they could not be written."""
+        if batch.events:
+            try:
+                began = time.perf_counter()
+                self._journal.append(batch.events)
+                self._metrics.commit_s.observe(time.perf_counter() - began)
+            except Exception as error:
+                self._not_written(error, batch, now_s)
+                return False
+            self.try_again_s = -math.inf
+            self.waits_for_disk = ""
+        self.state = batch.state
+        for event in batch.events:
+            self._history.note(event)
+            self._metrics.events.labels(type(event).__name__).inc()
+        for answer, result in batch.answers:
+            answer.set_result(result)
+        return True
+
+    def _not_written(self, error: Exception, batch: Batch, now_s: float) -> None:
+        """Nothing was acknowledged; what the engine told is tried again, the rest is for its senders to repeat."""
+        _log.error("%s; retrying every second", error, exc_info=None if isinstance(error, StoreError) else error)
+        self.waits_for_disk = str(error)
+        self._metrics.store_errors.inc()
+        for answer, _ in batch.answers:
+            answer.set_exception(error)
+        self.try_again_s = now_s + _TRY_AGAIN_S

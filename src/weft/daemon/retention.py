@@ -1,0 +1,123 @@
+"""What is kept how long: jobs that are over go by a rule, with their logs and checkpoints; all others stay.
+
+[Note: files first]
+The files of a job are deleted before the event that says so is written.  Killed in between, the job is still listed and
+the next purge finishes it; the other way round its files would stay for ever, known to nobody.
+"""
+
+from __future__ import annotations
+
+import logging
+import shutil
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from weft.control.state import State
+from weft.core.events import Event, JobsPurged
+from weft.daemon.disk import low_in_words, size_bytes
+from weft.daemon.home import Home
+from weft.daemon.inbox import Maker
+from weft.errors import WeftError
+from weft.process.failpoints import failpoint
+from weft.store import Journal
+
+_log = logging.getLogger(__name__)
+
+_LOOK_EVERY_S = 30.0
+_PURGE_EVERY_S = 3600.0
+_MIN_EVERY_S = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class Purged:
+    """What went, or would go."""
+
+    job_ids: tuple[str, ...]
+    freed_bytes: int
+    problems: tuple[str, ...] = ()
+
+
+class Retention:
+    """One controller's; ``keep_s``: purge by itself what has been over for longer, ``None``: only when asked."""
+
+    def __init__(
+        self,
+        home: Home,
+        journal: Journal,
+        request: Callable[[Maker], Future[Any]],
+        finished: threading.Event,
+        keep_s: float | None,
+    ) -> None:
+        self._home, self._journal, self._request, self._finished = home, journal, request, finished
+        self._keep_s = keep_s
+        self._lock = threading.Lock()
+
+    def start(self) -> None:
+        """Look after the disk from now on, in a thread of its own."""
+        threading.Thread(target=self._run, name="weft-retention", daemon=True).start()
+
+    def purge(self, older_than_s: float, *, dry_run: bool) -> Purged:
+        """Delete jobs that have been over for longer than this."""
+        with self._lock:
+            ids, cutoff_s = self._request(lambda state, now_s: ((), _over_since(state, now_s - older_than_s))).result()
+            sizes = {job_id: size_bytes(self._home.job_folder(job_id)) for job_id in ids}
+            if dry_run or not ids:
+                return Purged(tuple(ids), sum(sizes.values()))
+            problems = {job_id: words for job_id in ids if (words := _deleted(self._home.job_folder(job_id)))}
+            gone = tuple(job_id for job_id in ids if job_id not in problems)
+            failpoint("purge.before_event")
+            self._request(lambda state, now_s: ([JobsPurged(now_s, gone)], None)).result()
+            self._request(lambda state, now_s: self._compacted(state, cutoff_s)).result()
+            return Purged(gone, sum(sizes[job_id] for job_id in gone), tuple(problems.values()))
+
+    def _compacted(self, state: State, cutoff_s: float) -> tuple[Sequence[Event], None]:
+        """In the loop's thread: there the state is the one after the newest event."""
+        self._journal.save_snapshot(self._journal.seq, state)
+        self._journal.compact(cutoff_s)
+        return (), None
+
+    def _run(self) -> None:
+        # Who keeps jobs for less than an hour wants them purged as often as that.
+        purge_every_s = _PURGE_EVERY_S if self._keep_s is None else min(_PURGE_EVERY_S, self._keep_s)
+        look_every_s = max(min(_LOOK_EVERY_S, purge_every_s), _MIN_EVERY_S)
+        warned = ""
+        purge_in_s = 0.0
+        while not self._finished.wait(look_every_s):
+            words = low_in_words(self._home)
+            if bool(words) != bool(warned):
+                _log.warning("%s", words or f"the disk of {self._home.root} has room again")
+            warned = words
+            purge_in_s -= look_every_s
+            if self._keep_s is not None and purge_in_s <= 0:
+                purge_in_s = purge_every_s
+                self._purge_by_rule(self._keep_s)
+
+    def _purge_by_rule(self, keep_s: float) -> None:
+        try:
+            done = self.purge(keep_s, dry_run=False)
+        except (WeftError, OSError) as error:
+            _log.warning("old jobs were not purged, tried again next time: %s", error)
+            return
+        if done.job_ids or done.problems:
+            _log.info("purged %d jobs, %d bytes; %s", len(done.job_ids), done.freed_bytes, "; ".join(done.problems))
+
+
+def _over_since(state: State, cutoff_s: float) -> tuple[Sequence[str], float]:
+    ids = [job.id for job in state.jobs.finished if job.finished_s is not None and job.finished_s <= cutoff_s]
+    return ids, cutoff_s
+
+
+def _deleted(folder: Path) -> str:
+    """Delete a job's folder; in words why it could not be."""
+    try:
+        if folder.is_symlink():
+            folder.unlink()
+        elif folder.exists():
+            shutil.rmtree(folder)
+    except OSError as error:
+        return f"{folder} cannot be deleted ({error.strerror}): its job is kept"
+    return ""

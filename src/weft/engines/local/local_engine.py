@@ -1,0 +1,374 @@
+"""Processes of this machine as an engine.  See ``docs/design/keeper.md``.
+
+The engine itself keeps nothing in memory that it could not read again: orders, claims and statuses are files.  It waits
+on one epoll handle for three things: nudges of keepers that have news, the end of a keeper, the zygote.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import select
+import signal
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from weft.core.engine import EngineEvent, StartOrder
+from weft.core.events import Fate, WorkersExited, WorkersStarted
+from weft.core.worker_environment import ATTEMPT, JOB_ID
+from weft.engines.local import records
+from weft.engines.local.attempt import Attempt, stopped_in_words
+from weft.engines.local.command import needs_fresh_interpreter
+from weft.engines.local.devices import checked_count, gpu_names
+from weft.engines.local.folders import Folders
+from weft.engines.local.home_lock import HomeLock
+from weft.engines.local.keeper import KILL, STOP
+from weft.engines.local.nudges import Nudges
+from weft.engines.local.process import MARK, Process, left_behind
+from weft.engines.local.records import DamagedRecord, Order, Status
+from weft.engines.local.watches import Watches
+from weft.engines.local.zygote_client import ZygoteClient
+from weft.engines.worker_launch import Devices
+from weft.errors import EngineError
+from weft.process.failpoints import failpoint
+
+MOST_TRIES = 3
+"""How often a keeper, or a zygote, may die at once before we stop trying."""
+LOOK_AT_ALL_S = 5.0
+"""How often everything is looked at, news or not: a nudge may have been lost."""
+TRY_AGAIN_S = 1.0
+KILLED = 128 + signal.SIGKILL
+
+_log = logging.getLogger(__name__)
+
+
+class LocalEngine:
+    """Runs attempts as processes of this machine, one core or GPU per worker.
+
+    Used by one thread.  Of ``environment``, the controller's own, every job inherits.
+    """
+
+    def __init__(
+        self,
+        home: Path,
+        *,
+        num_devices: int | None = None,
+        warm: bool = True,
+        grace_s: float = 120.0,
+        hang_s: float = 5.0,
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
+        self._environment = dict(os.environ if environment is None else environment)
+        self._machine = Devices.of_this_machine(self._environment)
+        self._num_devices = checked_count(num_devices, self._machine)
+        self._warm = warm
+        self._grace_s = grace_s
+        self._hang_s = hang_s
+        self._folders = Folders(home.absolute())
+        self._folders.orders.mkdir(parents=True, exist_ok=True, mode=0o700)
+        self._lock = HomeLock(self._folders.engine / "lock")
+        self._epoll = select.epoll()
+        self._nudges = Nudges(self._folders.nudges)
+        self._epoll.register(self._nudges, select.EPOLLIN)
+        self._attempts: dict[str, Attempt] = {}
+        self._watches = Watches(self._epoll)
+        self._num_failed_zygotes = 0
+        self._zygote: ZygoteClient | None = None
+        self._look_at_all_s = time.monotonic() + LOOK_AT_ALL_S
+        self._launch_zygote()
+        for job_id, attempt in self._folders.ordered():
+            self._due(self._add(job_id, attempt))
+
+    @property
+    def devices_by_node(self) -> tuple[int, ...]:
+        return (self._num_devices,)
+
+    @property
+    def cold_because(self) -> str:
+        """Why workers cannot be forked, if they cannot; known once the zygote is ready."""
+        return "" if self._zygote is None else self._zygote.cold_because
+
+    def start(self, order: StartOrder) -> None:
+        file = self._folders.order(order.job_id, order.attempt)
+        files = self._folders.attempt(order.job_id, order.attempt)
+        if file.name in self._attempts:
+            return
+        strangers = [device for device in order.devices if not 0 <= device < self._num_devices]
+        if strangers or not order.devices:
+            raise EngineError(
+                f"job {order.job_id} was given devices {list(order.devices)}: expected one or more of "
+                f"0 to {self._num_devices - 1}"
+            )
+        files.path.mkdir(parents=True, exist_ok=True, mode=0o700)
+        was_started = files.claim.exists()  # its order was lost: how it stands is in its folder
+        failpoint("engine.before_order")
+        records.write(file, self._complete(order).to_json())
+        failpoint("engine.after_order")
+        known = self._add(order.job_id, order.attempt)
+        if was_started:
+            self._due(known)
+        else:
+            self._send(known)
+
+    def stop(self, job_id: str, attempt: int) -> None:
+        known = self._not_over(job_id, attempt)
+        if known is None:
+            return
+        keeper = known.keeper()
+        known.files.stop.touch()
+        if keeper is not None:
+            keeper.signal(STOP, signal.SIGCONT)
+        elif known.resolve(Fate.STOPPED, 128 + signal.SIGTERM, "stopped before its workers were started"):
+            self._due(known)
+
+    def kill(self, job_id: str, attempt: int) -> None:
+        known = self._not_over(job_id, attempt)
+        if known is None:
+            return
+        keeper = known.keeper()
+        with contextlib.suppress(OSError):  # a full disk must not keep anybody from being killed
+            known.files.kill.touch()
+        if keeper is not None:
+            keeper.signal(KILL, signal.SIGCONT)
+        elif known.resolve(Fate.STOPPED, KILLED, "killed before its workers were started"):
+            self._due(known)
+
+    def poll(self) -> Sequence[EngineEvent]:
+        touched: dict[str, Attempt] = {}
+        now_s = time.monotonic()
+        if now_s >= self._look_at_all_s:
+            self._look_at_all_s = now_s + LOOK_AT_ALL_S
+            touched |= self._attempts
+        for handle, _ in self._epoll.poll(0):
+            if handle == self._nudges.fileno():
+                touched |= self._read_nudges()
+            elif (ended := self._watches.ended(handle)) is not None:
+                touched[ended.name] = ended
+            elif self._zygote is not None and handle == self._zygote.channel.fileno():
+                touched |= self._hear_zygote(self._zygote)
+        events = [event for known in touched.values() for event in self._looked_at(known)]
+        return sorted(events, key=lambda event: event.at_s)
+
+    def hints(self) -> Mapping[tuple[str, int], str]:
+        found = {}
+        for known in self._attempts.values():
+            words = "" if known.told_end else known.our_trouble or known.trouble or self._stopped_in_words(known)
+            if words:
+                found[known.job_id, known.attempt] = words
+        return found
+
+    def fileno(self) -> int:
+        return self._epoll.fileno()
+
+    def known(self) -> Sequence[tuple[str, int]]:
+        return [(known.job_id, known.attempt) for known in self._attempts.values()]
+
+    def forget(self, job_id: str, attempt: int) -> None:
+        name = self._folders.order(job_id, attempt).name
+        known = self._attempts.get(name)
+        if known is None or self._not_over(job_id, attempt) is not None:
+            return
+        records.remove(self._folders.orders / name)
+        del self._attempts[name]
+
+    def close(self) -> None:
+        self._drop_zygote()
+        self._watches.close()
+        self._epoll.close()
+        self._nudges.close()
+        self._lock.release()
+
+    def _complete(self, order: StartOrder) -> Order:
+        """The order with all that a keeper must know, for it may have nobody to ask."""
+        own = {**self._environment, **order.launch.environment, **order.environment}
+        gpus = gpu_names(self._environment, self._machine.num_gpus)
+        if gpus:
+            own["CUDA_VISIBLE_DEVICES"] = ",".join(gpus[device % len(gpus)] for device in order.devices)
+        own |= {JOB_ID: order.job_id, ATTEMPT: str(order.attempt), MARK: str(self._folders.engine)}
+        return Order(
+            job_id=order.job_id,
+            attempt=order.attempt,
+            argv=order.launch.argv,
+            cwd=order.launch.cwd,
+            environment=own,
+            cores_by_rank=tuple(self._machine.cores_of(device, self._num_devices) for device in order.devices),
+            fresh=needs_fresh_interpreter(own, self._environment),
+            grace_s=self._grace_s,
+            hang_s=self._hang_s,
+        )
+
+    def _add(self, job_id: str, attempt: int) -> Attempt:
+        name = self._folders.order(job_id, attempt).name
+        self._attempts[name] = Attempt(name, job_id, attempt, self._folders.attempt(job_id, attempt))
+        return self._attempts[name]
+
+    def _send(self, known: Attempt) -> None:
+        """Have the zygote fork a keeper.  If it is gone, its end is heard of next, and everything sent again."""
+        zygote = self._zygote or self._launch_zygote()
+        if zygote.send(known.name):
+            known.num_tries += 1
+        else:
+            self._drop_zygote()
+            known.failed_because = "the process that starts workers takes no orders"
+            self._look_again_soon()
+
+    def _due(self, known: Attempt) -> None:
+        """Have the next ``poll`` look at this attempt."""
+        self._nudges.add(known.name)
+
+    def _read_nudges(self) -> dict[str, Attempt]:
+        touched: dict[str, Attempt] = {}
+        for name, trouble in self._nudges.read():
+            if name in self._attempts:
+                touched[name] = self._attempts[name]
+                touched[name].trouble = trouble
+        return touched
+
+    def _launch_zygote(self) -> ZygoteClient:
+        zygote = ZygoteClient.launch(self._folders, self._environment, warm=self._warm)
+        self._epoll.register(zygote.channel, select.EPOLLIN)
+        self._zygote = zygote
+        return zygote
+
+    def _drop_zygote(self) -> None:
+        if self._zygote is not None:
+            self._epoll.unregister(self._zygote.channel)
+            self._zygote.close()
+            self._zygote = None
+
+    def _hear_zygote(self, zygote: ZygoteClient) -> dict[str, Attempt]:
+        try:
+            message = zygote.hear()
+        except (OSError, ValueError, KeyError):  # whatever that was, it is no zygote any more
+            message = None
+        if message is None:
+            return self._replace_zygote()
+        self._num_failed_zygotes = 0
+        known = self._attempts.get(message.get("order", ""))
+        if known is None:
+            return {}
+        known.failed_because = message["reason"]
+        return {known.name: known}
+
+    def _replace_zygote(self) -> dict[str, Attempt]:
+        """It was killed, or cannot start.  Its keepers go on; orders that none has claimed are given again."""
+        self._drop_zygote()
+        self._num_failed_zygotes += 1
+        if self._num_failed_zygotes < MOST_TRIES:
+            with contextlib.suppress(OSError):  # no process to be had: the next order tries again
+                self._launch_zygote()
+        for known in self._attempts.values():
+            known.failed_because = f"the process that starts workers ended; see {self._folders.engine}/zygote.log"
+        return dict(self._attempts)
+
+    def _looked_at(self, known: Attempt) -> list[EngineEvent]:
+        """What is new about this attempt; one that cannot be looked at (the disk is full, ...) is tried again."""
+        if known.told_end:
+            return []
+        known.our_trouble = ""
+        try:
+            return self._look(known)
+        except DamagedRecord as damage:
+            return self._lost(known, str(damage))
+        except Exception as error:
+            _log.error("attempt %d of job %s cannot be looked after: %r", known.attempt, known.job_id, error)
+            known.our_trouble = f"cannot be looked after ({error}); tried again until it can"
+            self._look_again_soon()
+            return []
+
+    def _look_again_soon(self) -> None:
+        self._look_at_all_s = min(self._look_at_all_s, time.monotonic() + TRY_AGAIN_S)
+
+    def _look(self, known: Attempt) -> list[EngineEvent]:
+        keeper = known.keeper()
+        if keeper is None:
+            self._see_to_its_start(known)
+            keeper = known.keeper()
+        is_dead = keeper is not None and not self._watches.watch(keeper, known)
+        try:
+            status = known.status()  # after the keeper was looked at: it writes first and ends then
+        except DamagedRecord:
+            if is_dead:
+                raise
+            status = Status()  # its keeper will write another one
+        if status.fate is None and keeper is not None and is_dead:
+            if self._end_left_behind(keeper, known):
+                return []
+            status = known.lost(keeper, status)
+        return self._told(known, keeper, status)
+
+    def _see_to_its_start(self, known: Attempt) -> None:
+        """Nobody has the claim yet: have a keeper made, again if the last one came to nothing."""
+        if not known.files.path.is_dir():
+            raise DamagedRecord(f"its folder {known.files.path} is gone")
+        because, known.failed_because = known.failed_because, ""
+        if not known.num_tries:  # ordered by a controller that is gone
+            self._send(known)
+        elif because and known.num_tries < MOST_TRIES:
+            # Its keeper died before it had the claim: nothing was started, so it may be tried again.
+            self._send(known)
+        elif because:
+            try:
+                known.resolve(Fate.LOST, 1, f"its workers could not be started: {because}")
+            except OSError:
+                known.failed_because = because
+                raise
+
+    def _lost(self, known: Attempt, damage: str) -> list[EngineEvent]:
+        """Its files are damaged: end what is left of it, and give it up."""
+        if self._end_left_behind(None, known):
+            known.our_trouble = f"{damage}; its processes are being ended"
+            return []
+        return self._told(known, None, Status().ended(time.time(), Fate.LOST, 1, damage))
+
+    def _told(self, known: Attempt, keeper: Process | None, status: Status) -> list[EngineEvent]:
+        """What has not been told yet."""
+        events: list[EngineEvent] = []
+        if status.started_s is not None and not known.told_start:
+            known.told_start = True
+            events.append(WorkersStarted(status.started_s, known.job_id, known.attempt))
+        if status.fate is not None:
+            known.told_end = True
+            if keeper is not None:
+                self._watches.unwatch(keeper)
+            events.append(
+                WorkersExited(
+                    at_s=status.finished_s or time.time(),
+                    job_id=known.job_id,
+                    attempt=known.attempt,
+                    fate=status.fate,
+                    exit_code=status.exit_code,
+                    reason=status.reason,
+                )
+            )
+        return events
+
+    def _not_over(self, job_id: str, attempt: int) -> Attempt | None:
+        known = self._attempts.get(self._folders.order(job_id, attempt).name)
+        if known is None or known.told_end:
+            return None
+        try:
+            return None if known.is_over() else known
+        except DamagedRecord:
+            return known
+
+    def _stopped_in_words(self, known: Attempt) -> str:
+        """Who stands still, stopped by a signal, so that this attempt does."""
+        try:
+            keeper = known.keeper()
+        except (DamagedRecord, PermissionError):
+            return ""
+        return stopped_in_words(keeper, None if self._zygote is None else self._zygote.process.pid)
+
+    def _end_left_behind(self, keeper: Process | None, known: Attempt) -> bool:
+        """Kill what a keeper that is dead, or not known any more, left.  False once there is nothing."""
+        mark = str(self._folders.engine)
+        processes = left_behind(keeper, mark, known.job_id, known.attempt, known.files.path)
+        for process in processes:
+            process.signal(signal.SIGKILL)
+        still_there = [
+            process for process in processes if self._watches.watch(process, known)
+        ]  # each one is to be watched
+        return bool(still_there)

@@ -1,0 +1,182 @@
+"""What a worker is before it runs: a script, its environment, its cores. Plain data, no process started."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from weft.core.worker_environment import ATTEMPT
+from weft.errors import InputError, UsageError
+
+
+@dataclass(frozen=True)
+class Script:
+    """What the user wants to run, as they would write it behind ``python``."""
+
+    target: str  # a file, or a module's name when is_module
+    args: tuple[str, ...] = ()
+    is_module: bool = False
+    cwd: str = "."
+    is_command: bool = False  # not for Python: ``target`` is a program, looked for in PATH
+
+    def __str__(self) -> str:
+        return f"-m {self.target}" if self.is_module else self.target
+
+
+SERVES_WORKERS = -1  # in place of a rank: a process that is there for the workers and need not outlast them
+
+
+@dataclass(frozen=True)
+class Worker:
+    """One rank of one attempt, ready to be started."""
+
+    rank: int
+    script: Script
+    environment: dict[str, str]
+    cores: tuple[int, ...]
+    fresh: bool = False  # wants an interpreter of its own even where a fork would be faster
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @staticmethod
+    def from_json(document: Mapping[str, Any]) -> Worker:
+        script = document["script"]
+        return Worker(
+            rank=document["rank"],
+            script=Script(
+                script["target"], tuple(script["args"]), script["is_module"], script["cwd"], script["is_command"]
+            ),
+            environment=dict(document["environment"]),
+            cores=tuple(document["cores"]),
+            fresh=document["fresh"],
+        )
+
+
+@dataclass(frozen=True)
+class Devices:
+    """What this machine offers: cores we may run on, GPUs we may see."""
+
+    cores: tuple[int, ...]
+    num_gpus: int = 0
+
+    @staticmethod
+    def of_this_machine(environment: Mapping[str, str] = os.environ) -> Devices:
+        return Devices(tuple(sorted(os.sched_getaffinity(0))), visible_gpus(environment))
+
+    def num_workers(self) -> int:
+        """One worker per GPU; on a machine without, one per core."""
+        return self.num_gpus or len(self.cores)
+
+    def cores_of(self, rank: int, num_workers: int) -> tuple[int, ...]:
+        """The cores of one worker.
+
+        A core is the device of a machine without GPUs: one each, shared in turn when there are more workers than
+        cores. With GPUs the worker's core only feeds its device, and all cores are dealt out.
+
+        >>> Devices((0, 1, 2, 3)).cores_of(1, num_workers=2)
+        (1,)
+        >>> Devices((0, 1, 2, 3), num_gpus=2).cores_of(1, num_workers=2)
+        (1, 3)
+        """
+        if self.num_gpus and num_workers <= len(self.cores):
+            return self.cores[rank::num_workers]
+        return (self.cores[rank % len(self.cores)],)
+
+
+def visible_gpus(environment: Mapping[str, str], dev: Path = Path("/dev")) -> int:
+    """GPUs that a worker would see, counted without loading a driver library."""
+    chosen = environment.get("CUDA_VISIBLE_DEVICES")
+    present = sum(1 for file in dev.glob("nvidia*") if re.fullmatch(r"nvidia\d+", file.name))
+    if chosen is None or not present:
+        return present
+    # CUDA reads the list up to the first entry that names no device, such as -1.
+    num_chosen = 0
+    for name in chosen.split(","):
+        if not name.strip() or name.strip().startswith("-"):
+            break
+        num_chosen += 1
+    return min(num_chosen, present)
+
+
+def num_workers_of(text: str, devices: Devices) -> int:
+    """``--workers``: a positive number, or ``auto`` for one worker per device."""
+    if text == "auto":
+        return devices.num_workers()
+    if not text.isascii() or not text.isdigit() or int(text) < 1:
+        raise UsageError(f"--workers {text}: expected a whole number of at least 1, or auto for one per device")
+    if int(text) > MOST_WORKERS:
+        raise UsageError(
+            f"--workers {text}: expected at most {MOST_WORKERS}; this machine has {devices.num_workers()} devices"
+        )
+    return int(text)
+
+
+MOST_WORKERS = 1024
+
+
+def script_of(command: Sequence[str], *, is_module: bool, cwd: str) -> Script:
+    """The user's command behind the options, checked before anything is started."""
+    if not command:
+        raise UsageError("there is no script to run: expected `weft run [options] train.py [arguments of train.py]`")
+    target, *args = command
+    if not is_module:
+        path = Path(cwd, target)
+        if not path.exists():
+            raise InputError("there is no such file: expected the path of a Python script", file=target)
+        if path.is_dir() and not (path / "__main__.py").exists():
+            raise InputError("this folder has no __main__.py: expected the path of a Python script", file=target)
+        if not os.access(path, os.R_OK):
+            raise InputError("permission denied: make the script readable", file=target)
+    return Script(target, tuple(args), is_module, cwd)
+
+
+def gang(
+    script: Script,
+    *,
+    num_workers: int,
+    devices: Devices,
+    port: int,
+    environment: Mapping[str, str],
+    attempt: int = 0,
+) -> list[Worker]:
+    """The workers of one attempt that has the machine to itself."""
+    cores_by_rank = [devices.cores_of(rank, num_workers) for rank in range(num_workers)]
+    return placed_gang(script, cores_by_rank=cores_by_rank, port=port, environment=environment, attempt=attempt)
+
+
+def placed_gang(
+    script: Script,
+    *,
+    cores_by_rank: Sequence[tuple[int, ...]],
+    port: int,
+    environment: Mapping[str, str],
+    attempt: int = 0,
+    fresh: bool = False,
+) -> list[Worker]:
+    """The workers of one attempt. Names are torchrun's, so that a script cannot tell the difference."""
+    workers = []
+    num_workers = len(cores_by_rank)
+    for rank, cores in enumerate(cores_by_rank):
+        own = {
+            "RANK": str(rank),
+            "LOCAL_RANK": str(rank),
+            "GROUP_RANK": "0",
+            "ROLE_RANK": str(rank),
+            "ROLE_NAME": "default",
+            "WORLD_SIZE": str(num_workers),
+            "LOCAL_WORLD_SIZE": str(num_workers),
+            "GROUP_WORLD_SIZE": "1",
+            "ROLE_WORLD_SIZE": str(num_workers),
+            "MASTER_ADDR": "127.0.0.1",
+            "MASTER_PORT": str(port),
+            ATTEMPT: str(attempt),
+        }
+        # A choice of the user's goes first: threads for their cores, and a network that is not the loopback's.
+        defaults = {"OMP_NUM_THREADS": str(len(cores)), "GLOO_SOCKET_IFNAME": "lo"}
+        workers.append(Worker(rank, script, {**defaults, **environment, **own}, cores, fresh))
+    return workers

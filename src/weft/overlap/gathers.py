@@ -1,0 +1,160 @@
+"""Gathers under way: launched by the sharded schedule, waited for wherever a parameter is used.
+
+[Note: sharing the device]  Every wait is a window in which another job may compute (weft.process.turns).  If one wants
+to, step() runs in a single window: updates are short, and queueing for the device between two of them would leave the
+network idle for a turn of the other job.  So all gathers are launched at once and waited for before the next forward
+asks for the device; forward and backward then run without interruption.  If no other job wants the device, none of
+this happens.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from weft.errors import OverlapError
+from weft.overlap.bucket import Bucket, Phase
+from weft.overlap.graphs import Captures
+from weft.overlap.reading import Readers
+from weft.overlap.round import settle_sends
+from weft.overlap.timing import StepClock
+from weft.overlap.transport.base import Transport
+from weft.process.turns import TURNS
+
+
+class Gathers:
+    """The gathers of one schedule, and which of its parameters are on guard because of them."""
+
+    def __init__(
+        self,
+        names: Sequence[str],
+        parameters: Sequence[torch.nn.Parameter],
+        transport: Transport,
+        clock: StepClock,
+        captures: Captures,
+    ) -> None:
+        # From the first bucket that leaves in an eager round until step(): values are neither old nor new.
+        self.half_updated = False
+        self._names = names
+        self._parameters = parameters
+        self._transport = transport
+        self._device = transport.device
+        self._has_streams = transport.device.has_streams
+        self._clock = clock
+        self._captures = captures
+        self._readers = Readers(parameters, self._before_use)
+        self._buckets: Sequence[Bucket] = ()
+        self._buckets_of: Sequence[Sequence[Bucket]] = ()
+        self._num_steps = 0
+
+    def lay_out(self, buckets: Sequence[Bucket], buckets_of: Sequence[Sequence[Bucket]]) -> None:
+        self._buckets, self._buckets_of = buckets, buckets_of
+        if self._has_streams:  # also before the first step, to notice a CUDA graph that reads parameters
+            self.guard_all()
+
+    def forget_plan(self) -> None:
+        self.release_all()
+        self._buckets, self._buckets_of = (), ()
+
+    # ---- launching
+
+    def open(self, bucket: Bucket, step: int) -> None:
+        self._transport.open_gather(bucket.exchange, step)
+
+    def open_early(self, bucket: Bucket, step: int) -> None:
+        """During backward, once it is done with all parameters of the bucket."""
+        self.half_updated = True
+        self._readers.guard(bucket.plan.parameters)
+        # A node of the graph that still needs the old values (through a detached alias) fails with an error.
+        torch.autograd.graph.increment_version([self._parameters[n] for n in bucket.plan.parameters])
+        self.open(bucket, step)
+
+    def launch(self, bucket: Bucket, step: int) -> None:
+        self._clock.launched("all-gather", bucket)
+        self._transport.launch_gather(bucket.exchange, step)
+        bucket.phase = Phase.GATHERING
+        self._num_steps = step + 1
+
+    # ---- waiting
+
+    def settle_all(self) -> None:
+        self._settle(self._under_way())
+
+    def settle_all_sends(self) -> None:
+        """Nothing is sent from any bucket's memory anymore."""
+        settle_sends(self._transport, self._buckets)
+        if not self._has_streams:  # all values are here and nothing is being sent: any use is safe
+            self.release_all()
+
+    def flush(self) -> None:
+        self._refuse_half_updated("a parameter")
+        self.settle_all()
+        if self._has_streams:
+            self._device.synchronize()  # for code that reads outside of torch's view, on any stream
+            for bucket in self._buckets:
+                bucket.exchange.gather_works = []
+            return
+        self.settle_all_sends()
+
+    def _under_way(self) -> list[Bucket]:
+        """First layers first."""
+        return [bucket for bucket in reversed(self._buckets) if bucket.phase is Phase.GATHERING]
+
+    def _settle(self, buckets: Sequence[Bucket]) -> None:
+        if not buckets:
+            return
+        # Between two layers, when others have already arrived, the wait is short.
+        with TURNS.yielded(briefly=len(self._under_way()) < len(self._buckets)):
+            for bucket in buckets:
+                with self._clock.waiting("all-gather", bucket):
+                    self._transport.finish_gather(bucket.exchange)
+                bucket.phase = Phase.IDLE
+            if TURNS.sharing and not self._under_way():
+                # Our own sends end at about the same time; waiting for them in backward would cost another turn.
+                self.settle_all_sends()
+
+    def _before_use(self, number: int, writes: bool) -> bool:
+        """Wait until a parameter's values are here and, if it is written to, until they have been sent.
+
+        True if it must stay on guard: other streams have to wait for the values, or a later write for our sends.
+        """
+        TURNS.border()
+        self._refuse_half_updated(self._names[number])
+        buckets = self._buckets_of[number]
+        for bucket in buckets:
+            if bucket.phase is Phase.GATHERING:
+                self._settle(self._under_way() if TURNS.contended else [bucket])
+            elif self._has_streams and not self._device.capturing():
+                self._transport.finish_gather(bucket.exchange)
+        if writes:
+            settle_sends(self._transport, buckets)
+        self._clock.parameter_read(number)
+        if self._has_streams:  # released when backward begins, if the gather has ended by then
+            settled = not any(bucket.exchange.gather_works for bucket in buckets)
+            self._captures.read(self._names[number], self._num_steps, settled)
+            return True
+        return any(bucket.exchange.send_works for bucket in buckets)
+
+    def _refuse_half_updated(self, what: str) -> None:
+        if self.half_updated:
+            raise OverlapError(
+                f"{what} is read between backward() and step(), while eager=True replaces its values: "
+                "read it after step(), or use eager=False"
+            )
+
+    # ---- guards
+
+    def guard_all(self) -> None:
+        self._readers.guard(range(len(self._parameters)))
+
+    def release_all(self) -> None:
+        for number in range(len(self._parameters)):
+            self._readers.release(number)
+
+    def release_ended(self) -> None:
+        """On a device with streams: take those off guard that no stream has to wait for anymore."""
+        under_way = {b.plan.index for b in self._buckets if not self._transport.gather_ended(b.exchange)}
+        for number, buckets in enumerate(self._buckets_of):
+            if not any(bucket.plan.index in under_way for bucket in buckets):
+                self._readers.release(number)

@@ -1,0 +1,114 @@
+"""What a decision is told about simulated jobs, as opposed to what is true of them."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Collection
+
+from weft.control.decision import Belief
+from weft.core.cluster import Cluster
+from weft.core.speed import SpeedCurve, StepTime
+from weft.perf.exploration import explored_curve
+from weft.sim.job_run import JobRun, advance
+from weft.sim.replay_options import SimulationOptions
+from weft.sim.workload import Profile, TrueJob
+
+
+class SimulatedBeliefs:
+    """Speed curves and remaining work as the policy believes them to be."""
+
+    def __init__(self, cluster: Cluster, options: SimulationOptions) -> None:
+        self.by_job: dict[str, Belief] = {}
+        self._runs: dict[str, tuple[JobRun, float, Belief]] = {}
+        """Each with the factor by which its remaining steps are believed to differ from the truth."""
+        self._cluster = cluster
+        self._options = options
+        self._true: dict[Profile, SpeedCurve] = {}
+        self._explored: dict[tuple[Profile, frozenset[int]], SpeedCurve] = {}
+        self._wrong: dict[tuple[str, SpeedCurve], SpeedCurve] = {}
+
+    def add(self, run: JobRun) -> None:
+        """A job was submitted."""
+        options = self._options
+        curve = self._curve(run.job, ())
+        belief = Belief(curve, run.remaining_steps, options.restart_s, not options.explore)
+        self.by_job[run.name] = belief
+        self._runs[run.name] = (run, self._steps_factor(run.job), belief)
+
+    def measured(self, run: JobRun) -> None:
+        """The job has run at a size for the first time."""
+        if run.name in self.by_job:
+            self.by_job[run.name].curve = self._curve(run.job, run.tried)
+            self.by_job[run.name].can_share = True
+
+    def remove(self, name: str) -> None:
+        """The job is over."""
+        del self.by_job[name], self._runs[name]
+
+    def update(self, now_s: float) -> set[str]:
+        """Bring remaining steps up to date; returns the jobs that have not made a step since they were started.
+
+        Those must not be touched: the controller never stops a job before its first report.
+        """
+        starting: set[str] = set()
+        for run, factor, belief in self._runs.values():
+            if run.devices:
+                advance(run, now_s)
+                if now_s < run.resume_s:
+                    starting.add(run.name)
+            belief.remaining_steps = run.remaining_steps * factor
+        return starting
+
+    def _curve(self, job: TrueJob, tried: Collection[int]) -> SpeedCurve:
+        """Step times by size, packed on as few nodes as possible, of a job that has run at the sizes ``tried``."""
+        curve = self._curve_of(job.profile)
+        if self._options.explore:
+            curve = self._explored_curve(job, tried, curve)
+        if self._options.prediction_error:
+            curve = self._wrong_curve(job, curve)
+        return curve
+
+    def _steps_factor(self, job: TrueJob) -> float:
+        """The estimate of remaining steps is off by the same factor all along, as that of a wrong target would be."""
+        if not self._options.prediction_error:
+            return 1.0
+        draw = random.Random(f"steps {self._options.seed} {job.spec.name}")
+        return draw.lognormvariate(0.0, self._options.prediction_error)
+
+    def _curve_of(self, profile: Profile) -> SpeedCurve:
+        curve = self._true.get(profile)
+        if curve is None:
+            cluster = self._cluster
+            sizes = [size for size in profile.sizes if size <= cluster.num_devices]
+            times = {size: profile.step_time(cluster.packed_shape(size)) for size in sizes}
+            curve = self._true[profile] = SpeedCurve(times)
+        return curve
+
+    def _explored_curve(self, job: TrueJob, tried: Collection[int], true: SpeedCurve) -> SpeedCurve:
+        """Only what was tried is known: the smallest size at first, later up to twice the largest tried."""
+        allowed = [size for size in job.spec.allowed_sizes(self._cluster.num_devices) if size in true.times]
+        measured = frozenset(size for size in tried if size in true.times)
+        if not measured:
+            return self._explored.setdefault(
+                (job.profile, frozenset({-allowed[0]})), SpeedCurve({allowed[0]: true.times[allowed[0]]})
+            )
+        key = (job.profile, measured)
+        if key not in self._explored:
+            seen = {self._cluster.packed_shape(size): true.times[size] for size in sorted(measured)}
+            self._explored[key] = explored_curve(seen, true.sizes, self._cluster)
+        return self._explored[key]
+
+    def _wrong_curve(self, job: TrueJob, curve: SpeedCurve) -> SpeedCurve:
+        key = (job.spec.name, curve)
+        if key not in self._wrong:
+            draw = random.Random(f"speed {self._options.seed} {job.spec.name}")
+            factors = {
+                size: draw.lognormvariate(0.0, self._options.prediction_error) for size in range(1, 1 + curve.sizes[-1])
+            }
+            self._wrong[key] = SpeedCurve(
+                {
+                    size: StepTime(time.step_s * factors[size], time.exposed_s * factors[size])
+                    for size, time in curve.times.items()
+                }
+            )
+        return self._wrong[key]

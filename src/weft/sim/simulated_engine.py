@@ -1,0 +1,180 @@
+"""An engine whose workers exist on paper: asked like any other, it answers on virtual time.
+
+Whoever owns the clock sets ``now_s`` and never turns it back.  Workers leave the very moment they are asked to, and
+exist the moment they are ordered; what a restart costs is that they make no progress for a while.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Mapping, Sequence
+
+from weft.core.cluster import Cluster
+from weft.core.engine import EngineEvent, StartOrder
+from weft.core.events import Fate, WorkersExited, WorkersStarted
+from weft.sim.job_run import JobRun, advance, finish_time_s, rate
+from weft.sim.replay_options import SimulationOptions
+from weft.sim.workload import TrueJob
+
+_FINISH, _RESUME = 0, 1
+_NEVER = float("inf")
+
+
+class SimulatedEngine:
+    """Runs attempts of jobs whose true behaviour it was told by :meth:`add`."""
+
+    def __init__(self, cluster: Cluster, options: SimulationOptions) -> None:
+        self.now_s = 0.0
+        self.runs: dict[str, JobRun] = {}
+        self.num_busy = 0
+        """Devices in use, those of a pair counted once."""
+        self.measured: list[JobRun] = []
+        """Jobs that have run at a size they had never run at (while exploring); to be cleared by who reads it."""
+        self._cluster, self._options = cluster, options
+        self._told: list[EngineEvent] = []
+        self._known: dict[tuple[str, int], None] = {}
+        self._tenants: dict[tuple[int, ...], JobRun] = {}
+        self._unrated: list[JobRun] = []
+        self._predictions: list[tuple[float, int, int, int, JobRun]] = []
+        """Heap of (time, kind, index of job, version, run): ends and resumptions that hold if nothing changes."""
+
+    @property
+    def devices_by_node(self) -> tuple[int, ...]:
+        return self._cluster.devices_by_node
+
+    def add(self, job: TrueJob) -> JobRun:
+        """From now on attempts of this job can be started."""
+        run = JobRun(job, len(self.runs), job.total_steps, updated_s=self.now_s)
+        self.runs[job.spec.name] = run
+        return run
+
+    def start(self, order: StartOrder) -> None:
+        """The workers exist at once and make their first step ``restart_s`` later."""
+        run = self.runs[order.job_id]
+        if order.attempt <= run.attempt:
+            return
+        now_s, devices = self.now_s, order.devices
+        run.attempt = order.attempt
+        run.devices, run.shape = devices, self._cluster.shape(devices)
+        run.updated_s = now_s
+        run.resume_s = now_s + self._options.restart_s
+        neighbour = self._tenants.setdefault(devices, run)
+        if neighbour is run:
+            self.num_busy += len(devices)
+        else:
+            advance(neighbour, now_s)
+            run.partner, neighbour.partner = neighbour, run
+            self._unrated.append(neighbour)
+        self._unrated.append(run)
+        self._known[order.job_id, order.attempt] = None
+        self._told.append(WorkersStarted(now_s, order.job_id, order.attempt))
+
+    def stop(self, job_id: str, attempt: int) -> None:
+        """They leave at once, nothing lost."""
+        self._end(job_id, attempt, Fate.STOPPED)
+
+    def kill(self, job_id: str, attempt: int) -> None:
+        """They are gone at once.  Their progress is kept: the replay counts what a restart costs in one number."""
+        self._end(job_id, attempt, Fate.LOST)
+
+    def poll(self) -> Sequence[EngineEvent]:
+        """Everything that has come to pass by ``now_s``, oldest first."""
+        while self.next_s() <= self.now_s:
+            self._come_to_pass()
+        return self.answers()
+
+    def answers(self) -> Sequence[EngineEvent]:
+        """What became of the orders since the last call; nothing that came to pass by itself."""
+        told, self._told = self._told, []
+        return told
+
+    def fileno(self) -> int:
+        return -1
+
+    def hints(self) -> Mapping[tuple[str, int], str]:
+        return {}
+
+    def known(self) -> Sequence[tuple[str, int]]:
+        return tuple(self._known)
+
+    def forget(self, job_id: str, attempt: int) -> None:
+        run = self.runs.get(job_id)
+        if run is None or run.attempt != attempt or not run.devices:
+            self._known.pop((job_id, attempt), None)
+
+    def close(self) -> None:
+        """Nothing to let go of."""
+
+    def give_role(self, job_id: str, *, fills: bool) -> None:
+        """The job, which shares its devices, from now on takes turns or only fills the gaps."""
+        run = self.runs[job_id]
+        if run.fills != fills:
+            self._count(run)
+            run.fills = fills
+            self._unrated.extend(one for one in (run, run.partner) if one)
+
+    def next_s(self) -> float:
+        """When something comes to pass by itself, if nobody orders anything until then."""
+        if self._unrated:
+            self._rate_changed()
+        heap = self._predictions
+        while heap and heap[0][3] != heap[0][4].version:
+            heapq.heappop(heap)
+        return heap[0][0] if heap else _NEVER
+
+    def _come_to_pass(self) -> None:
+        time_s, kind, _, _, run = heapq.heappop(self._predictions)
+        now_s, self.now_s = self.now_s, time_s
+        if kind == _FINISH:
+            self._end(run.name, run.attempt, Fate.COMPLETED)
+            run.remaining_steps = 0.0
+        else:
+            self._count(run)
+            for one in (run, run.partner):
+                if one:
+                    self._rate(one)
+            if self._options.explore and len(run.devices) not in run.tried:
+                run.tried.add(len(run.devices))
+                self.measured.append(run)
+        self._rate_changed()
+        self.now_s = now_s
+
+    def _end(self, job_id: str, attempt: int, fate: Fate) -> None:
+        run = self.runs.get(job_id)
+        if run is None or run.attempt != attempt or not run.devices:
+            return
+        self._count(run)
+        partner = run.partner
+        if partner is None:
+            self.num_busy -= len(run.devices)
+            del self._tenants[run.devices]
+        else:
+            partner.partner, partner.fills = None, False
+            self._tenants[run.devices] = partner
+            self._unrated.append(partner)
+        run.devices, run.shape, run.partner, run.fills = (), (), None, False
+        run.steps_per_s = 0.0
+        run.version += 1
+        self._told.append(WorkersExited(self.now_s, job_id, attempt, fate))
+
+    def _count(self, run: JobRun) -> None:
+        """Whatever changes for one of a pair changes for both: count what they did so far."""
+        advance(run, self.now_s)
+        if run.partner:
+            advance(run.partner, self.now_s)
+
+    def _rate_changed(self) -> None:
+        """All that changes at one moment has changed by now: so speeds are set once, however much it was."""
+        for run in dict.fromkeys(self._unrated):
+            if run.devices:
+                self._rate(run)
+        self._unrated.clear()
+
+    def _rate(self, run: JobRun) -> None:
+        rate(run, self.now_s, self._options.handover_s)
+        finish_s = finish_time_s(run)
+        if finish_s < _NEVER:
+            heapq.heappush(self._predictions, (finish_s, _FINISH, run.index, run.version, run))
+        new_size = self._options.explore and len(run.devices) not in run.tried
+        if (run.partner or new_size) and self.now_s < run.resume_s:
+            heapq.heappush(self._predictions, (run.resume_s, _RESUME, run.index, run.version, run))

@@ -1,0 +1,197 @@
+"""When a run is saved, what is saved, and putting the newest good checkpoint back."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from weft.errors import CheckpointError, InputError, UsageError
+from weft.version import __version__
+from weft.worker.checkpoint import CheckpointFolder
+from weft.worker.data import SessionLoader
+from weft.worker.manifest import MANIFEST_NAME, Manifest, first_difference, parse_manifest
+from weft.worker.peers import Peers
+from weft.worker.rng import capture_rng
+from weft.worker.scaling import LinearScaling
+from weft.worker.shards import Registered, capture_own, capture_replicated, read_parts, register, restore
+from weft.worker.writer import CheckpointPart, CheckpointWriter
+
+_EXIT_PATIENCE_S = 5.0
+
+
+class Checkpointing:
+    """The checkpoints of one run.  Until :meth:`begin` there is nothing to save, and saving does nothing."""
+
+    def __init__(self, path: Path, *, every_s: float, keep: int) -> None:
+        self.path = path
+        self.registered: Registered | None = None
+        self.data: SessionLoader | None = None
+        self.saved_step = -1
+        self.saved_finished = False
+        self._every_s = every_s
+        self._keep = keep
+        self._folder: CheckpointFolder | None = None
+        self._writer: CheckpointWriter | None = None
+        self._asked = False
+        self._since_s = time.monotonic()
+
+    def begin(
+        self, objects: dict[str, Any], data: SessionLoader | None, peers: Peers, say: Callable[[str], None]
+    ) -> Manifest | None:
+        """Save these objects from now on; load the newest good checkpoint into them, if there is one."""
+        if self.registered is not None:
+            raise UsageError("run.resume was called twice: call it once, with everything that should be saved")
+        self.registered = register(objects)
+        self.data = data
+        self._folder = CheckpointFolder(self.path, self._keep)
+        found, token = find_checkpoint(self._folder, peers, secrets.token_hex(4), say)
+        self._writer = CheckpointWriter(self._folder, peers.again(), token)
+        if found is None:
+            return None
+        manifest = load_checkpoint(found, self.registered)
+        peers.all_gather(manifest.step)  # nobody asks the others for state that they have not loaded yet
+        if data is not None:
+            if manifest.data is None:
+                raise InputError(f"the checkpoint {found} has no position in the data: it was saved without data=")
+            data.load_state_dict(manifest.data)
+        self.saved_step, self.saved_finished = manifest.step, manifest.finished
+        say(f"resuming at step {manifest.step} (epoch {manifest.epoch}) from {found}")
+        return manifest
+
+    def ask(self) -> None:
+        """A checkpoint after this step or one of the next."""
+        self._asked = True
+
+    def restart_timer(self) -> None:
+        self._since_s = time.monotonic()
+
+    @property
+    def busy(self) -> bool:
+        """Whether a checkpoint is being written in the background."""
+        return self._writer is not None and self._writer.busy
+
+    def wanted(self, rank: int) -> bool:
+        """Whether this worker wants one now: the script asked, or (rank 0 decides for all) the interval is over."""
+        if self._writer is None:
+            return False
+        due = rank == 0 and 0 < self._every_s <= time.monotonic() - self._since_s and not self.busy
+        return due or self._asked
+
+    def save(
+        self,
+        step: int,
+        data: SessionLoader,
+        peers: Peers,
+        device: torch.device,
+        scaling: LinearScaling | None,
+        *,
+        in_background: bool = False,
+        finished: bool = False,
+    ) -> None:
+        self._asked = False
+        self.restart_timer()
+        if self._writer is None or self.registered is None:
+            return
+        self._writer.finish()
+        if self.saved_step == step and (self.saved_finished or not finished):
+            return
+        manifest = Manifest(
+            step=step,
+            epoch=data.epoch,
+            position=data.position,
+            world_size=peers.world_size,
+            weft_version=__version__,
+            torch_version=str(torch.__version__),
+            finished=finished,
+            created_s=time.time(),
+            models=self.registered.entries(),
+            data=data.state_dict(),
+            scaling=scaling.state_dict() if scaling else None,
+        )
+        snapshot = CheckpointPart(
+            manifest=manifest,
+            own=capture_own(self.registered, peers.rank, peers.world_size),
+            replicated=capture_replicated(self.registered) if peers.rank == 0 else None,
+            rng=capture_rng(device),
+        )
+        self._writer.write(snapshot, in_background=in_background)
+        self.saved_step, self.saved_finished = step, finished
+
+    def raise_error(self) -> None:
+        """What went wrong in the background, if anything; called between steps."""
+        if self._writer is not None:
+            self._writer.raise_error()
+
+    def finish(self) -> None:
+        """Wait for what is being written; raise what went wrong with it."""
+        if self._writer is not None:
+            self._writer.finish()
+
+    def close(self) -> None:
+        """Also after a failure: then other workers may be gone, so there is a limit to waiting for what they write."""
+        if self._writer is not None:
+            self._writer.abandon(_EXIT_PATIENCE_S)
+        if self._folder is not None:
+            self._folder.close()
+
+
+def find_checkpoint(
+    folder: CheckpointFolder, peers: Peers, token: str, say: Callable[[str], None]
+) -> tuple[Path | None, str]:
+    """Rank 0 looks and checks; all follow, or all raise.  Also rank 0's token for what this run writes."""
+    failure, found = "", None
+    if peers.rank == 0:
+        try:
+            folder.open()
+            newest = folder.newest_good(say)
+            found = str(newest[0].absolute()) if newest else None
+        except CheckpointError as error:
+            failure = str(error)
+        except OSError as error:
+            failure = f"the checkpoint folder {folder.path} cannot be used ({error})"
+    failure, found, token = peers.from_first([failure, found, token])
+    if failure:
+        raise CheckpointError(failure)
+    return (Path(found) if found else None), token
+
+
+def load_checkpoint(path: Path, registered: Registered) -> Manifest:
+    """Load everything registered from a checkpoint that rank 0 has found good.
+
+    Others may not have loaded theirs yet on return: sharded state must not be asked for before all have.
+    """
+    try:
+        text = (path / MANIFEST_NAME).read_bytes()
+    except OSError as error:
+        raise CheckpointError(
+            f"worker 0 resumes from {path}, but this worker cannot read it ({error.strerror}): the checkpoint folder "
+            "must be the same shared folder on every host"
+        ) from error
+    manifest = parse_manifest(text, str(path / MANIFEST_NAME))
+    for key, entries in registered.entries().items():
+        if key not in manifest.models:
+            raise CheckpointError(
+                f"the checkpoint {path} holds no model {key}= (it has {', '.join(manifest.models) or 'none'}): give "
+                "run.resume the same names as in the run that wrote it, or start in another checkpoint folder"
+            )
+        difference = first_difference(manifest.models[key], entries)
+        if difference:
+            raise CheckpointError(
+                f"the checkpoint {path} is of another model: {difference}; build the same model, or start in another "
+                "checkpoint folder"
+            )
+    parts, replicated = read_parts(path, manifest.world_size)
+    missing = [key for key in registered.optimizers if key not in replicated["groups"]]
+    missing += [key for key in registered.others if key not in replicated["others"]]
+    if missing:
+        raise CheckpointError(
+            f"the checkpoint {path} holds no {missing[0]}=: give run.resume the same objects as in the run that wrote "
+            "it, or start in another checkpoint folder"
+        )
+    restore(registered, parts, replicated)
+    return manifest

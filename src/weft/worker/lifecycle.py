@@ -1,0 +1,275 @@
+"""``weft.session()``: the same script alone, under torchrun, under ``weft run`` and under the controller."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from weft.core.worker_environment import STOPPED_EXIT_CODE, STOPPED_UNSAVED_EXIT_CODE
+from weft.errors import SessionError, UsageError
+from weft.overlap.handle import handle_of
+from weft.process.turns import TURNS
+from weft.worker.channel import Channel
+from weft.worker.checkpointing import Checkpointing
+from weft.worker.data import LoaderPlace, SessionLoader
+from weft.worker.environment import read_environment
+from weft.worker.joining import choose_device, choose_num_threads, join, peers_of_running_group
+from weft.worker.peers import Peers
+from weft.worker.reports import ProgressBar, Reporter
+from weft.worker.rng import seed_everything
+from weft.worker.sampling import Share
+from weft.worker.scaling import LinearScaling
+from weft.worker.stepper import End, Progress, Stepper
+from weft.worker.stopping import StopRequest
+from weft.worker.watchdog import NoWatchdog, Watchdog, start_watchdog
+
+
+class Session:
+    """What the script holds as ``run``.  Made by :func:`weft.session`; see there."""
+
+    def __init__(
+        self,
+        *,
+        checkpoint_dir: str | os.PathLike[str] | None = None,
+        checkpoint_every_s: float | None = None,
+        keep_checkpoints: int = 3,
+        seed: int = 0,
+    ) -> None:
+        if keep_checkpoints < 1:
+            raise UsageError(f"keep_checkpoints is {keep_checkpoints}, expected at least 1")
+        self._environment = read_environment(os.environ)
+        # Whoever starts the job knows where its checkpoints go and when; the script only has a preference.
+        every_s = self._environment.checkpoint_every_s
+        if checkpoint_every_s is not None and "WEFT_CHECKPOINT_EVERY_S" not in os.environ:
+            every_s = checkpoint_every_s
+        self._checkpointing = Checkpointing(
+            self._environment.checkpoint_dir or Path(checkpoint_dir or _default_folder()),
+            every_s=every_s,
+            keep=keep_checkpoints,
+        )
+        self.seed = seed
+        self._progress = Progress()
+        self._peers: Peers | None = None
+        self._device = torch.device("cpu")
+        self._owns_group = False
+        self._channel = Channel(self._environment.channel) if self._environment.channel else None
+        self._stop_request = StopRequest(self._channel, self._environment.stop_file)
+        self._scaling: LinearScaling | None = None
+        self._reporter: Reporter | None = None
+        self._watchdog: Watchdog | NoWatchdog = NoWatchdog()
+
+    # ---- the way in and out
+
+    def __enter__(self) -> Session:
+        environment = self._environment
+        self._stop_request.install()
+        try:
+            self._device = choose_device(environment)
+            num_threads = choose_num_threads(environment)
+            if num_threads is not None:
+                torch.set_num_threads(num_threads)
+            if dist.is_initialized():
+                self._peers = peers_of_running_group()
+            else:
+                self._owns_group = True
+                self._peers = join(environment, self._device)
+            bar = ProgressBar.for_worker(self.rank, sys.stderr)
+            self._reporter = Reporter(environment, self._peers, self._channel, bar)
+            self._watchdog = start_watchdog(self.rank, self.world_size, environment.stall_s)
+            seed_everything(self.seed)
+        except BaseException:
+            self._close()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            if error is None:
+                self._checkpointing.finish()
+                self._part()
+        finally:
+            self._close()
+        if error is None and self.stopped:
+            saved = self._checkpointing.saved_step == self.step
+            raise SystemExit(STOPPED_EXIT_CODE if saved else STOPPED_UNSAVED_EXIT_CODE)
+
+    def _part(self) -> None:
+        """Nobody takes the group down while another may still ask for its part of the optimizer's state."""
+        self._watchdog.pause()
+        if self._owns_group and self._peers is not None:
+            try:
+                self._peers.all_gather(None)
+            except SessionError:
+                return  # that worker reports its own failure; this one succeeded
+
+    def _close(self) -> None:
+        self._watchdog.close()
+        self._checkpointing.close()
+        if self._reporter is not None:
+            self._reporter.end_line()
+        if self._channel is not None:
+            self._channel.close()
+        self._stop_request.uninstall()
+        TURNS.rest()
+        if self._owns_group and dist.is_initialized():
+            dist.destroy_process_group()
+
+    # ---- what the script may ask
+
+    @property
+    def rank(self) -> int:
+        return self._need_peers().rank
+
+    @property
+    def world_size(self) -> int:
+        return self._need_peers().world_size
+
+    @property
+    def device(self) -> torch.device:
+        """Where this worker computes."""
+        return self._device
+
+    @property
+    def step(self) -> int:
+        """Steps done since the training began, in earlier attempts too."""
+        return self._progress.step
+
+    @property
+    def stopped(self) -> bool:
+        """Whether the steps ended early because the job was asked to stop."""
+        return self._progress.stopped
+
+    @property
+    def share(self) -> Share:
+        """This worker's part of the current global batch."""
+        return self._progress.share
+
+    def loader(
+        self,
+        dataset: Any,
+        batch_size: int | None = None,
+        *,
+        batch_size_per_worker: int | None = None,
+        warmup_steps: int = 0,
+        shuffle: bool | None = None,
+        drop_last: bool = False,
+        **options: Any,
+    ) -> SessionLoader:
+        """A loader of this worker's part of every batch.
+
+        Args:
+            batch_size: of all workers together, whatever their number.  An uneven split is weighted.
+            batch_size_per_worker: instead; the global batch grows with the workers, and every learning rate by the
+                same factor, linearly over ``warmup_steps``.
+            shuffle: by (seed, epoch); on by default for map-style datasets.
+            drop_last: leave out the last batch of an epoch if it is smaller.
+            options: go to ``torch.utils.data.DataLoader`` (num_workers, pin_memory, collate_fn, ...).
+        """
+        if (batch_size is None) == (batch_size_per_worker is None):
+            raise UsageError("run.loader takes either batch_size= (of all workers) or batch_size_per_worker=")
+        if batch_size_per_worker is not None:
+            self._scaling = LinearScaling(float(self.world_size), warmup_steps)
+        return SessionLoader(
+            dataset,
+            LoaderPlace(self.rank, self.world_size, self.seed),
+            batch_size=batch_size_per_worker if batch_size is None else batch_size,  # type: ignore[arg-type]
+            per_worker=batch_size is None,
+            shuffle=shuffle,
+            drop_last=drop_last,
+            options=options,
+        )
+
+    def resume(self, *, data: SessionLoader | None = None, **objects: Any) -> bool:
+        """Resume from the newest good checkpoint, if there is one, and save these objects from now on.
+
+        Pass the model, the optimizer, the loader, and anything else with a ``state_dict`` (LR scheduler, GradScaler,
+        metrics), each under a name that stays the same.  Returns whether there was a checkpoint.
+        """
+        peers = self._need_peers()
+        manifest = self._checkpointing.begin(objects, data, peers, self._say)
+        if self._reporter is not None:
+            self._reporter.can_resume = True
+        for model in self._checkpointing.registered.models.values() if self._checkpointing.registered else ():
+            if handle_of(model) is None:  # an overlapped model takes its turns by itself
+                TURNS.hook_up(model)
+        if manifest is None:
+            return False
+        self._progress.step = manifest.step
+        if self._scaling is not None and manifest.scaling is not None:
+            self._scaling.load_state_dict(manifest.scaling, manifest.step)
+        if manifest.world_size == peers.world_size:
+            self._progress.rng = manifest.rng[peers.rank]
+        return True
+
+    def log(self, **metrics: Any) -> None:
+        """Numbers of this step for reports and the progress bar: ``run.log(loss=loss)``.  Never waits."""
+        for name, value in metrics.items():
+            if isinstance(value, torch.Tensor) and value.numel() != 1:
+                raise UsageError(
+                    f"run.log({name}=...) was given a tensor of {value.numel()} elements, expected one number"
+                )
+            if not hasattr(value, "__float__"):
+                raise UsageError(f"run.log({name}=...) was given a {type(value).__name__}, expected one number")
+        self._watchdog.alive()
+        if self._reporter is not None:
+            self._reporter.log(metrics)
+
+    def checkpoint(self) -> None:
+        """Ask for a checkpoint after this step or one of the next; one worker's call is enough."""
+        self._checkpointing.ask()
+
+    def steps(self, data: SessionLoader, *, epochs: int | None = None, max_steps: int | None = None) -> Iterator[Any]:
+        """This worker's batches on its device, from where the run is, to the end of epoch ``epochs`` or ``max_steps``.
+
+        Ends early, after a checkpoint, when the job is asked to stop; ``run.stopped`` says so, and the session then
+        ends the script with exit code 75.
+        """
+        if not isinstance(data, SessionLoader):
+            raise UsageError(
+                f"run.steps was given a {type(data).__name__}, expected what run.loader returns: only that knows which "
+                "samples are done"
+            )
+        if epochs is None and max_steps is None:
+            raise UsageError("run.steps needs an end: give epochs= or max_steps=")
+        peers, checkpointing = self._need_peers(), self._checkpointing
+        if checkpointing.registered is not None and data is not checkpointing.data:
+            raise UsageError("the loader given to run.steps is not the one given to run.resume: add data= there")
+        stepper = Stepper(
+            progress=self._progress,
+            peers=peers,
+            device=self._device,
+            stop_request=self._stop_request,
+            watchdog=self._watchdog,
+            checkpointing=checkpointing,
+            reporter=self._reporter or Reporter(self._environment, peers, None, None),
+            scaling=self._scaling,
+            say=self._say,
+        )
+        return stepper.steps(data, End(epochs, max_steps))
+
+    def _need_peers(self) -> Peers:
+        if self._peers is None:
+            raise SessionError("the session is not open: write `with weft.session() as run:` around the training")
+        return self._peers
+
+    def _say(self, text: str) -> None:
+        """Rank 0 speaks for all workers."""
+        if self.rank == 0:
+            if self._reporter is not None:
+                self._reporter.end_line()
+            print(f"weft: {text}", file=sys.stderr, flush=True)
+
+
+def _default_folder() -> Path:
+    """Relative to where the script was started, so that starting it again finds them."""
+    script = Path(sys.argv[0]).stem if sys.argv and sys.argv[0] not in ("", "-c", "-m") else "session"
+    return Path("checkpoints", script or "session")

@@ -1,0 +1,174 @@
+"""The training loop behind ``run.steps``: hand out batches, count steps, report, save, stop together."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from weft.errors import InputError
+from weft.worker.agreement import NOTHING, Wishes, choose_agreement
+from weft.worker.checkpointing import Checkpointing
+from weft.worker.data import SessionLoader
+from weft.worker.peers import Peers
+from weft.worker.reports import Reporter
+from weft.worker.rng import derived_seed, restore_rng, seed_everything
+from weft.worker.sampling import Share
+from weft.worker.scaling import LinearScaling
+from weft.worker.shards import Registered
+from weft.worker.stopping import StopRequest
+from weft.worker.updates import UpdateCount
+from weft.worker.watchdog import NoWatchdog, Watchdog
+from weft.worker.weighting import Weighting, choose_weighting
+
+
+@dataclass(slots=True)
+class Progress:
+    """Where the run is."""
+
+    step: int = 0
+    stopped: bool = False
+    share: Share = field(default_factory=lambda: Share(0, 1, 1))
+    rng: dict[str, Any] | None = None
+    """The random generators as they were in the checkpoint, until the loop starts."""
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    """What ends the loop: an epoch, a step, or whichever comes first."""
+
+    epochs: int | None
+    max_steps: int | None
+
+    def reached(self, step: int, epoch: int) -> bool:
+        return (self.epochs is not None and epoch >= self.epochs) or (
+            self.max_steps is not None and step >= self.max_steps
+        )
+
+    def total_steps(self, data: SessionLoader) -> int | None:
+        by_epochs = self.epochs * len(data) if self.epochs is not None and data.num_samples is not None else None
+        known = [steps for steps in (by_epochs, self.max_steps) if steps is not None]
+        return min(known) if known else None
+
+
+@dataclass(frozen=True, slots=True)
+class Stepper:
+    """One walk over the data, from where ``progress`` is."""
+
+    progress: Progress
+    peers: Peers
+    device: torch.device
+    stop_request: StopRequest
+    watchdog: Watchdog | NoWatchdog
+    checkpointing: Checkpointing
+    reporter: Reporter
+    scaling: LinearScaling | None
+    say: Callable[[str], None]
+
+    def steps(self, data: SessionLoader, end: End) -> Iterator[Any]:
+        registered = self.checkpointing.registered or Registered()
+        updates = UpdateCount(registered.optimizers.values())
+        weighting = choose_weighting(
+            list(registered.models.values()), registered.handles, data.may_be_uneven, self.peers.world_size, updates
+        )
+        try:
+            yield from self._walk(data, end, registered, weighting, updates)
+        finally:  # also when the script leaves the loop by itself
+            self.watchdog.pause()
+            weighting.close()
+            updates.close()
+
+    def _walk(
+        self, data: SessionLoader, end: End, registered: Registered, weighting: Weighting, updates: UpdateCount
+    ) -> Iterator[Any]:
+        progress = self.progress
+        handle = registered.handles[0] if registered.handles else None
+        agreement = choose_agreement(self.peers, handle, updates)
+        optimizers, schedulers = registered.optimizers.values(), registered.others.values()
+        total_steps = end.total_steps(data)
+        self._start_generators()
+        self.checkpointing.restart_timer()
+        done = end.reached(progress.step, data.epoch)
+        if done and self.checkpointing.saved_finished:
+            self.say(
+                f"this run already finished at step {progress.step}: raise epochs= or max_steps= to train longer, or "
+                f"empty {self.checkpointing.path} to start over"
+            )
+        self.watchdog.step_done(progress.step)
+        while not done:
+            was_at = data.position
+            for share, batch in data.batches(data.epoch, data.position):
+                if self.scaling is not None:
+                    self.scaling.before_step(progress.step, optimizers, schedulers)
+                weighting.set(share)
+                progress.share = share
+                agreement.before_step(self._wishes())
+                yield _moved(batch, self.device)
+                progress.step += 1
+                self.watchdog.step_done(progress.step)
+                data.position += share.num_global
+                self.reporter.step_done(progress.step, total_steps, data.epoch, share, handle)
+                agreed = agreement.after_step(self._wishes())
+                done = end.reached(progress.step, data.epoch)
+                self.checkpointing.raise_error()
+                if done:
+                    break
+                if agreed.stop:
+                    agreement.close()
+                    self._save(data)
+                    progress.stopped = True
+                    saved = self.checkpointing.saved_step == progress.step
+                    result = "saved" if saved else "not saved, because nothing was passed to run.resume"
+                    why = f" ({self.stop_request.reason})" if self.stop_request.reason else ""
+                    self.say(f"asked to stop{why}: stopped after step {progress.step}, {result}")
+                    return
+                if agreed.checkpoint:
+                    self._save(data, in_background=True)
+                    self.watchdog.step_done(progress.step)
+            if not done:
+                if data.position == 0 and was_at == 0:
+                    raise InputError(f"the dataset yielded nothing in epoch {data.epoch}: there is nothing to train on")
+                data.epoch, data.position = data.epoch + 1, 0
+                done = end.reached(progress.step, data.epoch)
+        agreement.close()
+        self._save(data, finished=True)
+
+    def _save(self, data: SessionLoader, *, in_background: bool = False, finished: bool = False) -> None:
+        self.watchdog.pause()  # a disk may be slow
+        self.checkpointing.save(
+            self.progress.step,
+            data,
+            self.peers,
+            self.device,
+            self.scaling,
+            in_background=in_background,
+            finished=finished,
+        )
+
+    def _wishes(self) -> Wishes:
+        stop, checkpoint = self.stop_request.requested(), self.checkpointing.wanted(self.peers.rank)
+        return Wishes(stop, checkpoint) if stop or checkpoint else NOTHING
+
+    def _start_generators(self) -> None:
+        """As they were in the checkpoint; otherwise different on every worker, so that dropout differs too."""
+        progress = self.progress
+        if progress.rng is not None:
+            restore_rng(progress.rng, self.device)
+            progress.rng = None
+        elif progress.step > 0 or self.peers.rank > 0:
+            seed_everything(derived_seed(torch.initial_seed(), progress.step, self.peers.rank))
+
+
+def _moved(batch: Any, device: torch.device) -> Any:
+    if device.type == "cpu":
+        return batch
+    if isinstance(batch, torch.Tensor):
+        return batch.to(device, non_blocking=True)
+    if isinstance(batch, dict):
+        return {key: _moved(value, device) for key, value in batch.items()}
+    if isinstance(batch, list | tuple):
+        moved = [_moved(value, device) for value in batch]
+        return type(batch)(*moved) if hasattr(batch, "_fields") else type(batch)(moved)
+    return batch

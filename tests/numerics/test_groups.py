@@ -1,0 +1,150 @@
+"""weft's own process groups: as patient as the user's, and gone after detach()."""
+
+from __future__ import annotations
+
+import datetime
+import gc
+import os
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import nn
+
+import weft
+from training import Tower, adamw, assert_same, made, with_ddp, with_weft
+from weft.errors import OverlapError
+from weft.overlap.transport.groups import timeout_of
+from workers import call_on_workers, on_workers
+
+
+def held_by_this_process() -> dict[str, int]:
+    gc.collect()
+    return {
+        "file descriptors": len(os.listdir("/proc/self/fd")),
+        "threads": len(os.listdir("/proc/self/task")),
+        "Python threads": threading.active_count(),
+        "process groups": len(dist.distributed_c10d._world.pg_map),
+    }
+
+
+def adafactor(model: nn.Module) -> torch.optim.Optimizer:
+    return torch.optim.Adafactor(model.parameters())
+
+
+@pytest.mark.parametrize("optimizer", [adamw, adafactor])
+@on_workers(2)
+def test_twenty_models_one_after_the_other_leave_no_connections_and_no_threads(optimizer: Any) -> None:
+    model = made(Tower)
+    made_optimizer = optimizer(model)
+    handles = []  # a handle that is kept must not keep connections
+    before = {}
+    for cycle in range(21):
+        handles.append(weft.overlap(model, made_optimizer, bucket_bytes=1024))
+        model.loss(cycle).backward()
+        made_optimizer.step()
+        handles[-1].detach()
+        before = before or held_by_this_process()
+    assert held_by_this_process() == before
+    assert before["process groups"] == 1
+
+
+@pytest.mark.parametrize("optimizer", [adamw, adafactor])
+@on_workers(2)
+def test_models_dropped_without_detach_leave_nothing_behind_once_the_next_one_is_overlapped(optimizer: Any) -> None:
+    before = {}
+    for cycle in range(4):
+        run = with_weft(made(Tower), optimizer).train(2)
+        if cycle == 1:
+            assert run.handle is not None
+            with run.handle.join():
+                run.train(1)
+        del run  # the collector finds it when it likes, on each worker at another time
+        if dist.get_rank() == 0:
+            gc.collect()
+        before = before or held_by_this_process()
+    assert held_by_this_process() == before
+
+
+@on_workers(2)
+def test_a_model_that_one_worker_still_trains_is_not_closed_because_another_one_is_dropped() -> None:
+    expected = with_ddp(made(Tower), adamw)
+    kept, dropped = with_weft(made(Tower), adamw), with_weft(made(Tower), adamw)
+    for run in (expected, kept, dropped):
+        run.train(2)
+    on_one = with_weft(made(Tower), adamw)
+    held = [on_one] if dist.get_rank() == 0 else []
+    del run, dropped, on_one
+    other = with_weft(made(Tower), adamw)
+    # Yours, and three for each of: kept, on_one (rank 0 has it still), other.  Those of the dropped one are closed.
+    assert held_by_this_process()["process groups"] == 1 + 3 * 3
+    for run in (expected, kept):
+        run.train(2, first=2)
+    other.train(4)
+    assert_same(kept.state(), expected.state())
+    assert_same(other.state(), expected.state())
+    assert len(held) == (dist.get_rank() == 0)
+
+
+@on_workers(3)
+def test_three_workers_that_detach_at_different_times_do_not_disturb_each_other() -> None:
+    expected = with_weft(made(Tower), adamw, enabled=False)
+    model, optimizer = expected.model, expected.optimizer
+    found = with_weft(made(Tower), adamw)
+    for cycle in range(5):
+        for run in (expected, found):
+            run.train(2, first=2 * cycle)
+        for late in range(dist.get_rank()):
+            torch.randn(200 + 50 * late, 200) @ torch.randn(200, 2000)
+        assert found.handle is not None
+        found.handle.detach()
+        found.handle = weft.overlap(found.model, found.optimizer, bucket_bytes=512)
+    assert_same(found.state(), expected.state())
+    assert model is expected.model
+    assert optimizer is expected.optimizer
+
+
+@on_workers(2)
+def test_detach_after_the_process_group_was_destroyed() -> None:
+    expected, run = with_ddp(made(Tower)).train(3), with_weft(made(Tower)).train(3)
+    dist.barrier()
+    dist.destroy_process_group()
+    assert run.handle is not None
+    run.handle.detach()
+    assert_same(run.state(), expected.state())
+
+
+def train_until_the_other_stops(rendezvous: str) -> str:
+    """A worker that waits for one that no longer takes part, in a world with a short timeout."""
+    rank = dist.get_rank()
+    dist.destroy_process_group()
+    dist.init_process_group(
+        "gloo",
+        init_method=f"file://{rendezvous}",
+        rank=rank,
+        world_size=2,
+        timeout=datetime.timedelta(seconds=3),
+    )
+    run = with_weft(made(Tower), adamw).train(2)
+    assert run.handle is not None
+    ours = [g for g in dist.distributed_c10d._world.pg_map if g is not dist.group.WORLD]
+    assert len(ours) == 3
+    assert {timeout_of(group) for group in ours} == {datetime.timedelta(seconds=3)}
+    said = ""
+    if rank == 0:
+        with pytest.raises(OverlapError, match="stopped or has left") as refusal:
+            run.train(1, first=2)
+        said = str(refusal.value)
+    while rank == 1 and not Path(rendezvous + ".done").exists():
+        threading.Event().wait(0.05)
+    Path(rendezvous + ".done").touch()
+    dist.destroy_process_group()
+    return said
+
+
+def test_a_worker_that_stops_is_noticed_within_the_timeout_the_user_gave(tmp_path: Path) -> None:
+    waited, _ = call_on_workers(2, train_until_the_other_stops, limit_s=30.0, rendezvous=str(tmp_path / "short"))
+    assert "look for the first error in its log" in waited

@@ -1,0 +1,28 @@
+"""A log that anybody could fill up would fill up the disk."""
+
+from __future__ import annotations
+
+import logging
+
+from weft.daemon.repeats import MAX_REPEATS, WINDOW_S, Repeats
+
+
+def record(message: str, *args: object, level: int = logging.WARNING) -> logging.LogRecord:
+    return logging.LogRecord("somebody", level, __file__, 1, message, args, None)
+
+
+def test_a_warning_that_comes_a_thousand_times_is_written_a_few_times_and_counted() -> None:
+    now_s = 0.0
+    repeats = Repeats(lambda: now_s)
+    passed = [repeats.filter(record("connection %d refused", number)) for number in range(1000)]
+    assert sum(passed) == MAX_REPEATS
+    assert repeats.filter(record("another message"))
+    now_s = WINDOW_S
+    later = record("connection %d refused", 7)
+    assert repeats.filter(later)
+    assert later.getMessage() == f"connection 7 refused (and {1000 - MAX_REPEATS} more like this before)"
+
+
+def test_what_is_no_warning_is_always_written() -> None:
+    repeats = Repeats(lambda: 0.0)
+    assert all(repeats.filter(record("job %d started", n, level=logging.INFO)) for n in range(100))

@@ -1,0 +1,39 @@
+"""A plain script's own rendezvous is nobody's business but this machine's."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+from tests.unit.engines.conftest import Bench
+
+from weft.engines.pool_client import PoolClient
+
+SCRIPT = """
+    import os, socket
+    import torch.distributed as dist
+
+    def reached_at(address):
+        with socket.socket() as stranger:
+            return stranger.connect_ex((address, int(os.environ["MASTER_PORT"]))) == 0
+
+    dist.init_process_group("gloo")
+    print("reached at", [address for address in ("127.0.0.1", "127.0.0.2") if reached_at(address)], flush=True)
+    dist.barrier()
+    dist.destroy_process_group()
+"""
+
+
+@pytest.mark.parametrize("warm", [False, True])
+def test_a_plain_script_is_not_reached_over_other_networks_where_it_meets(bench: Bench, warm: bool) -> None:
+    """127.0.0.2 is an address of this machine that is not MASTER_ADDR, as those of its networks are."""
+    if warm:
+        bench.pool = PoolClient.launch(warm=True, environment=os.environ)
+    try:
+        outcome = bench.run(SCRIPT)
+    finally:
+        if warm:
+            bench.pool.close()
+    assert outcome.exit_code == 0, bench.console.stdout
+    assert [line for line in bench.console.stdout if "127.0.0.2" in line] == []
+    assert sum("reached at ['127.0.0.1']" in line for line in bench.console.stdout) == 2
