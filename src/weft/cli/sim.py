@@ -60,7 +60,11 @@ def sim(
     explain: Annotated[str, Option("explain every decision about this job", "none", metavar="JOB")] = "",
     decision_s: Annotated[float, Option("time between decisions; 0 decides after every event")] = 60.0,
     prediction_error: Annotated[float, Option("relative error of the speeds and lengths the policy sees")] = 0.0,
-    explore: Annotated[bool, Option("reveal a job's speed only at sizes it has already run with")] = False,
+    lengths: Annotated[
+        str, Option("what the policy knows about lengths: known, declared, history, unknown", metavar="SOURCE")
+    ] = "known",
+    speeds: Annotated[str, Option("known, or explored: only at sizes a job has run with", metavar="SOURCE")] = "known",
+    explore: Annotated[bool, Option("the same as --speeds explored")] = False,
     node_mtbf_s: Annotated[float, Option("mean time between failures of a node; 0 means no failures")] = 0.0,
     node_repair_s: Annotated[float, Option("how long a failed node stays down")] = 1800.0,
     handover_s: Annotated[float, Option("with --crossover: cost of a handover between two jobs")] = 0.001,
@@ -68,6 +72,7 @@ def sim(
 ) -> None:
     """Simulate WORKLOAD under each policy and print completion times next to a lower bound on their mean."""
     from weft.elastic import POLICIES, policy_named
+    from weft.sim.believed_lengths import Lengths
     from weft.sim.experiment import Scenario, run_scenarios
     from weft.sim.replay_options import SimulationOptions
 
@@ -88,7 +93,8 @@ def sim(
         restart_s=restart_s,
         seed=seed,
         prediction_error=prediction_error,
-        explore=explore,
+        lengths=Lengths(_one_of("--lengths", lengths, [one.value for one in Lengths])),
+        explore=explore or _one_of("--speeds", speeds, ["known", "explored"]) == "explored",
         crossover=crossover,
         handover_s=handover_s,
         node_mtbf_s=node_mtbf_s,
@@ -100,6 +106,12 @@ def sim(
         outcomes = list(run_scenarios(jobs, scenarios, policies, options, progress=report))
     _write_outputs(outcomes, plot, trace)
     _print(outcomes, jobs, options, explain, as_json=as_json)
+
+
+def _one_of(option: str, value: str, known: list[str]) -> str:
+    if value not in known:
+        raise UsageError(f"{option} {value}: expected one of {', '.join(known)}")
+    return value
 
 
 def _read(source: str, profiles: Path | None, seed: int, scenarios: list[Scenario]) -> Workload:

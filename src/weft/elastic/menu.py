@@ -130,13 +130,17 @@ def menu_of(spec: JobSpec, curve: SpeedCurve, cluster: Cluster, *, aligned: bool
 
 
 def packs_well(size: int, node: int) -> bool:
-    """Whether ``size`` is a divisor of a node, a multiple of one, or, up to four nodes, of half a node.
+    """Whether ``size`` is a divisor of a node, a power of two inside one, a multiple of one, or, up to four nodes, of half.
 
     >>> [size for size in range(1, 25) if packs_well(size, node=4)]
     [1, 2, 4, 6, 8, 10, 12, 14, 16, 20, 24]
+    >>> [size for size in range(1, 8) if packs_well(size, node=3)]
+    [1, 2, 3, 6]
     """
+    if size <= node:
+        return node % size == 0 or size & (size - 1) == 0
     half = node // 2 if node % 2 == 0 else node
-    return node % size == 0 or size % node == 0 or (size % half == 0 and size <= 4 * node)
+    return size % node == 0 or (size % half == 0 and size <= 4 * node)
 
 
 def _padded(menus: list[Menu]) -> MenuTable:

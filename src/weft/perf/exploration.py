@@ -16,6 +16,23 @@ from weft.perf.fitting import MAX_EXTRAPOLATION, SpeedSample, fit_speed
 
 UNTRIED_GAIN = 1.5
 """Expected of twice the workers, where only one size is known."""
+MIN_HOPE = 0.05
+"""A larger size that was not tried is expected to be this much faster at least: idle devices are used to find out."""
+
+
+def slowest_expected_s(tried: Mapping[int, StepTime], size: int) -> float:
+    """The longest step that is believed of ``size``, whatever a fit to the sizes ``tried`` predicts.
+
+    >>> slowest_expected_s({1: StepTime(1.0), 4: StepTime(0.5)}, 8)
+    0.475
+    """
+    nearest = _nearest(tried, size)
+    perfect_s = tried[nearest].step_s * nearest / size
+    return max(tried[nearest].step_s * (1.0 - MIN_HOPE), perfect_s) if size > nearest else perfect_s
+
+
+def _nearest(tried: Mapping[int, StepTime], size: int) -> int:
+    return min(tried, key=lambda other: (abs(math.log(other / size)), other))
 
 
 def explored_curve(measured: Mapping[Shape, StepTime], allowed: Sequence[int], cluster: Cluster) -> SpeedCurve:
@@ -34,7 +51,7 @@ def explored_curve(measured: Mapping[Shape, StepTime], allowed: Sequence[int], c
     for size in sorted({*allowed, *tried}):
         if size > MAX_EXTRAPOLATION * max(tried):
             break
-        nearest = min(tried, key=lambda other: (abs(math.log(other / size)), other))
+        nearest = _nearest(tried, size)
         alike, perfect_s = tried[nearest], tried[nearest].step_s * nearest / size
         shape = cluster.packed_shape(size)
         if shape in measured:
@@ -42,9 +59,8 @@ def explored_curve(measured: Mapping[Shape, StepTime], allowed: Sequence[int], c
             continue
         if len(tried) > 1:
             low_s, high_s = sorted((perfect_s, alike.step_s))
-            # More workers may well be slower than fewer, but never faster than perfectly shared work.
             step_s = max(model.predict(shape).step_s, perfect_s if size > nearest else low_s)
-            step_s = min(step_s, high_s) if size < nearest else step_s
+            step_s = min(step_s, high_s if size < nearest else slowest_expected_s(tried, size))
         elif size > nearest:
             step_s = alike.step_s / UNTRIED_GAIN ** math.log2(size / nearest)
         else:

@@ -8,7 +8,8 @@ from collections.abc import Collection
 from weft.control.decision import Belief
 from weft.core.cluster import Cluster
 from weft.core.speed import SpeedCurve, StepTime
-from weft.perf.exploration import explored_curve
+from weft.perf.exploration import explored_curve, slowest_expected_s
+from weft.sim.believed_lengths import BelievedLengths, Lengths
 from weft.sim.job_run import JobRun, advance
 from weft.sim.replay_options import SimulationOptions
 from weft.sim.workload import Profile, TrueJob
@@ -25,7 +26,8 @@ class SimulatedBeliefs:
         self._options = options
         self._true: dict[Profile, SpeedCurve] = {}
         self._explored: dict[tuple[Profile, frozenset[int]], SpeedCurve] = {}
-        self._wrong: dict[tuple[str, SpeedCurve], SpeedCurve] = {}
+        self._wrong: dict[tuple[str, SpeedCurve, frozenset[int]], SpeedCurve] = {}
+        self._lengths = BelievedLengths(options.lengths, options.prediction_error, options.seed)
 
     def add(self, run: JobRun) -> None:
         """A job was submitted."""
@@ -33,7 +35,7 @@ class SimulatedBeliefs:
         curve = self._curve(run.job, ())
         belief = Belief(curve, run.remaining_steps, options.restart_s, not options.explore)
         self.by_job[run.name] = belief
-        self._runs[run.name] = (run, self._steps_factor(run.job), belief)
+        self._runs[run.name] = (run, self._lengths.factor(run), belief)
 
     def measured(self, run: JobRun) -> None:
         """The job has run at a size for the first time."""
@@ -43,7 +45,9 @@ class SimulatedBeliefs:
 
     def remove(self, name: str) -> None:
         """The job is over."""
-        del self.by_job[name], self._runs[name]
+        run, _, belief = self._runs.pop(name)
+        self._lengths.finished(run, belief.curve)
+        del self.by_job[name]
 
     def update(self, now_s: float) -> set[str]:
         """Bring remaining steps up to date; returns the jobs that have not made a step since they were started.
@@ -51,12 +55,15 @@ class SimulatedBeliefs:
         Those must not be touched: the controller never stops a job before its first report.
         """
         starting: set[str] = set()
+        known = self._options.lengths is Lengths.KNOWN
         for run, factor, belief in self._runs.values():
             if run.devices:
                 advance(run, now_s)
                 if now_s < run.resume_s:
                     starting.add(run.name)
-            belief.remaining_steps = run.remaining_steps * factor
+            belief.remaining_steps = (
+                run.remaining_steps * factor if known else self._lengths.remaining_steps(run, factor, belief.curve)
+            )
         return starting
 
     def _curve(self, job: TrueJob, tried: Collection[int]) -> SpeedCurve:
@@ -65,15 +72,8 @@ class SimulatedBeliefs:
         if self._options.explore:
             curve = self._explored_curve(job, tried, curve)
         if self._options.prediction_error:
-            curve = self._wrong_curve(job, curve)
+            curve = self._wrong_curve(job, curve, frozenset(tried))
         return curve
-
-    def _steps_factor(self, job: TrueJob) -> float:
-        """The estimate of remaining steps is off by the same factor all along, as that of a wrong target would be."""
-        if not self._options.prediction_error:
-            return 1.0
-        draw = random.Random(f"steps {self._options.seed} {job.spec.name}")
-        return draw.lognormvariate(0.0, self._options.prediction_error)
 
     def _curve_of(self, profile: Profile) -> SpeedCurve:
         curve = self._true.get(profile)
@@ -98,17 +98,24 @@ class SimulatedBeliefs:
             self._explored[key] = explored_curve(seen, true.sizes, self._cluster)
         return self._explored[key]
 
-    def _wrong_curve(self, job: TrueJob, curve: SpeedCurve) -> SpeedCurve:
-        key = (job.spec.name, curve)
+    def _wrong_curve(self, job: TrueJob, curve: SpeedCurve, tried: frozenset[int]) -> SpeedCurve:
+        """Predictions are off by one factor per size; a size at which the job has run is known."""
+        key = (job.spec.name, curve, tried)
         if key not in self._wrong:
             draw = random.Random(f"speed {self._options.seed} {job.spec.name}")
             factors = {
                 size: draw.lognormvariate(0.0, self._options.prediction_error) for size in range(1, 1 + curve.sizes[-1])
             }
-            self._wrong[key] = SpeedCurve(
-                {
-                    size: StepTime(time.step_s * factors[size], time.exposed_s * factors[size])
-                    for size, time in curve.times.items()
-                }
-            )
+            true = self._curve_of(job.profile)
+            measured = {size: true.times[size] for size in tried if size in true.times}
+            times = {}
+            for size, time in curve.times.items():
+                if size in measured:
+                    times[size] = measured[size]
+                    continue
+                step_s = time.step_s * factors[size]
+                if self._options.explore and measured:
+                    step_s = min(step_s, slowest_expected_s(measured, size))
+                times[size] = StepTime(step_s, time.exposed_s * step_s / time.step_s)
+            self._wrong[key] = SpeedCurve(times)
         return self._wrong[key]

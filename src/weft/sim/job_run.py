@@ -34,7 +34,7 @@ class JobRun:
     billed_device_s: float = 0.0
     """Devices held x time, a shared device counted half."""
     tried: set[int] = field(default_factory=set)
-    """Sizes at which its speed was measured (kept only while exploring)."""
+    """Sizes at which its speed was measured (kept only where that tells the policy something)."""
     version: int = 0
     """Counts changes of speed, so that predictions made before one can be told from those after."""
 

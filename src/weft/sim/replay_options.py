@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from weft.errors import UsageError
+from weft.sim.believed_lengths import Lengths
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,7 +18,8 @@ class SimulationOptions:
     """What starting on new devices costs a job, each time."""
     seed: int = 0
     prediction_error: float = 0.0
-    """Relative error (standard deviation) of the step times and remaining steps the policy is told."""
+    """Relative error (standard deviation) of the lengths, and of the step times at sizes a job has not run at."""
+    lengths: Lengths = Lengths.KNOWN
     explore: bool = False
     """True: speeds are known only at sizes already tried, and predicted up to twice the largest of them."""
     crossover: bool = False
@@ -29,6 +31,11 @@ class SimulationOptions:
     """Jobs for which every decision is put into words (costs time)."""
     record: bool = True
     """Keep events and spans; False for very long logs of which only the completion times matter."""
+
+    @property
+    def learns_speeds(self) -> bool:
+        """Whether running at a size tells the policy something."""
+        return self.explore or self.prediction_error > 0
 
     def __post_init__(self) -> None:
         for name in ("decision_interval_s", "restart_s", "prediction_error", "handover_s", "node_mtbf_s"):

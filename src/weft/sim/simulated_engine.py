@@ -29,7 +29,7 @@ class SimulatedEngine:
         self.num_busy = 0
         """Devices in use, those of a pair counted once."""
         self.measured: list[JobRun] = []
-        """Jobs that have run at a size they had never run at (while exploring); to be cleared by who reads it."""
+        """Jobs that have run at a size they had never run at (where that tells the policy something); to be cleared by who reads it."""
         self._cluster, self._options = cluster, options
         self._told: list[EngineEvent] = []
         self._known: dict[tuple[str, int], None] = {}
@@ -133,7 +133,7 @@ class SimulatedEngine:
             for one in (run, run.partner):
                 if one:
                     self._rate(one)
-            if self._options.explore and len(run.devices) not in run.tried:
+            if self._options.learns_speeds and len(run.devices) not in run.tried:
                 run.tried.add(len(run.devices))
                 self.measured.append(run)
         self._rate_changed()
@@ -175,6 +175,6 @@ class SimulatedEngine:
         finish_s = finish_time_s(run)
         if finish_s < _NEVER:
             heapq.heappush(self._predictions, (finish_s, _FINISH, run.index, run.version, run))
-        new_size = self._options.explore and len(run.devices) not in run.tried
+        new_size = self._options.learns_speeds and len(run.devices) not in run.tried
         if (run.partner or new_size) and self.now_s < run.resume_s:
             heapq.heappush(self._predictions, (run.resume_s, _RESUME, run.index, run.version, run))

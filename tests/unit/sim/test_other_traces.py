@@ -25,6 +25,55 @@ def test_a_speed_table_gives_step_times_by_batch_size(tmp_path: Path) -> None:
     assert table.profile(128).step_time((2, 2)).step_s == pytest.approx(0.4)
 
 
+@pytest.mark.parametrize("cell", ["", "0", "0.0", "nan", "NaN"])
+def test_a_size_that_was_not_run_does_not_cost_the_whole_table(tmp_path: Path, cell: str) -> None:
+    path = tmp_path / "yolo.csv"
+    path.write_text(f"global_batch_size,1,2,4\n64,2.0,{cell},5.0\n")
+    assert read_speed_table(path).profile(64).sizes == (1, 4)
+
+
+ELASTICFLOW = "job_id,submit_time,iteration,model_name,ddl,batch_size,num_gpu,duration\n"
+
+
+@pytest.fixture
+def tables(tmp_path: Path) -> Path:
+    (tmp_path / "profiles").mkdir()
+    (tmp_path / "profiles" / "vgg.csv").write_text("global_batch_size,1,2,4\n64,2.0,4.0,nan\n")
+    return tmp_path
+
+
+def test_an_elasticflow_trace_is_read_with_its_speed_tables(tables: Path) -> None:
+    trace = tables / "trace.csv"
+    trace.write_text(ELASTICFLOW + "7,1000,500,vgg,2000,64,2,125\n8,1060,90,vgg,2000,64,8,40\n")
+    first, second = read_workload(trace, num_devices=8).jobs
+    assert (first.spec.name, first.spec.submitted_s, first.total_steps) == ("vgg-7", 0.0, 500)
+    assert (second.spec.submitted_s, second.spec.requested_workers) == (60.0, 2)
+    assert second.spec.allowed_sizes(8) == (1, 2)
+
+
+def test_an_elasticflow_trace_without_iterations_is_read_by_its_durations(tables: Path) -> None:
+    trace = tables / "trace.csv"
+    trace.write_text("job_id,model_name,batch_size,submit_time,duration,num_gpu\n0,vgg,64,5,100,2\n")
+    (job,) = read_workload(trace, num_devices=8).jobs
+    assert job.total_steps * job.profile.step_time((2,)).step_s == pytest.approx(100)
+
+
+@pytest.mark.parametrize(
+    ("row", "expected"),
+    [
+        ("0,5,10,vgg,1,64,1,-4", r"trace\.csv:2: duration is -4: expected a number above 0"),
+        ("0,5,10,vgg,1,65,1,4", r"trace\.csv:2: vgg has no profile at batch size 65"),
+        ("0,5,10,vg,1,64,1,4", r"trace\.csv:2: there is no profile of application 'vg'"),
+        ("0,nan,10,vgg,1,64,1,4", r"trace\.csv:2: submit_time is 'nan'"),
+    ],
+)
+def test_a_wrong_line_of_an_elasticflow_trace_is_named(tables: Path, row: str, expected: str) -> None:
+    trace = tables / "trace.csv"
+    trace.write_text(f"{ELASTICFLOW}{row}\n")
+    with pytest.raises(InputError, match=expected):
+        read_workload(trace, num_devices=8)
+
+
 def test_a_queue_may_name_speed_tables(tmp_path: Path) -> None:
     (tmp_path / "profiles").mkdir()
     (tmp_path / "profiles" / "vgg.csv").write_text("global_batch_size,1,2\n64,2.0,4.0\n")
@@ -48,6 +97,7 @@ def test_a_queue_may_name_speed_tables(tmp_path: Path) -> None:
         ("global_batch_size,1\n64,-1\n", ":2: 1 is -1: expected a number above 0"),
         ("global_batch_size,1\n64,1\n64,1\n", ":3: global_batch_size 64 is there twice"),
         ("global_batch_size,1\n64,\n", ":2: no speed in this row"),
+        ("global_batch_size,1\n64,inf\n", ":2: 1 is 'inf': expected a number above 0, and a finite one"),
         ("global_batch_size,1\n", ": no speeds"),
     ],
 )

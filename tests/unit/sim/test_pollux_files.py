@@ -89,6 +89,12 @@ def test_profiles_are_found_beside_the_workloads(workload: Path) -> None:
     assert job.spec.allowed_sizes(64) == (1, 2, 3, 4)
 
 
+def test_more_replicas_than_an_application_can_use_are_read_as_the_most_it_can(workload: Path) -> None:
+    workload.write_text(WORKLOAD.replace(",2,16", ",7,16"))
+    (job,) = read_workload(workload, num_devices=64).jobs
+    assert job.spec.requested_workers == job.profile.sizes[-1] == 4
+
+
 def test_the_best_step_is_no_slower_than_any_placement(workload: Path) -> None:
     (job,) = read_workload(workload, num_devices=4).jobs
     best = job.profile.best_step_time(2)  # type: ignore[attr-defined]
@@ -101,10 +107,6 @@ def test_the_best_step_is_no_slower_than_any_placement(workload: Path) -> None:
     ("row", "expected"),
     [
         ("net-1,30,nte,1,16", "one.csv:3: there is no profile of application 'nte': did you mean 'net'?"),
-        (
-            "net-1,30,net,5,16",
-            "one.csv:3: num_replicas is 5, a size the job's profile lacks",
-        ),
         ("net-1,30,net,1,64", "one.csv:3: net has no profile at batch size 64: expected 8 to 32"),
         ("net-1,-5,net,1,16", "one.csv:3: time is -5: expected a number of at least 0"),
         ("net-1,NaN,net,1,16", "one.csv:3: time is 'NaN'"),

@@ -14,8 +14,10 @@ from weft.core.job import JobSpec
 from weft.core.snapshot import Allocation, Snapshot
 from weft.core.speed import StepTime
 from weft.elastic import POLICIES, policy_named
+from weft.elastic.optimal import Balanced
 from weft.errors import UsageError
 from weft.perf.crossover import filler_speed, turns_speed
+from weft.sim.believed_lengths import Lengths
 from weft.sim.replay import simulate
 from weft.sim.replay_options import SimulationOptions
 from weft.sim.result import SimulationResult
@@ -267,3 +269,34 @@ def test_no_short_job_waits_for_a_long_one_to_end(
     result = replay(jobs, name, SimulationOptions(restart_s=restart_s))
     for one in result.jobs[1:]:
         assert one.finished_s - one.submitted_s < 3600.0
+
+
+def test_a_wrong_prediction_does_not_keep_a_job_small_for_ever() -> None:
+    """With errors of 50 % some job is told that two workers are slower than one; running at a size corrects it."""
+    jobs = [job(f"j{number}", 100_000.0 * number, 60_000.0) for number in range(12)]
+    options = SimulationOptions(explore=True, prediction_error=0.5)
+    for one in replay(jobs, options=options).jobs:
+        # Alone on eight devices, and told the truth, it takes 7500 s of work; on one device 60,000 s.
+        assert one.completion_s < 15_000.0, one.name
+
+
+@pytest.mark.parametrize("lengths", list(Lengths))
+def test_lengths_may_be_known_declared_learned_or_unknown(lengths: Lengths) -> None:
+    jobs = [job(f"train-{number}", 10.0 * number, 100.0 * (1 + number % 3)) for number in range(30)]
+    options = SimulationOptions(lengths=lengths)
+    result = replay(jobs, options=options)
+    assert len(result.jobs) == len(jobs)
+    assert result.event_log() == replay(jobs, options=options).event_log()
+
+
+def test_an_unknown_length_is_not_leaked_to_the_policy() -> None:
+    seen: list[float] = []
+
+    class Spy(Balanced):
+        def decide(self, snapshot: Snapshot) -> Allocation:
+            seen.extend(view.remaining_steps for view in snapshot.jobs if not view.attained_device_s)
+            return super().decide(snapshot)
+
+    jobs = [job("short", 0.0, 10.0), job("long", 0.0, 1e5)]
+    simulate(Workload("test", tuple(jobs)), Cluster.uniform(2, 4), Spy(), SimulationOptions(lengths=Lengths.UNKNOWN))
+    assert set(seen) == {60.0}

@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from weft.errors import InputError
 from weft.sim.readers.application_profiles import ApplicationFolder
 from weft.sim.readers.assembly import SourcedJob, assemble
-from weft.sim.readers.public_logs import PHILLY_COLUMNS, POLLUX_COLUMNS, philly_jobs, pollux_job
+from weft.sim.readers.public_logs import (
+    ELASTICFLOW_COLUMNS,
+    PHILLY_COLUMNS,
+    POLLUX_COLUMNS,
+    elasticflow_jobs,
+    philly_jobs,
+    pollux_job,
+)
 from weft.sim.readers.queue_file import OPTIONAL, REQUIRED, QueueReader, yaml_rows
-from weft.sim.readers.tables import read_text, table_header, table_rows
+from weft.sim.readers.tables import Row, read_text, table_header, table_rows
 from weft.sim.workload import Workload
 
 
@@ -37,18 +45,27 @@ def _csv_jobs(path: Path, text: str, profiles: Path | None) -> list[SourcedJob]:
     # so that a missing column is named instead of the whole format being called unknown.
     if header & {"time", "num_replicas"}:
         rows = table_rows(text, file, required=POLLUX_COLUMNS)
-        applications = _applications(path, profiles)
-        if rows and applications is None:
-            raise InputError(
-                f"the jobs name applications such as {rows[0].text('application')!r}, and there is no folder "
-                f"of profiles: give --profiles DIR (looked for {path.parent.parent / 'profiles'} and "
-                f"{path.parent / 'profiles'})",
-                file=file,
-                line=rows[0].line,
-            )
-        return [] if applications is None else [pollux_job(row, applications) for row in rows]
+        applications = _needed_applications(path, profiles, rows, "application")
+        return [pollux_job(row, applications) for row in rows]
+    if header & {"model_name", "submit_time"}:
+        rows = table_rows(text, file, required=ELASTICFLOW_COLUMNS)
+        return elasticflow_jobs(rows, _needed_applications(path, profiles, rows, "model_name"))
     reader = QueueReader(_applications(path, profiles))
     return [reader.job(row) for row in table_rows(text, file, required=REQUIRED, optional=OPTIONAL)]
+
+
+def _needed_applications(path: Path, profiles: Path | None, rows: Sequence[Row], column: str) -> ApplicationFolder:
+    applications = _applications(path, profiles)
+    if applications is None:
+        if not rows:
+            raise InputError("no jobs: expected at least one line after the header", file=str(path))
+        raise InputError(
+            f"the jobs name applications such as {rows[0].text(column)!r}, and there is no folder of profiles: "
+            f"give --profiles DIR (looked for {path.parent.parent / 'profiles'} and {path.parent / 'profiles'})",
+            file=str(path),
+            line=rows[0].line,
+        )
+    return applications
 
 
 def _applications(path: Path, profiles: Path | None) -> ApplicationFolder | None:

@@ -5,7 +5,8 @@ Speed tables are as the ElasticFlow artifact keeps them, iterations per second b
     global_batch_size,1,2,4,8
     64,6.0,8.6,10.4,11.1
 
-One file per application, one row per global batch size.  The tables say neither where the devices are nor how much of
+One file per application, one row per global batch size; an empty cell, 0 or nan is a size that was not run.  The
+tables say neither where the devices are nor how much of
 a step is exposed communication: the simulator assumes none, so crossover never helps here.
 """
 
@@ -127,11 +128,15 @@ def read_speed_table(path: Path) -> SpeedTable:
         batch = row.count(BATCH_COLUMN)
         if batch in profiles:
             raise row.error(f"{BATCH_COLUMN} {batch} is there twice: remove one")
-        # An empty cell is a size nobody measured, for instance because the batch does not fit there.
-        times = {int(name): StepTime(1.0 / row.positive(name)) for name in sizes if row.has(name)}
+        times = {int(name): StepTime(1.0 / row.positive(name)) for name in sizes if not _was_not_run(row, name)}
         if not times:
             raise row.error("no speed in this row: expected iterations per second for some size")
         profiles[batch] = TableProfile(times)
     if not profiles:
         raise InputError("no speeds: expected one row per global batch size", file=str(path))
     return SpeedTable(path.stem, profiles)
+
+
+def _was_not_run(row: Row, size: str) -> bool:
+    """Empty, 0 or nan: the published tables mark sizes that nobody measured in all three ways."""
+    return not row.has(size) or row.cells[size].lower() == "nan" or row.number(size, "a number above 0") == 0

@@ -1,8 +1,12 @@
 """Public cluster logs: which columns they have, and the jobs they describe.
 
-A Pollux workload (name, time, application, num_replicas, batch_size) names application profiles.  The Philly log
-(timestamp, duration, num_gpus, gpu_time, cluster) knows one size per job: here a job may run on 1 to twice as many
+A Pollux workload (name, time, application, num_replicas, batch_size) names application profiles.  So does an
+ElasticFlow trace (job_id, submit_time, model_name, batch_size, duration and usually num_gpu, iteration).  The Philly
+log (timestamp, duration, num_gpus, gpu_time, cluster) knows one size per job: here a job may run on 1 to twice as many
 GPUs, in powers of two, with the scaling assumed in :mod:`weft.sim.workload`; the virtual cluster becomes its user.
+
+A request for a size at which the application was not measured (several replicas of one that runs on a single GPU) is
+read as a request for the next smaller one.
 """
 
 from __future__ import annotations
@@ -12,9 +16,9 @@ from datetime import datetime
 
 from weft.core.job import JobSpec
 from weft.sim.readers.application_profiles import ApplicationFolder
-from weft.sim.readers.assembly import SourcedJob, check_size, job_spec
+from weft.sim.readers.assembly import SourcedJob, job_spec
 from weft.sim.readers.tables import Row
-from weft.sim.workload import TrueJob, assumed_profile, doubling_sizes
+from weft.sim.workload import Profile, TrueJob, assumed_profile, doubling_sizes
 
 PHILLY_COLUMNS = ("timestamp", "duration", "num_gpus", "cluster")
 MAX_GROWTH = 2
@@ -65,15 +69,41 @@ def pollux_job(row: Row, applications: ApplicationFolder) -> SourcedJob:
             f"the profile of {row.text('application')} does not say how many steps a training takes: "
             "use weft's own columns, with `steps`"
         )
-    check_size(row, profile.sizes, replicas, "num_replicas")
-    spec = job_spec(
+    spec = _free_spec(row, row.text("name"), row.non_negative("time"), profile, replicas)
+    return SourcedJob(TrueJob(spec, profile, total_steps), row)
+
+
+ELASTICFLOW_COLUMNS = ("job_id", "submit_time", "model_name", "batch_size", "duration")
+
+
+def elasticflow_jobs(rows: Sequence[Row], applications: ApplicationFolder) -> list[SourcedJob]:
+    start_s = min((row.non_negative("submit_time") for row in rows), default=0.0)
+    return [_elasticflow_job(row, applications, start_s) for row in rows]
+
+
+def _elasticflow_job(row: Row, applications: ApplicationFolder, start_s: float) -> SourcedJob:
+    """``duration`` is at ``num_gpu`` GPUs (1 where the trace does not say); ``iteration`` counts where it is given."""
+    profile, _ = applications.behaviour(row, row.text("model_name"), row.count("batch_size"))
+    requested = row.count("num_gpu") if row.has("num_gpu") else 1
+    submitted_s = row.non_negative("submit_time") - start_s
+    spec = _free_spec(row, f"{row.text('model_name')}-{row.text('job_id')}", submitted_s, profile, requested)
+    duration_s = row.positive("duration")
+    if row.has("iteration"):
+        return SourcedJob(TrueJob(spec, profile, row.positive("iteration")), row)
+    return SourcedJob(TrueJob(spec, profile, duration_s / profile.step_time((spec.requested_workers,)).step_s), row)
+
+
+def _free_spec(row: Row, name: str, submitted_s: float, profile: Profile, requested: int) -> JobSpec:
+    """A job that may have every size its application was measured at."""
+    sizes = profile.sizes
+    return job_spec(
         row,
         lambda: JobSpec(
-            row.text("name"),
-            row.non_negative("time"),
-            max_workers=profile.sizes[-1],
-            requested_workers=replicas,
-            sizes=() if len(profile.sizes) == profile.sizes[-1] else profile.sizes,
+            name,
+            submitted_s,
+            min_workers=sizes[0],
+            max_workers=sizes[-1],
+            requested_workers=max((size for size in sizes if size <= requested), default=sizes[0]),
+            sizes=() if len(sizes) == sizes[-1] else sizes,
         ),
     )
-    return SourcedJob(TrueJob(spec, profile, total_steps), row)

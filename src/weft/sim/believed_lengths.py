@@ -1,0 +1,71 @@
+"""How much work is left, as the policy believes: known, declared by the owner, learned from finished jobs, or unknown."""
+
+from __future__ import annotations
+
+import enum
+import random
+import re
+
+from weft.core.speed import SpeedCurve
+from weft.perf.job_lengths import LengthHistory, attained_remaining_s
+from weft.sim.job_run import JobRun
+
+DECLARED_ERROR = 0.5
+"""Standard deviation of the logarithm of declared over true length, unless an error is given."""
+USUAL_S = 60.0
+"""A job of which nothing is known is taken for this long at first, as in the controller."""
+_NUMBER_AT_END = re.compile(r"[-_.]?\d+$")
+
+
+class Lengths(enum.Enum):
+    """Where the policy's idea of remaining work comes from."""
+
+    KNOWN = "known"
+    """The true remaining steps (with a prediction error: off by one factor per job)."""
+    DECLARED = "declared"
+    """Total steps as its owner estimated them, wrongly; a job that outlives them counts as unknown."""
+    HISTORY = "history"
+    """The lengths of finished jobs with the same name up to a number at its end."""
+    UNKNOWN = "unknown"
+    """The work it has done so far, and nothing else."""
+
+
+class BelievedLengths:
+    """Remaining steps of every simulated job as the policy believes them to be."""
+
+    def __init__(self, source: Lengths, error: float, seed: int) -> None:
+        self._source, self._error, self._seed = source, error, seed
+        self._history = LengthHistory()
+
+    def factor(self, run: JobRun) -> float:
+        """Believed over true length; the same all along, as that of a wrong target would be."""
+        error = self._error or (DECLARED_ERROR if self._source is Lengths.DECLARED else 0.0)
+        if not error:
+            return 1.0
+        return random.Random(f"steps {self._seed} {run.name}").lognormvariate(0.0, error)
+
+    def remaining_steps(self, run: JobRun, factor: float, curve: SpeedCurve) -> float:
+        if self._source is Lengths.KNOWN:
+            return run.remaining_steps * factor
+        total = run.job.total_steps
+        done = max(total - run.remaining_steps, 0.0)
+        if self._source is Lengths.DECLARED and done < total * factor:
+            return total * factor - done
+        step_s = curve.times[curve.sizes[0]].step_s
+        if self._source is Lengths.HISTORY:
+            return self._history.remaining_s(kind_of(run), done * step_s, USUAL_S) / step_s
+        return attained_remaining_s(done * step_s, USUAL_S) / step_s
+
+    def finished(self, run: JobRun, curve: SpeedCurve) -> None:
+        """The job is over: its length is known from now on."""
+        if self._source is Lengths.HISTORY:
+            self._history.finished(kind_of(run), run.job.total_steps * curve.times[curve.sizes[0]].step_s)
+
+
+def kind_of(run: JobRun) -> str:
+    """What jobs of one script have in common: owner and name, up to a number at the end.
+
+    >>> _NUMBER_AT_END.sub("", "cifar10-17")
+    'cifar10'
+    """
+    return f"{run.job.spec.user}/{_NUMBER_AT_END.sub('', run.name)}"

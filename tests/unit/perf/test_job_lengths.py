@@ -1,0 +1,50 @@
+"""Jobs of unknown length: what finished jobs tell about them, and what their own age tells."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from weft.perf.job_lengths import LengthHistory, attained_remaining_s, gittins_remaining_s
+
+LENGTHS = st.lists(st.floats(1.0, 1e6), min_size=1, max_size=40).map(sorted)
+
+
+def test_a_kind_of_job_that_always_takes_an_hour_has_the_rest_of_the_hour_left() -> None:
+    lengths_s = [3600.0] * 50
+    assert gittins_remaining_s(lengths_s, 0.0) == pytest.approx(3600.0, rel=0.05)
+    assert gittins_remaining_s(lengths_s, 3000.0) == pytest.approx(600.0, rel=0.2)
+
+
+def test_a_job_that_outlives_all_before_it_counts_by_its_age() -> None:
+    assert gittins_remaining_s([60.0, 70.0], done_s=5000.0) == pytest.approx(5000.0)
+
+
+def test_the_kind_counts_once_it_has_been_seen_often_enough() -> None:
+    history = LengthHistory()
+    for _ in range(3):
+        history.finished("/bert", 10_000.0)
+    history.finished("/ncf", 50.0)
+    assert history.remaining_s("/bert", 0.0, usual_s=60.0) == pytest.approx(10_000.0, rel=0.6)
+    by_all = history.remaining_s("/ncf", 0.0, usual_s=60.0)
+    for _ in range(5):
+        history.finished("/ncf", 50.0)
+    assert history.remaining_s("/ncf", 0.0, usual_s=60.0) < by_all
+
+
+def test_without_history_age_decides() -> None:
+    assert LengthHistory().remaining_s("/x", 500.0, usual_s=60.0) == attained_remaining_s(500.0, 60.0) == 500.0
+
+
+@given(LENGTHS, st.floats(0.0, 2e6))
+def test_remaining_work_is_a_positive_number_between_the_extremes(lengths_s: list[float], done_s: float) -> None:
+    remaining_s = gittins_remaining_s(lengths_s, done_s)
+    assert 0 < remaining_s <= 2 * max(lengths_s[-1], done_s)
+
+
+def test_a_long_history_keeps_its_shape() -> None:
+    history = LengthHistory()
+    for number in range(3000):
+        history.finished("/x", 100.0 + number % 100)
+    assert history.remaining_s("/x", 0.0, usual_s=60.0) == pytest.approx(150.0, rel=0.1)
