@@ -15,7 +15,9 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from weft.overlap.exchange_memory import ExchangeMemory, ExchangeShape
 from weft.overlap.transport import Exchange, transport_for
+from weft.overlap.transport.base import NUM_SIGNALS
 
 BUCKET_BYTES = 25 * 1024 * 1024
 MakeOptimizer = Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]
@@ -27,7 +29,7 @@ class _Bucket:
 
     parameters: list[nn.Parameter]
     optimizer: torch.optim.Optimizer
-    # Its region holds the gathered gradients; the transport adds one number to each row of what is sent.
+    # Its region holds the gathered gradients; the transport adds a few numbers to each row of what is sent.
     exchange: Exchange
     # Where each parameter's gradient goes before the reduction: (elements of it, place in the rows sent).
     sources: dict[nn.Parameter, list[tuple[slice, Tensor]]] = field(default_factory=dict)
@@ -93,14 +95,15 @@ class Dear:
         ]
 
     def _make_bucket(self, index: int, parameters: list[nn.Parameter], make_optimizer: MakeOptimizer) -> _Bucket:
-        workers, rank, dtype = self._transport.num_workers, self._transport.rank, parameters[0].dtype
+        workers, dtype = self._transport.num_workers, parameters[0].dtype
         shard = -(-sum(p.numel() for p in parameters) // workers)
-        send = torch.zeros(workers, shard + 1, dtype=dtype)
-        stage = [send[worker] if worker == rank else torch.empty_like(send[0]) for worker in range(workers)]
         region = torch.zeros(workers * shard, dtype=dtype)
-        bucket = _Bucket(
-            parameters, make_optimizer(parameters), Exchange(index, shard, send, stage, region, [], [], [])
-        )
+        shape = ExchangeShape(shard, shard + NUM_SIGNALS, dtype)
+        memory = ExchangeMemory(self._transport)
+        memory.clear([(shape, region)])
+        exchange = memory.make(index, shape, region)
+        send = exchange.send.zero_()
+        bucket = _Bucket(parameters, make_optimizer(parameters), exchange)
         start = 0
         for parameter in parameters:
             stop = start + parameter.numel()

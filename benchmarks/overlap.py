@@ -42,9 +42,10 @@ def run_scenarios(
     results = Results(folder, started or datetime.now(), command)
     peaks: dict[str, dict[str, int]] = {}
     # Many hosts first: they are what a broken machine fails at, and they take the shortest.
-    for num_hosts in sorted({scenario.num_hosts for scenario in scenarios}, reverse=True):
-        with Testbed(num_hosts, START_RATE_BITS_PER_S) as bed:
-            for scenario in (s for s in scenarios if s.num_hosts == num_hosts):
+    shapes = {(scenario.num_hosts, scenario.workers_per_host) for scenario in scenarios}
+    for num_hosts, per_host in sorted(shapes, reverse=True):
+        with Testbed(num_hosts, START_RATE_BITS_PER_S, workers_per_host=per_host) as bed:
+            for scenario in (s for s in scenarios if (s.num_hosts, s.workers_per_host) == (num_hosts, per_host)):
                 try:
                     _measure(bed, scenario, results, peaks, on_progress)
                 except HostFailed as failure:
@@ -55,9 +56,9 @@ def run_scenarios(
     return results
 
 
-def _reading_order(row: dict[str, Any]) -> tuple[bool, int, int, float]:
+def _reading_order(row: dict[str, Any]) -> tuple[bool, int, int, int, float]:
     model = MODELS.index(row["model"]) if row["model"] in MODELS else len(MODELS)
-    return row["emulated_compute"], model, row["hosts"], row["ratio_wanted"]
+    return row["emulated_compute"], model, row["workers_per_host"], row["hosts"], row["ratio_wanted"]
 
 
 def _measure(

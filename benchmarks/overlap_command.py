@@ -18,6 +18,7 @@ TIMES = ("alone", "ddp", "ddp_best", "fsdp2", "dear", "weft", "weft_eager", "bou
 COLUMNS = (
     Column("label", "model"),
     Column("hosts", "hosts", number(0)),
+    Column("workers_per_host", "workers/host", number(0)),
     Column("network_over_compute", "network/compute", number(2)),
     *(Column(f"{name}_ms", name.replace("_", " "), number(0)) for name in TIMES),
     Column("gain", "weft vs ddp", lambda gain: f"{gain:.2f}x"),

@@ -44,6 +44,7 @@ def make_row(
         row[f"{name}_ms"] = _ms(measured[name]["step_s"])
     row |= {
         "ratio_wanted": scenario.ratio,
+        "workers_per_host": scenario.workers_per_host,
         "eager_bound_ms": _ms(eager_bound_s(shape, scenario.num_hosts, rate_bits_per_s)),
         "forward_ms": _ms(shape.forward_s),
         "backward_ms": _ms(shape.backward_s),

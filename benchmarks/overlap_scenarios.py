@@ -61,10 +61,14 @@ class Scenario:
     contenders: tuple[str, ...]
     effort: Effort
     timed: Timed | None = None
+    workers_per_host: int = 1
 
     @property
     def label(self) -> str:
-        return f"{self.model}, {self.num_hosts} hosts, ratio {self.ratio:g}"
+        hosts = f"{self.num_hosts} hosts"
+        if self.workers_per_host > 1:
+            hosts += f" of {self.workers_per_host} workers"
+        return f"{self.model}, {hosts}, ratio {self.ratio:g}"
 
     def calibration(self) -> Scenario:
         """The same workers alone, to learn how long the compute takes."""
@@ -107,14 +111,27 @@ def contenders_at(ratio: float) -> tuple[str, ...]:
 
 
 def full_run() -> list[Scenario]:
-    """Three models at five ratios on 2 hosts, then 2, 4 and 8 hosts with emulated compute.  About 100 minutes."""
+    """Three models at five ratios on 2 hosts, then 2, 4 and 8 hosts with emulated compute, some shared."""
     effort = Effort(num_warmup_steps=1)
     real = [Scenario(model, 2, ratio, contenders_at(ratio), effort) for model in MODELS for ratio in RATIOS]
     # A model whose first and last layer are large, where no schedule reaches the bound: by how much, once.
     real.append(Scenario("vocabulary", 2, 1.3, contenders_at(0.3), effort))
     sweep = Scenario("transformer", 2, 1.0, ("alone", "ddp", "weft", *SWEEP_CONTENDERS), effort)
     growing = ("alone", "ddp", "ddp_best", "weft", *BUCKET_CONTENDERS)
-    return [*real, sweep] + [Scenario("timed", num_hosts, 1.0, growing, effort, Timed()) for num_hosts in (2, 4, 8)]
+    emulated = [Scenario("timed", num_hosts, 1.0, growing, effort, Timed()) for num_hosts in (2, 4, 8)]
+    return [*real, sweep, *emulated, *shared_hosts(effort)]
+
+
+def shared_hosts(effort: Effort) -> list[Scenario]:
+    """Several workers per host, as a user measured them: 20 MB in 16 layers, links of 200 and 234 Mb/s."""
+    timed = Timed(num_parameters=5_000_000, num_layers=16)
+    contenders = ("alone", "ddp", "ddp_best", "weft", *BUCKET_CONTENDERS)
+    # With two hosts a link carries half of the model each way, in each of two phases.
+    ratio_at = {rate: timed.num_parameters * 32 / rate / timed.compute_s for rate in (200e6, 234e6)}
+    rows = [(2, 2, ratio_at[200e6]), (2, 4, ratio_at[234e6]), (4, 4, 1.0)]
+    return [
+        Scenario("timed", hosts, round(ratio, 3), contenders, effort, timed, workers) for hosts, workers, ratio in rows
+    ]
 
 
 def quick_run() -> list[Scenario]:

@@ -37,7 +37,7 @@ GRACE_S = 5.0
 
 @dataclass(frozen=True, slots=True)
 class HostOutput:
-    """What one host's command printed (its last lines when it printed much)."""
+    """What one worker's command printed (its last lines when it printed much)."""
 
     rank: int
     exit_code: int
@@ -63,11 +63,18 @@ class Testbed:
 
     __test__ = False  # its name starts like a test class; pytest must not collect it
 
-    def __init__(self, num_hosts: int, rate_bits_per_s: float, *, cores: Sequence[int] | None = None) -> None:
+    def __init__(
+        self,
+        num_hosts: int,
+        rate_bits_per_s: float,
+        *,
+        workers_per_host: int = 1,
+        cores: Sequence[int] | None = None,
+    ) -> None:
         reason = missing_reason()
         if reason is not None:
             raise MissingToolError(f"the shaped-network testbed cannot start: {reason}")
-        self.plan = NetworkPlan(_this_process(), num_hosts, rate_bits_per_s)
+        self.plan = NetworkPlan(_this_process(), num_hosts, rate_bits_per_s, workers_per_host)
         self.cores = tuple(cores) if cores is not None else tuple(sorted(os.sched_getaffinity(0)))
         self.rate_bits_per_s = rate_bits_per_s
         self._workers: list[subprocess.Popen[str]] = []
@@ -110,8 +117,8 @@ class Testbed:
         self.rate_bits_per_s = rate_bits_per_s
 
     def core_of(self, rank: int) -> int:
-        """The core host ``rank`` runs on; with fewer cores than hosts they share round robin."""
-        return self.cores[rank % len(self.cores)]
+        """The core of the host that worker ``rank`` is on; with fewer cores than hosts they share round robin."""
+        return self.cores[self.plan.host_of(rank) % len(self.cores)]
 
     def run(
         self,
@@ -122,17 +129,17 @@ class Testbed:
         timeout_s: float = 600.0,
         on_line: Callable[[int, str], None] | None = None,
     ) -> list[HostOutput]:
-        """Run ``command`` on every host at once and wait for all.
+        """Run ``command`` on every host at once, once per worker, and wait for all.
 
         ``on_line(rank, line)`` sees each line as it is printed (stdout and stderr together), one call at a time.
-        The first host that fails stops the others: they would wait for it forever.
+        The first worker that fails stops the others: they would wait for it forever.
         """
-        kept = [deque[str](maxlen=NUM_LINES_KEPT) for _ in range(self.plan.num_hosts)]
+        kept = [deque[str](maxlen=NUM_LINES_KEPT) for _ in range(self.plan.num_workers)]
         errors: list[Exception] = []
         one_at_a_time = threading.Lock()
         readers: list[threading.Thread] = []
         try:
-            for rank in range(self.plan.num_hosts):
+            for rank in range(self.plan.num_workers):
                 worker = self._start(rank, command, env or {}, cwd)
                 reader = threading.Thread(
                     target=_read_lines,
@@ -149,7 +156,7 @@ class Testbed:
                 reader.join()
         if errors:
             raise errors[0]
-        return [HostOutput(rank, exit_codes[rank], tuple(kept[rank])) for rank in range(self.plan.num_hosts)]
+        return [HostOutput(rank, exit_codes[rank], tuple(kept[rank])) for rank in range(self.plan.num_workers)]
 
     def _start(self, rank: int, command: Command, env: Mapping[str, str], cwd: Path | None) -> subprocess.Popen[str]:
         worker = subprocess.Popen(
@@ -269,7 +276,7 @@ def _read_lines(
 def _failure(rank: int, what: str, command: Command, worker: subprocess.Popen[str], kept: Iterable[str]) -> HostFailed:
     time.sleep(0.1 if worker.poll() is not None else 0.0)  # let the reader take the last words out of the pipe
     words = "\n    ".join(list(kept)[-15:]) or "(it printed nothing)"
-    return HostFailed(f"host {rank}: `{shorten(' '.join(command), 100)}` {what}; the last it said:\n    {words}")
+    return HostFailed(f"worker {rank}: `{shorten(' '.join(command), 100)}` {what}; the last it said:\n    {words}")
 
 
 def _this_process() -> Owner:

@@ -64,11 +64,22 @@ class NetworkPlan:
     owner: Owner
     num_hosts: int
     rate_bits_per_s: float
+    workers_per_host: int = 1
 
     def __post_init__(self) -> None:
         if not 1 <= self.num_hosts <= 200:
             raise UsageError(f"a testbed of {self.num_hosts} hosts was asked for: between 1 and 200 fit its network")
+        if not 1 <= self.workers_per_host <= 64:
+            raise UsageError(f"{self.workers_per_host} workers per host were asked for: expected 1 to 64")
         check_rate(self.rate_bits_per_s)
+
+    @property
+    def num_workers(self) -> int:
+        return self.num_hosts * self.workers_per_host
+
+    def host_of(self, rank: int) -> int:
+        """The host that a worker runs on: neighbors have consecutive ranks, as under torchrun."""
+        return rank // self.workers_per_host
 
     @property
     def switch(self) -> str:
@@ -140,11 +151,13 @@ def check_rate(rate_bits_per_s: float) -> None:
 
 
 def worker_environment(plan: NetworkPlan, rank: int) -> dict[str, str]:
-    """What torchrun would set, one worker per host."""
+    """What torchrun would set."""
     return {
         "RANK": str(rank),
-        "WORLD_SIZE": str(plan.num_hosts),
-        "LOCAL_RANK": "0",
+        "WORLD_SIZE": str(plan.num_workers),
+        "LOCAL_RANK": str(rank % plan.workers_per_host),
+        "LOCAL_WORLD_SIZE": str(plan.workers_per_host),
+        "GROUP_RANK": str(plan.host_of(rank)),
         "MASTER_ADDR": plan.address(0),
         "MASTER_PORT": str(MASTER_PORT),
         "GLOO_SOCKET_IFNAME": HOST_INTERFACE,
@@ -154,5 +167,5 @@ def worker_environment(plan: NetworkPlan, rank: int) -> dict[str, str]:
 
 
 def worker_command(plan: NetworkPlan, rank: int, core: int, command: Command) -> Command:
-    """``command`` on host ``rank``, held to one core as if the host had no other."""
-    return ("ip", "netns", "exec", plan.host(rank), "taskset", "-c", str(core), *command)
+    """``command`` as worker ``rank``, held to one core as if its host had no other."""
+    return ("ip", "netns", "exec", plan.host(plan.host_of(rank)), "taskset", "-c", str(core), *command)

@@ -123,7 +123,7 @@ def test_a_listener_that_raises_is_heard_by_the_caller_and_hangs_nobody() -> Non
 
 def test_a_host_that_fails_stops_the_others_and_is_quoted() -> None:
     with Testbed(2, 1e9) as bed:
-        with pytest.raises(HostFailed, match=r"host 1.*exit code 7[\s\S]*no data") as caught:
+        with pytest.raises(HostFailed, match=r"worker 1.*exit code 7[\s\S]*no data") as caught:
             bed.run(("sh", "-c", "test $RANK = 0 && exec sleep 600; echo no data; exit 7"))
         assert "sleep" in str(caught.value)
         assert bed.run(("true",))[0].exit_code == 0

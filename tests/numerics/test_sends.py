@@ -40,12 +40,13 @@ def _send_late(run: Run) -> None:
     if dist.get_rank() != 0:
         return
 
-    launch_gather, send = transport.launch_gather, transport._send_to[1]
+    send_to = transport.messages.send_to
+    launch_gather, send = transport.launch_gather, send_to[1]
 
     def launch_late(exchange: Exchange, tag: int) -> None:
-        transport._send_to[1] = lambda *message: LateSend(partial(send, *message))
+        send_to[1] = lambda *message: LateSend(partial(send, *message))
         launch_gather(exchange, tag)
-        transport._send_to[1] = send
+        send_to[1] = send
 
     transport.launch_gather = launch_late  # type: ignore[method-assign]
 

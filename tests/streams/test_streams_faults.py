@@ -13,7 +13,7 @@ from recorded_nccl import Record, recorded
 from side_streams import Fork
 
 from training import Run, Tangle, Tower, adamw, sgd, with_weft
-from weft.overlap.bucket import row_length
+from weft.overlap.bucket import exchange_shape
 from weft.overlap.device import Arrival
 from weft.overlap.layout import make_buckets, make_lane
 from weft.overlap.round_streams import RoundStreams
@@ -223,4 +223,4 @@ def test_the_host_never_waits_for_the_device_in_a_step(fault: bool) -> None:
 def test_rows_begin_where_nccl_is_fastest() -> None:
     lane = make_lane([(0, 7), (1, 100), (2, 33)], num_workers=3, element_bytes=2)
     for plan in make_buckets([lane], [(48,)], 3, {0: 0, 1: 1, 2: 2}):
-        assert row_length(plan) * 2 % 16 == 0
+        assert exchange_shape(plan, torch.bfloat16).row * 2 % 16 == 0

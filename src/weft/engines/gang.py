@@ -126,7 +126,7 @@ class Gang:
         workers: Sequence[Worker],
         console: Console,
         *,
-        patience: GangPatience = GangPatience(),  # noqa: B008 - frozen
+        patience: GangPatience = GangPatience(),
         log_dir: Path | None = None,
         on_started: Callable[[Sequence[int]], None] = lambda pids: None,
         clock: Callable[[], float] = time.monotonic,

@@ -6,6 +6,8 @@ holes that another one has left, and the process would grow with every trial.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 
 # Sums of buffers differ a little from plan to plan: parameters that are cut are counted in two buckets.
@@ -13,12 +15,18 @@ _SPARE = 1.02
 _ALIGN = 64
 
 Kind = tuple[torch.dtype, torch.device]
+Allocate = Callable[[int, torch.dtype, torch.device], torch.Tensor]
+
+
+def ordinary(num_elements: int, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+    return torch.empty(num_elements, dtype=dtype, device=device)
 
 
 class Arena:
     """One stretch of memory per dtype and device, handed out from the front; kept when the plan goes."""
 
-    def __init__(self) -> None:
+    def __init__(self, allocate: Allocate = ordinary) -> None:
+        self._allocate = allocate
         self._memory: dict[Kind, torch.Tensor] = {}
         self._num_used: dict[Kind, int] = {}
 
@@ -29,7 +37,7 @@ class Arena:
             needed = sum(map(_padded, lengths))
             if kind not in self._memory or self._memory[kind].numel() < needed:
                 self._memory.pop(kind, None)  # before there is a larger one
-                self._memory[kind] = torch.empty(int(needed * _SPARE), dtype=kind[0], device=kind[1])
+                self._memory[kind] = self._allocate(int(needed * _SPARE), *kind)
 
     def take(self, kind: Kind, length: int) -> torch.Tensor:
         """The next ``length`` elements; not zeroed, and memory nobody touches costs nothing."""

@@ -6,10 +6,10 @@ import enum
 
 import torch
 
-from weft.overlap.arena import Arena
 from weft.overlap.device import CPU, Device
+from weft.overlap.exchange_memory import ExchangeShape
 from weft.overlap.layout import BucketPlan, Piece
-from weft.overlap.transport.base import Exchange
+from weft.overlap.transport.base import NUM_SIGNALS, Exchange
 
 # Elements: 16 bytes in whatever dtype gradients travel in.
 _ROW_ALIGN = 16
@@ -26,34 +26,19 @@ class Phase(enum.Enum):
     GATHERING = "gathering"  # our shard is on its way, the others' may be half here: not to be read
 
 
-def row_length(plan: BucketPlan) -> int:
-    """Elements that go to one worker: its shard, who used which parameter, a vote and the stamp.
+def exchange_shape(plan: BucketPlan, dtype: torch.dtype) -> ExchangeShape:
+    """A row is a worker's shard, who used which parameter, and the signals.
 
-    NCCL is fastest with rows that start at multiples of 16 bytes; padding lies in front of the vote.
+    NCCL is fastest with rows that start at multiples of 16 bytes; padding lies in front of the signals.
     """
-    length = plan.shard + len(plan.parameters) + 2
-    return -(-length // _ROW_ALIGN) * _ROW_ALIGN
-
-
-def buffer_lengths(plan: BucketPlan, num_workers: int, needs_stage: bool) -> list[int]:
-    """What a bucket takes out of the arena."""
-    row = row_length(plan)
-    return [num_workers * row, *([row] * (num_workers - 1) if needs_stage else [])]
+    length = plan.shard + len(plan.parameters) + NUM_SIGNALS
+    return ExchangeShape(plan.shard, -(-length // _ROW_ALIGN) * _ROW_ALIGN, dtype)
 
 
 class Bucket:
     """The runtime of a :class:`~weft.overlap.layout.BucketPlan` on this worker."""
 
-    def __init__(
-        self,
-        plan: BucketPlan,
-        flat: torch.Tensor,
-        rank: int,
-        num_workers: int,
-        comm_dtype: torch.dtype,
-        needs_stage: bool,
-        arena: Arena,
-    ) -> None:
+    def __init__(self, plan: BucketPlan, flat: torch.Tensor, rank: int, exchange: Exchange) -> None:
         self.plan = plan
         self.phase = Phase.IDLE
         self.own = plan.owned_by(rank)
@@ -61,22 +46,7 @@ class Bucket:
         # Parameters whose gradient somebody has set to None since.
         self.skipped: set[int] = set()
         self.shard = plan.shard
-        row, kind = row_length(plan), (comm_dtype, flat.device)
-        # Not zeroed: every element that counts is written before it is sent.
-        send = arena.take(kind, num_workers * row).view(num_workers, row)
-        stage = []
-        if needs_stage:
-            stage = [send[w] if w == rank else arena.take(kind, row) for w in range(num_workers)]
-        self.exchange = Exchange(
-            index=plan.index,
-            shard=plan.shard,
-            send=send,
-            stage=stage,
-            region=flat[plan.start : plan.stop],
-            reduce_works=[],
-            send_works=[],
-            gather_works=[],
-        )
+        self.exchange = exchange
         self._targets: dict[int, list[tuple[Piece, torch.Tensor]]] = {i: [] for i in plan.parameters}
         for piece in plan.pieces:
             run = self.exchange.send[piece.owner, piece.offset : piece.offset + piece.length]
@@ -130,11 +100,12 @@ class Bucket:
         self.exchange.send.zero_()
         self.arrived.update(parameters)
 
-    def close(self, vote: float) -> None:
+    def close(self, vote: bool, objects: bool) -> None:
         """No more gradients come: zeros for those missing, and a note of who was used and how we vote."""
         tail = self.exchange.send[:, self.shard : -1]
         tail.fill_(1.0)
-        tail[:, -1] = vote
+        tail[:, -1] = float(vote)
+        tail[:, -2] = float(objects)
         if not self.complete:
             for position, parameter in enumerate(self.plan.parameters):
                 if parameter not in self.arrived:
@@ -163,18 +134,19 @@ class Bucket:
         if self.exchange.reduced is not None:
             self.counts()[self.plan.parameters.index(parameter)] = 1.0
 
-    def votes(self) -> int:
-        """The sum of all workers' votes when they closed this bucket; the same on all of them."""
+    def signals(self) -> tuple[int, int]:
+        """How many workers objected and voted when they closed this bucket; the same on all of them."""
         reduced = self.exchange.reduced
         assert reduced is not None
-        return round(float(reduced[-2].item()))
+        objections, votes = reduced[-3:-1].tolist()
+        return round(objections), round(votes)
 
     def add_carry(self) -> None:
         """Gradients of an earlier backward that were not zeroed count on top, unless the carrier has added them."""
         if self.carry is not None:
             reduced = self.exchange.reduced
             assert reduced is not None
-            reduced[:-2].add_(self.carry[:-2])
+            reduced[:-NUM_SIGNALS].add_(self.carry[:-NUM_SIGNALS])
             self.carry = None
 
     def keep_as_carry(self, parameters: set[int]) -> None:

@@ -6,8 +6,9 @@ import time
 
 import torch
 
+from weft.overlap.exchange_memory import ExchangeMemory, ExchangeShape
 from weft.overlap.layout import FIRST_PROBE
-from weft.overlap.transport.base import Exchange, Transport
+from weft.overlap.transport.base import NUM_SIGNALS, Transport
 from weft.perf.link import Link, fit_link
 
 # On the wire, of each worker.
@@ -19,8 +20,14 @@ def measure_link(transport: Transport, device: torch.device) -> Link:
     """Time reduce-scatters of several sizes; the same result on every worker.  Collective."""
     samples: list[tuple[float, float]] = []
     launches: list[float] = []
+    memory = ExchangeMemory(transport)
     for number, num_bytes in enumerate(_SIZES_BYTES):
-        exchange = _exchange(transport, device, num_bytes, FIRST_PROBE + number)
+        shard = num_bytes // 4 // (transport.num_workers - 1)
+        shape = ExchangeShape(shard, shard + NUM_SIGNALS, torch.float32)
+        region = torch.zeros(transport.num_workers * shard, device=device)
+        memory.clear([(shape, region)])
+        exchange = memory.make(FIRST_PROBE + number, shape, region)
+        exchange.send.zero_()
         for repeat in range(_REPEATS + 1):
             transport.open_reduce(exchange, repeat)
             transport.all_reduce(torch.zeros(1, device=device))
@@ -38,19 +45,3 @@ def measure_link(transport: Transport, device: torch.device) -> Link:
     transport.broadcast(agreed).wait()
     alpha, nanoseconds_per_byte, launch = agreed.tolist()
     return Link(alpha, nanoseconds_per_byte * 1e-9, launch)
-
-
-def _exchange(transport: Transport, device: torch.device, num_bytes: int, index: int) -> Exchange:
-    shard = num_bytes // 4 // (transport.num_workers - 1)
-    send = torch.zeros(transport.num_workers, shard + 2, device=device)
-    stage = [send[w] if w == transport.rank else send.new_empty(shard + 2) for w in range(transport.num_workers)]
-    return Exchange(
-        index=index,
-        shard=shard,
-        send=send,
-        stage=stage if transport.needs_stage else [],
-        region=send.new_zeros(transport.num_workers * shard),
-        reduce_works=[],
-        send_works=[],
-        gather_works=[],
-    )

@@ -14,8 +14,8 @@ from typing import Final
 import torch
 
 from weft.errors import OverlapError, WeftError
-from weft.overlap.arena import Arena, Kind
-from weft.overlap.bucket import Bucket, Phase, buffer_lengths
+from weft.overlap.bucket import Bucket, Phase, exchange_shape
+from weft.overlap.exchange_memory import ExchangeMemory
 from weft.overlap.flat import FlatMemory, flat_view
 from weft.overlap.graphs import Captures
 from weft.overlap.layout import BucketPlan, make_buckets
@@ -23,9 +23,6 @@ from weft.overlap.round_streams import RoundStreams
 from weft.overlap.timing import StepClock
 from weft.overlap.transport.base import Transport
 from weft.process.turns import TURNS
-
-# In place of a vote; larger than any number of workers that vote, and exact in every dtype.
-_OBJECTION = 1024
 
 
 class Stage(enum.Enum):
@@ -89,7 +86,7 @@ class Round:
         self.num_launched = 0
         self._comm_dtype = comm_dtype
         self._objects = objects
-        self._arena = Arena()
+        self._memory_of_exchanges = ExchangeMemory(transport)
         self._addresses: list[int] = []
 
     # ---- the plan
@@ -103,25 +100,14 @@ class Round:
 
     def make_buckets(self, plans: Sequence[BucketPlan], buffers: Sequence[torch.Tensor]) -> None:
         """``buffers`` is what gathers fill, lane by lane."""
-        dtypes = [self._comm_dtype or buffer.dtype for buffer in buffers]
-        num_workers, needs_stage = self.transport.num_workers, self.transport.needs_stage
-        sizes: dict[Kind, list[int]] = {}
-        for plan in plans:
-            kind = (dtypes[plan.lane], buffers[plan.lane].device)
-            sizes.setdefault(kind, []).extend(buffer_lengths(plan, num_workers, needs_stage))
-        self._arena.clear(sizes)
-        self.buckets = [
-            Bucket(
-                plan,
-                buffers[plan.lane],
-                self.transport.rank,
-                num_workers,
-                dtypes[plan.lane],
-                needs_stage,
-                self._arena,
-            )
-            for plan in plans
-        ]
+        shapes = [exchange_shape(plan, self._comm_dtype or buffers[plan.lane].dtype) for plan in plans]
+        memory = self._memory_of_exchanges
+        memory.clear((shape, buffers[plan.lane]) for shape, plan in zip(shapes, plans, strict=True))
+        self.buckets = []
+        for plan, shape in zip(plans, shapes, strict=True):
+            flat = buffers[plan.lane]
+            exchange = memory.make(plan.index, shape, flat[plan.start : plan.stop])
+            self.buckets.append(Bucket(plan, flat, self.transport.rank, exchange))
         self._addresses = [parameter.data_ptr() for parameter in self.parameters]
         self.buckets_of = [[] for _ in self.parameters]
         for bucket in self.buckets:
@@ -285,7 +271,7 @@ class Round:
         if self.streams:
             self.streams.launch(bucket)
         objects = self.num_launched == 0 and self._objects()
-        bucket.close(_OBJECTION if objects else float(self.vote))
+        bucket.close(self.vote, objects)
         self.clock.launched("reduce-scatter", bucket)
         self.transport.launch_reduce(bucket.exchange, self.number)
         bucket.phase = Phase.REDUCING
@@ -295,7 +281,7 @@ class Round:
     def count_votes(self) -> None:
         """Everybody's first bucket has come in."""
         if not self.transport.ordered:  # there it would make the host wait for the device
-            objections, self.num_votes = divmod(self.buckets[0].votes(), _OBJECTION)
+            objections, self.num_votes = self.buckets[0].signals()
             self.objected = self.objected or objections > 0
 
     def settle_sends(self) -> None:

@@ -58,7 +58,8 @@ class Done:
 class FakeTransport:
     """Implements :class:`~weft.overlap.transport.base.Transport` and writes down what it is asked for."""
 
-    needs_stage = False
+    num_stage_rows = 0
+    needs_landing = False
     ordered = False
     device: Device = CPU
 
@@ -76,6 +77,9 @@ class FakeTransport:
     def named(self, name: str) -> list[Call]:
         """The calls of one name, in order."""
         return [call for call in self.calls if call.name == name]
+
+    def allocate(self, num_elements: int, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+        return torch.empty(num_elements, dtype=dtype, device=device)
 
     def adapt(self, link: Link) -> bool:
         return False

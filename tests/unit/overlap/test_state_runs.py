@@ -7,12 +7,13 @@ from typing import Any
 
 import pytest
 import torch
+from fake_transport import FakeTransport, VirtualClock
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from weft.overlap.arena import Arena
-from weft.overlap.bucket import Bucket, buffer_lengths
+from weft.overlap.bucket import Bucket, exchange_shape
+from weft.overlap.exchange_memory import ExchangeMemory
 from weft.overlap.flat import FlatMemory
 from weft.overlap.layout import make_buckets, snap
 from weft.overlap.state_runs import (
@@ -26,6 +27,7 @@ from weft.overlap.state_runs import (
     runs_of_full_state,
 )
 from weft.overlap.update import ShardUpdate
+from weft.perf.link import Link
 
 SHAPES = [(3, 5), (70,), (), (8, 9), (33, 2)]
 DTYPES = [torch.float32, torch.float64, torch.bfloat16, torch.int64, torch.bool]
@@ -41,9 +43,14 @@ class Worker:
         memory = FlatMemory(self.parameters, range(len(SHAPES))[::-1], num_workers)
         ready = {number: k for k, number in enumerate(memory.order)}
         plans = make_buckets(memory.lanes, [snap(wishes, memory.lanes[0], num_workers)], num_workers, ready)
-        arena, kind = Arena(), (torch.float32, memory.buffers[0].device)
-        arena.clear({kind: [length for plan in plans for length in buffer_lengths(plan, num_workers, False)]})
-        buckets = [Bucket(plan, memory.buffers[0], rank, num_workers, torch.float32, False, arena) for plan in plans]
+        flat = memory.buffers[0]
+        exchanges = ExchangeMemory(FakeTransport(VirtualClock(), Link(0.0, 0.0), num_workers, rank))
+        shapes = [exchange_shape(plan, torch.float32) for plan in plans]
+        exchanges.clear((shape, flat) for shape in shapes)
+        buckets = [
+            Bucket(plan, flat, rank, exchanges.make(plan.index, shape, flat[plan.start : plan.stop]))
+            for plan, shape in zip(plans, shapes, strict=True)
+        ]
         self.updates = [ShardUpdate(bucket, self.optimizer, [0] * len(SHAPES)) for bucket in buckets]
         self.pieces = [piece for bucket in buckets for piece in bucket.own]
 

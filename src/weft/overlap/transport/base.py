@@ -2,14 +2,14 @@
 
 A bucket's *exchange* is the memory that both of its collectives work on:
 
-    send    [workers, shard + tail]   what this worker contributes to each worker's shard
-    stage   workers x [shard + tail]  what each contributes to ours; our own row is that of `send`
-                                      (only for carriers that leave the sum to us)
-    region  [workers * shard]         the bucket's run of the flat parameters; our shard is in its place
+    send     [workers, shard + tail]  what this worker contributes to each worker's shard
+    stage    rows [shard + tail]      for contributions that come and sums on their way, as many as the carrier needs
+    region   [workers * shard]        the bucket's run of the flat parameters; our shard is in its place
+    landing  [workers * shard]        where the carrier has it: gathered values, for all workers of a host
 
-The tail of each row carries one number per parameter in the bucket (how many workers used it in this step), a
-vote and a stamp.  So which parameters nobody used, and whether somebody wants to stop, is known with the gradients,
-to all workers in the same step, without a collective of its own.
+The tail of each row carries one number per parameter in the bucket (how many workers used it in this step), an
+objection, a vote and a stamp.  So which parameters nobody used, and whether somebody wants to stop, is known with the
+gradients, to all workers in the same step, without a collective of its own.
 """
 
 from __future__ import annotations
@@ -21,6 +21,9 @@ import torch
 
 from weft.overlap.device import Device
 from weft.perf.link import Link
+
+# At the end of a row: objection, vote and stamp.  They are of this step only, and never carried into the next.
+NUM_SIGNALS = 3
 
 
 @dataclass(slots=True)
@@ -38,6 +41,7 @@ class Exchange:
     reduced: torch.Tensor | None = None
     # Our shard of gradients that were reduced before and not zeroed since; None once they are in the sum.
     carry: torch.Tensor | None = None
+    landing: torch.Tensor | None = None
 
     @property
     def reduce_bytes(self) -> int:
@@ -59,10 +63,16 @@ class Transport(Protocol):
 
     rank: int
     num_workers: int
-    needs_stage: bool
+    # How many rows of its own an exchange needs, and whether it needs a landing.
+    num_stage_rows: int
+    needs_landing: bool
     # Every worker must launch the same collectives in the same order, and completion cannot be polled.
     ordered: bool
     device: Device
+
+    def allocate(self, num_elements: int, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+        """Memory that exchanges can send from and land in.  Every worker asks for the same, in the same order."""
+        ...
 
     def adapt(self, link: Link) -> bool:
         """To what collectives were measured to cost.  True, on every worker alike, if they now cost something else."""

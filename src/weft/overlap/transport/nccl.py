@@ -22,7 +22,8 @@ from weft.perf.link import Link
 class NcclTransport:
     """Reduce-scatter and all-gather on a communicator each, so that neither queues behind the other."""
 
-    needs_stage = False
+    num_stage_rows = 0
+    needs_landing = False
     ordered = True
 
     def __init__(self, reduce_group: dist.ProcessGroup, gather_group: dist.ProcessGroup, device: Device) -> None:
@@ -31,6 +32,9 @@ class NcclTransport:
         self.device = device
         self._reduce_group = reduce_group
         self._gather_group = gather_group
+
+    def allocate(self, num_elements: int, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+        return torch.empty(num_elements, dtype=dtype, device=device)
 
     def adapt(self, link: Link) -> bool:
         return False  # NCCL sees to its own flow control

@@ -1,0 +1,283 @@
+"""Memory that the workers of one host share, and the counters by which they know what is in it.
+
+Each worker has anonymous files in memory (memfd), which its neighbors open through /proc.  They have no name, need no
+/dev/shm, and are gone with the last process that has them open, however it ended.
+
+    page      one per worker: counters, and a list of its stretches; opened by all neighbors when they meet
+    stretch   what an exchange sends from and lands in; opened by neighbors when they first need it
+
+[Note: counters]  Every counter has one writer, only grows, and is per bucket: how often the worker has done something
+to it.  Whoever waits compares with the number of times it has itself done the like.  So a worker that is late, or a
+round ahead, is never mistaken, and nothing is ever reset.  Waiting sleeps in the kernel (futex.py) and looks up a few
+times a second whether the neighbor is still there.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import enum
+import mmap
+import os
+import secrets
+import select
+import time
+import weakref
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import torch
+
+from weft.errors import OverlapError
+from weft.overlap.layout import MAX_MESSAGES
+from weft.overlap.transport.futex import fence, sleep_while, wake
+
+_NUM_SLOTS = 64
+_SLOT_WORDS = 4
+_NONCE_WORDS = 4
+_GAVE_UP = _NONCE_WORDS
+_FIRST_SLOT = 16
+_FIRST_COUNTER = 1024
+_LOOK_UP_S = 0.2
+_SHORT_NAP_S = 1e-4
+_LONG_NAP_S = 1e-3
+_LOW = (1 << 32) - 1
+
+
+class Done(enum.IntEnum):
+    """What counters count."""
+
+    CONTRIBUTED = 0  # its gradients of a bucket are complete
+    ADDED = 1  # it has added up the rows it is delegate for: it no longer reads its neighbors' gradients
+    UPDATED = 2  # its own shard's new values have landed
+    TAKEN = 3  # it has taken all new values: those of the next step may land
+
+
+@dataclass(frozen=True, slots=True)
+class PageAddress:
+    """Where neighbors find a worker's page."""
+
+    pid: int
+    descriptor: int
+    nonce: bytes
+
+
+class Stretch(mmap.mmap):
+    """Shared memory of this worker, with the stretches of the same number that its neighbors have."""
+
+    number: int
+    neighbors: dict[int, Stretch]
+
+    def address(self) -> int:
+        return ctypes.addressof(ctypes.c_char.from_buffer(self))
+
+
+class _Page:
+    """A worker's counters, its own to write or a neighbor's to read."""
+
+    def __init__(self, descriptor: int, num_words: int) -> None:
+        self.map = Stretch(descriptor, num_words * 4)
+        self.words = memoryview(self.map).cast("I")
+        self.address = self.map.address()
+
+
+class HostMemory:
+    """This worker's page and stretches, and its neighbors'."""
+
+    def __init__(self, rank: int, num_workers: int) -> None:
+        self.rank = rank
+        self.neighbors: tuple[int, ...] = ()
+        self.timeout_s = 0.0
+        self._num_workers = num_workers
+        self._num_words = _FIRST_COUNTER + (len(Done) + num_workers) * MAX_MESSAGES
+        self._stretches: list[weakref.ref[Stretch]] = []
+        self._num_allocated = 0
+        self._pids: dict[int, int] = {}
+        self._processes: dict[int, int] = {}
+        self._is_closed = False
+        self._descriptor = _make_file(self._num_words * 4)
+        self._own = _Page(self._descriptor, self._num_words)
+        self._pages = {rank: self._own}
+        self._nonce = secrets.token_bytes(_NONCE_WORDS * 4)
+        self._own.map[: len(self._nonce)] = self._nonce
+
+    @property
+    def address(self) -> PageAddress:
+        return PageAddress(os.getpid(), self._descriptor, self._nonce)
+
+    def meet(self, neighbors: Iterable[tuple[int, PageAddress]], timeout_s: float) -> None:
+        """Open the neighbors' pages; an OSError if that is not possible."""
+        self.timeout_s = timeout_s
+        for rank, address in neighbors:
+            self._pids[rank] = address.pid
+            if rank != self.rank:
+                with _opened(address.pid, address.descriptor) as descriptor:
+                    page = _Page(descriptor, self._num_words)
+                if page.map[: len(address.nonce)] != address.nonce:  # another PID namespace
+                    raise OSError(f"process {address.pid} is not worker {rank}")
+                self._pages[rank] = page
+                self._processes[rank] = os.pidfd_open(address.pid)
+        self.neighbors = tuple(sorted(self._pages))
+
+    def close(self) -> None:
+        self._is_closed = True
+        for process in self._processes.values():
+            os.close(process)
+        self._processes.clear()
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+    # ---- stretches
+
+    def allocate(self, num_elements: int, dtype: torch.dtype) -> torch.Tensor:
+        """Every neighbor allocates the same, in the same order."""
+        num_bytes = max(num_elements * dtype.itemsize, mmap.PAGESIZE)
+        descriptor = _make_file(num_bytes)
+        stretch = Stretch(descriptor, num_bytes)
+        stretch.number = self._num_allocated
+        stretch.neighbors = {self.rank: stretch}
+        weakref.finalize(stretch, os.close, descriptor)
+        self._stretches = [*(known for known in self._stretches if known() is not None), weakref.ref(stretch)]
+        slot = self._slot(stretch.number)
+        self._own.words[slot + 1 : slot + _SLOT_WORDS] = _words(descriptor, num_bytes & _LOW, num_bytes >> 32)
+        fence()
+        self._num_allocated += 1
+        self._own.words[slot] = self._num_allocated
+        return torch.frombuffer(stretch, dtype=dtype, count=num_elements)
+
+    def of_neighbor(self, tensor: torch.Tensor, rank: int) -> torch.Tensor:
+        """What a neighbor has where we have ``tensor`` (contiguous): same stretch, same place."""
+        stretch, offset = self._found(tensor)
+        if rank not in stretch.neighbors:
+            stretch.neighbors[rank] = self._open(stretch.number, rank)
+        line = torch.frombuffer(stretch.neighbors[rank], dtype=tensor.dtype, count=tensor.numel(), offset=offset)
+        return line.view(tensor.shape)
+
+    def _found(self, tensor: torch.Tensor) -> tuple[Stretch, int]:
+        address = tensor.data_ptr()
+        for known in self._stretches:
+            stretch = known()
+            if stretch is not None and 0 <= address - stretch.address() < len(stretch):
+                return stretch, address - stretch.address()
+        raise OverlapError("memory that is not shared was given to a transport that shares it: please report this")
+
+    def _open(self, number: int, rank: int) -> Stretch:
+        found, descriptor, low, high = self._pages[rank].words[self._slot(number) :][:_SLOT_WORDS]
+        if found != number + 1:
+            raise OverlapError(f"worker {rank} has other shared memory than worker {self.rank}: please report this")
+        with _opened(self._pids[rank], descriptor) as opened:
+            return Stretch(opened, high << 32 | low)
+
+    def _slot(self, number: int) -> int:
+        return _FIRST_SLOT + number % _NUM_SLOTS * _SLOT_WORDS
+
+    # ---- counters
+
+    def count(self, done: Done, index: int) -> int:
+        """How often this worker has done it."""
+        return self._own.words[_counter(done, index)]
+
+    def has_done(self, rank: int, done: Done, index: int, count: int) -> bool:
+        return self._pages[rank].words[_counter(done, index)] >= count
+
+    def tell(self, done: Done, index: int) -> None:
+        """This worker has done it once more."""
+        fence()
+        word = _counter(done, index)
+        self._own.words[word] += 1
+        wake(self._own.address + 4 * word)
+
+    def give_up(self) -> None:
+        """Neighbors that wait for us need not wait any longer."""
+        if not self._is_closed:
+            self._own.words[_GAVE_UP] = 1
+
+    def await_all(self, done: Done, index: int, count: int, what: str) -> None:
+        """Until every neighbor has done it ``count`` times."""
+        word = _counter(done, index)
+        for rank in self.neighbors:
+            page = self._pages[rank]
+
+            def sleep(waited_s: float, page: _Page = page) -> None:
+                value = page.words[word]
+                if value < count:
+                    sleep_while(page.address + 4 * word, value, _LOOK_UP_S)
+
+            self._await(rank, lambda page=page: page.words[word] >= count, sleep, what)  # type: ignore[misc]
+        fence()
+
+    def arrival_of(self, index: int, row: int) -> torch.Tensor:
+        """Where the message lands that says that a row's new values have landed in our memory."""
+        word = self._arrival(index, row)
+        return torch.frombuffer(self._own.map, dtype=torch.int32, count=1, offset=4 * word)
+
+    def await_arrival(self, rank: int, index: int, row: int, count: int) -> None:
+        """Until the new values of ``row`` have landed in the memory of ``rank``.  Network threads wake nobody: nap."""
+        words, word = self._pages[rank].words, self._arrival(index, row)
+
+        def nap(waited_s: float) -> None:
+            time.sleep(_SHORT_NAP_S if waited_s < 10 * _LONG_NAP_S else _LONG_NAP_S)
+
+        self._await(rank, lambda: words[word] >= count, nap, "a parameter")
+        fence()
+
+    def _await(self, rank: int, is_done: Callable[[], bool], sleep: Callable[[float], None], what: str) -> None:
+        began = looked = time.monotonic()
+        while not is_done():
+            now = time.monotonic()
+            if now - looked > _LOOK_UP_S:
+                looked = now
+                if not is_done():
+                    self._check(rank, now - began, what)
+            sleep(now - began)
+
+    def _check(self, rank: int, waited_s: float, what: str) -> None:
+        reason = ""
+        if self._is_closed:
+            reason = "this worker is shutting down"
+        elif waited_s > self.timeout_s:
+            reason = f"nothing came within the process group's timeout of {self.timeout_s:g} s"
+        elif self._pages[rank].words[_GAVE_UP]:
+            reason = "it has failed"
+        elif self._has_ended(rank):
+            reason = "its process has ended"
+        if reason:
+            raise OverlapError(
+                f"worker {self.rank} waited for {what} of worker {rank} on the same host that did not come ({reason}): "
+                "look for the first error in the logs of the workers on that host"
+            )
+
+    def _has_ended(self, rank: int) -> bool:
+        if rank not in self._processes:
+            return False
+        poll = select.poll()
+        poll.register(self._processes[rank], select.POLLIN)
+        return bool(poll.poll(0))
+
+    def _arrival(self, index: int, row: int) -> int:
+        return _FIRST_COUNTER + len(Done) * MAX_MESSAGES + index * self._num_workers + row
+
+
+def _counter(done: Done, index: int) -> int:
+    return _FIRST_COUNTER + done * MAX_MESSAGES + index
+
+
+def _make_file(num_bytes: int) -> int:
+    descriptor = os.memfd_create("weft", os.MFD_CLOEXEC)
+    os.ftruncate(descriptor, num_bytes)
+    return descriptor
+
+
+def _words(*values: int) -> memoryview:
+    return memoryview((ctypes.c_uint32 * len(values))(*values)).cast("B").cast("I")
+
+
+@contextmanager
+def _opened(pid: int, descriptor: int) -> Iterator[int]:
+    """A neighbor's file, for as long as it takes to map it."""
+    opened = os.open(f"/proc/{pid}/fd/{descriptor}", os.O_RDWR | os.O_CLOEXEC)
+    try:
+        yield opened
+    finally:
+        os.close(opened)

@@ -1,0 +1,97 @@
+"""A thread that adds up what the workers of a host have contributed, and sends the sums to other hosts.
+
+[Note: why a thread]  With direct messages nobody needs a worker's computing thread once its gradients have left.  Here
+the last neighbor to finish a bucket may do so while this worker waits for something else, and other hosts wait for the
+sum.  Were it left to this worker's next call, two workers could wait for each other for ever: one in a collective of
+the training script, the other for the sum.  Apart from the sums the thread sleeps.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from weft.errors import OverlapError
+from weft.overlap.transport.host_memory import Done, HostMemory
+from weft.overlap.transport.host_sum import add_host
+
+_MAX_GOODBYE_S = 5.0
+
+
+@dataclass
+class HostSum:
+    """One bucket of one round: this host's sums of the rows that this worker is delegate for."""
+
+    memory: HostMemory
+    index: int
+    count: int
+    # For each row: where its sum goes, and what sends it on; our own stays here.
+    rows: Sequence[tuple[int, torch.Tensor, Callable[[], Any] | None]]
+    send: torch.Tensor
+    is_added: threading.Event = field(default_factory=threading.Event)
+    error: Exception | None = None
+    send_works: list[Any] = field(default_factory=list)
+
+    def run(self) -> None:
+        memory = self.memory
+        memory.await_all(Done.CONTRIBUTED, self.index, self.count, "a gradient")
+        sends = [memory.of_neighbor(self.send, neighbor) for neighbor in memory.neighbors]
+        for row, total, launch in self.rows:
+            add_host([send[row] for send in sends], out=total)
+            if launch is not None:
+                self.send_works.append(launch())
+        memory.tell(Done.ADDED, self.index)
+
+    def wait(self) -> None:
+        """Until the sums are there."""
+        if not self.is_added.wait(self.memory.timeout_s + 2 * _MAX_GOODBYE_S):
+            raise OverlapError("the sum of this host's gradients was not added up in time: please report this")
+        if self.error is not None:
+            raise self.error
+
+
+class SumSent:
+    """That nothing reads the memory of a :class:`HostSum` any more: sums are sent, and neighbors have added theirs."""
+
+    def __init__(self, host_sum: HostSum) -> None:
+        self._host_sum = host_sum
+
+    def wait(self) -> None:
+        self._host_sum.wait()
+        for work in self._host_sum.send_works:
+            work.wait()
+        memory = self._host_sum.memory
+        memory.await_all(Done.ADDED, self._host_sum.index, self._host_sum.count, "the use of a gradient")
+
+
+class HostReducer:
+    """The thread: one sum after the other, in the order in which this worker launched them."""
+
+    def __init__(self) -> None:
+        self._sums: queue.SimpleQueue[HostSum | None] = queue.SimpleQueue()
+        self._thread = threading.Thread(target=_serve, args=(self._sums,), name="weft-host-sums", daemon=True)
+        self._thread.start()
+
+    def add_up(self, host_sum: HostSum) -> None:
+        self._sums.put(host_sum)
+
+    def stop(self) -> None:
+        """What is left is added up first, unless it waits for somebody: the memory must have been closed."""
+        self._sums.put(None)
+        self._thread.join(_MAX_GOODBYE_S)
+
+
+def _serve(sums: queue.SimpleQueue[HostSum | None]) -> None:
+    """Knows nothing but the queue, so that a model nobody trains any more is not kept alive."""
+    while (host_sum := sums.get()) is not None:
+        try:
+            host_sum.run()
+        except Exception as error:
+            host_sum.error = error
+        host_sum.is_added.set()
+        del host_sum

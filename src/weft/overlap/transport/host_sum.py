@@ -1,0 +1,44 @@
+"""The order in which contributions are added up, defined once for every transport that adds them itself.
+
+First each host's workers in rank order, then the hosts in the order of their lowest ranks.  Every transport, plan and
+timing gives the same bits, overlapped or not.  With one worker per host, or with one host, that is rank order.
+
+Half-precision contributions are added in single precision.  Between hosts a host's sum travels in the contributions'
+own dtype, so it is rounded to it, on the owner's host too: which worker owns an element depends on the plan.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from weft.overlap.transport.host_layout import HostLayout
+
+_HALF = (torch.bfloat16, torch.float16)
+
+
+def total_of(rows: Sequence[torch.Tensor]) -> torch.Tensor:
+    """One level's sum; it may take the place of the first row."""
+    total = rows[0].float() if rows[0].dtype in _HALF else rows[0]
+    for row in rows[1:]:
+        total.add_(row)
+    return total
+
+
+def add_host(rows: Sequence[torch.Tensor], out: torch.Tensor) -> None:
+    """The sum of one host's contributions, as it travels; the rows stay as they are."""
+    if len(rows) == 1 or out.dtype in _HALF:
+        out.copy_(total_of([rows[0].float(), *rows[1:]]) if len(rows) > 1 else rows[0])
+        return
+    torch.add(rows[0], rows[1], out=out)
+    for row in rows[2:]:
+        out.add_(row)
+
+
+def total_by_host(rows: Sequence[torch.Tensor], layout: HostLayout) -> torch.Tensor:
+    """Both levels, for whoever has every worker's contribution; it may take the place of rows."""
+    if not layout.has_two_levels:
+        return total_of(rows)
+    sums = [total_of([rows[rank] for rank in ranks]).to(rows[0].dtype) for ranks in layout.hosts]
+    return total_of(sums)

@@ -1,0 +1,219 @@
+"""Hosts with several workers, over gloo: two levels, so that each byte crosses a host's link once.
+
+    reduce   every worker collects its gradients of a bucket in shared memory
+             each row's delegate adds up its host's contributions (host_reducer.py) and sends the sum to the owner
+             the owner adds up the hosts' sums
+    gather   the owner puts its shard's new values into its host's memory and sends them to one delegate per other host
+             every worker takes all shards out of its host's memory
+
+Who is delegate for what is in host_layout.py, the order of both sums in host_sum.py.  Parameters stay each worker's
+own: sharing them would save a copy per step, and would make every write to one of them a write to all workers' models.
+
+[Note: arrival]  New values land in the memory of the host's delegate, put there by its network thread, and all of its
+neighbors wait for them.  The delegate's computing thread may be anywhere, so the owner sends a second message behind
+the values, with the count of the gather; messages of one connection arrive in order.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import weakref
+from functools import partial
+from typing import Any
+
+import torch
+
+from weft.errors import OverlapError
+from weft.overlap.device import CPU, Device
+from weft.overlap.transport.base import Exchange
+from weft.overlap.transport.host_layout import HostLayout
+from weft.overlap.transport.host_memory import Done, HostMemory
+from weft.overlap.transport.host_reducer import HostReducer, HostSum, SumSent
+from weft.overlap.transport.host_sum import total_of
+from weft.overlap.transport.messages import MessageKind, Messages
+from weft.overlap.transport.receive_window import window_bytes
+from weft.perf.link import Link
+
+
+class HostsTransport:
+    """Shared memory inside a host, direct messages between hosts."""
+
+    ordered = False
+    needs_landing = True
+    device: Device = CPU
+
+    def __init__(self, messages: Messages, layout: HostLayout, memory: HostMemory) -> None:
+        self.messages = messages
+        self.rank = messages.rank
+        self.num_workers = messages.num_workers
+        self._layout = layout
+        self._memory = memory
+        reducer = HostReducer()
+        self._add_up = reducer.add_up
+        # When the interpreter ends, too: a thread that comes back from a tensor operation then takes the process down.
+        self._stop = weakref.finalize(self, _stop, memory, reducer)
+        self._host = layout.host_of[self.rank]
+        self._other_hosts = [h for h in range(len(layout.hosts)) if h != self._host]
+        # Our own row last: the other hosts' sums leave first.
+        self._sent_rows = [row for row in layout.rows_of(self.rank) if row != self.rank]
+        # On each other host, who adds up our row for us and receives our new values.
+        self._counterparts = [layout.delegate(h, self.rank) for h in self._other_hosts]
+        # One row of the stage for each host's sum of ours, then those that we send.
+        self.num_stage_rows = len(layout.hosts) + len(self._sent_rows)
+        # Gathers whose values may land already.
+        self._opened: set[int] = set()
+
+    def allocate(self, num_elements: int, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+        return self._memory.allocate(num_elements, dtype)
+
+    def adapt(self, link: Link) -> bool:
+        windows = [self._window(len(host), link) for host in self._layout.hosts]
+        own = windows[self._host]
+        if own is not None:
+            self.messages.limit_window(own)
+        return any(window is not None for window in windows)
+
+    def _window(self, num_neighbors: int, link: Link) -> int | None:
+        """All connections of a host's workers share its link."""
+        # What was measured is what a worker sends in direct messages; a host's link carries only its workers' sums.
+        share = (self.num_workers - num_neighbors) / (self.num_workers - 1)
+        carried = Link(link.alpha_s, link.beta_s_per_byte / share, link.launch_s)
+        return window_bytes(num_neighbors * len(self._other_hosts) + 1, carried)
+
+    # ---- reduce
+
+    def open_reduce(self, exchange: Exchange, tag: int) -> None:
+        tag = self.messages.tag(exchange, tag, MessageKind.REDUCE)
+        for host in self._other_hosts:
+            exchange.stage[host][-1] = -1.0
+        exchange.reduce_works = [
+            self.messages.recv_from[sender]([exchange.stage[host]], sender, tag)
+            for host, sender in zip(self._other_hosts, self._counterparts, strict=True)
+        ]
+        exchange.reduced = None
+
+    def launch_reduce(self, exchange: Exchange, tag: int) -> None:
+        tag = self.messages.tag(exchange, tag, MessageKind.REDUCE)
+        exchange.send[:, -1] = 1.0
+        self._memory.tell(Done.CONTRIBUTED, exchange.index)
+        sums = exchange.stage[len(self._layout.hosts) :]
+        rows = [
+            (row, total, partial(self.messages.send_to[row], [total], row, tag))
+            for row, total in zip(self._sent_rows, sums, strict=True)
+        ]
+        count = self._memory.count(Done.CONTRIBUTED, exchange.index)
+        own = (self.rank, exchange.stage[self._host], None)
+        host_sum = HostSum(self._memory, exchange.index, count, [*rows, own], exchange.send)
+        exchange.reduce_works.insert(0, host_sum)
+        exchange.send_works.append(SumSent(host_sum))
+        self._add_up(host_sum)
+
+    def reduce_arrived(self, exchange: Exchange) -> bool:
+        if not exchange.reduce_works:
+            return exchange.reduced is not None
+        host_sum: HostSum = exchange.reduce_works[0]
+        return host_sum.is_added.is_set() and all(exchange.stage[h][-1].item() >= 0.0 for h in self._other_hosts)
+
+    def finish_reduce(self, exchange: Exchange) -> torch.Tensor:
+        if exchange.reduced is None:
+            self._wait(exchange.reduce_works, "a gradient")
+            exchange.reduced = total_of(exchange.stage[: len(self._layout.hosts)])
+        return exchange.reduced
+
+    # ---- gather
+
+    def open_gather(self, exchange: Exchange, tag: int) -> None:
+        """Unless a neighbor has not taken the last step's values out of our memory yet: then when we launch."""
+        count = self._memory.count(Done.UPDATED, exchange.index)
+        if all(self._memory.has_done(n, Done.TAKEN, exchange.index, count) for n in self._memory.neighbors):
+            self._let_land(exchange, tag)
+
+    def _let_land(self, exchange: Exchange, tag: int) -> None:
+        landing = _shards(exchange.landing, exchange)
+        values_tag = self.messages.tag(exchange, tag, MessageKind.GATHER)
+        arrival_tag = self.messages.tag(exchange, tag, MessageKind.ARRIVAL)
+        exchange.gather_works = []
+        for row in self._sent_rows:  # the rows we add up for our host are those we receive for it
+            receive = self.messages.recv_from[row]
+            exchange.gather_works.append(receive([landing[row]], row, values_tag))
+            exchange.gather_works.append(receive([self._memory.arrival_of(exchange.index, row)], row, arrival_tag))
+        self._opened.add(exchange.index)
+
+    def launch_gather(self, exchange: Exchange, tag: int) -> None:
+        memory, index = self._memory, exchange.index
+        count = memory.count(Done.UPDATED, index)
+        memory.await_all(Done.TAKEN, index, count, "the use of a parameter")
+        if index not in self._opened:
+            self._let_land(exchange, tag)
+        own = _shards(exchange.region, exchange)[self.rank]
+        _copy(_shards(exchange.landing, exchange)[self.rank], own)
+        memory.tell(Done.UPDATED, index)
+        arrival = torch.tensor([count + 1], dtype=torch.int32)
+        values_tag = self.messages.tag(exchange, tag, MessageKind.GATHER)
+        arrival_tag = self.messages.tag(exchange, tag, MessageKind.ARRIVAL)
+        for other in self._counterparts:
+            send = self.messages.send_to[other]
+            exchange.send_works += [send([own], other, values_tag), send([arrival], other, arrival_tag)]
+
+    def finish_gather(self, exchange: Exchange) -> None:
+        memory, index = self._memory, exchange.index
+        if index not in self._opened:
+            return
+        count = memory.count(Done.UPDATED, index)
+        self._wait(exchange.gather_works, "a parameter")
+        self._await(lambda: memory.await_all(Done.UPDATED, index, count, "a parameter"))
+        region = _shards(exchange.region, exchange)
+        assert exchange.landing is not None
+        for neighbor in memory.neighbors:
+            landing = _shards(memory.of_neighbor(exchange.landing, neighbor), exchange)
+            for row in self._layout.rows_of(neighbor):
+                if row not in memory.neighbors:
+                    self._await(partial(memory.await_arrival, neighbor, index, row, count))
+                if row != self.rank:
+                    _copy(region[row], landing[row])
+        memory.tell(Done.TAKEN, index)
+        self._opened.discard(index)
+
+    def gather_ended(self, exchange: Exchange) -> bool:
+        return True  # whoever waited has waited for everybody
+
+    def settle_sends(self, exchange: Exchange) -> None:
+        self._wait(exchange.send_works, "the end of a send")
+
+    # ---- the rest
+
+    def all_reduce(self, values: torch.Tensor, maximum: bool = False) -> torch.Tensor:
+        return self.messages.all_reduce(values, maximum)
+
+    def broadcast(self, values: torch.Tensor) -> Any:
+        return self.messages.broadcast(values)
+
+    def close(self) -> None:
+        self._stop()
+        self.messages.close()
+
+    def _wait(self, works: list[Any], what: str) -> None:
+        self._await(lambda: self.messages.wait(works, what))
+
+    def _await(self, wait: Any) -> None:
+        """A worker that fails says so: its neighbors may be waiting for what it would have done next."""
+        try:
+            wait()
+        except OverlapError:
+            self._memory.give_up()
+            raise
+
+
+def _stop(memory: HostMemory, reducer: HostReducer) -> None:
+    memory.close()  # no wait goes on
+    reducer.stop()
+
+
+def _shards(values: torch.Tensor | None, exchange: Exchange) -> torch.Tensor:
+    assert values is not None
+    return values.view(-1, exchange.shard)
+
+
+def _copy(target: torch.Tensor, source: torch.Tensor) -> None:
+    """Behind torch's back: a forward under whatever mode waits for parameters, and must not see how they come."""
+    ctypes.memmove(target.data_ptr(), source.data_ptr(), source.numel() * source.element_size())
