@@ -18,8 +18,9 @@ if TYPE_CHECKING:
     from weft.crossover.hooks import crossover as crossover
     from weft.overlap.attach import overlap as overlap
     from weft.worker import session as session
+    from weft.worker.elastic_sampler import ElasticSampler as ElasticSampler
 
-__all__ = ["__version__", "crossover", "overlap", "session"]
+__all__ = ["ElasticSampler", "__version__", "crossover", "overlap", "session"]
 
 
 def _find_gate() -> None:
@@ -53,6 +54,10 @@ def __getattr__(name: str) -> Any:
         from weft.worker import session
 
         return session
+    if name == "ElasticSampler":
+        from weft.worker.elastic_sampler import ElasticSampler
+
+        return ElasticSampler
     raise AttributeError(f"module 'weft' has no attribute {name!r}")
 
 

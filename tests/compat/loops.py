@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import copy
-import os
 import shutil
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed as dist
+from tests.integrations import environment
 from torch.optim import swa_utils
 
-import weft
 from training import BUCKET_BYTES, Run
+from weft.integrations.accelerate import prepare
+from weft.overlap.handle import handle_of
 
 STEPS = 4
 
@@ -158,15 +157,13 @@ def accelerated(run: Run) -> None:
     from accelerate import Accelerator
     from accelerate.state import AcceleratorState, GradientState, PartialState
 
-    with _environment_of_torchrun():
+    with environment.of_torchrun():
         try:
             accelerator = Accelerator(cpu=True, gradient_accumulation_steps=2)
             assert run.handle is not None
             run.handle.detach()
-            model = accelerator.prepare_model(run.model, evaluation_mode=True)  # moves parameters: overlap comes after
-            run.handle = weft.overlap(model, run.optimizer, bucket_bytes=BUCKET_BYTES)
-            model.no_sync = run.handle.no_sync
-            optimizer = accelerator.prepare_optimizer(run.optimizer, device_placement=False)
+            model, optimizer = prepare(accelerator, run.model, run.optimizer, bucket_bytes=BUCKET_BYTES)
+            run.handle = handle_of(model)
             for step in range(2 * STEPS):
                 with accelerator.accumulate(model):
                     loss = model(step)
@@ -178,20 +175,6 @@ def accelerated(run: Run) -> None:
             run.model.__dict__.pop("no_sync", None)
             for state in (AcceleratorState, GradientState, PartialState):
                 state._reset_state()
-
-
-@contextmanager
-def _environment_of_torchrun() -> Iterator[None]:
-    rank, workers = str(dist.get_rank()), str(dist.get_world_size())
-    wanted = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": workers, "LOCAL_WORLD_SIZE": workers}
-    wanted |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500", "ACCELERATE_USE_CPU": "true"}
-    before = {name: os.environ.get(name) for name in wanted}
-    os.environ.update(wanted)
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            os.environ.pop(name) if value is None else os.environ.update({name: value})
 
 
 def safetensors(run: Run) -> dict[str, torch.Tensor]:
