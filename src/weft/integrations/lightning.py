@@ -69,7 +69,7 @@ class WeftStrategy(DDPStrategy):  # type: ignore[misc]
 
 
 class SessionCallback(Callback):  # type: ignore[misc]
-    """Lets a session stop, save, and resume a Lightning training; its batches are the ``train_dataloaders``.
+    """Lets a session stop, save, and resume a Lightning training; its batches take the place of the training loader.
 
     >>> batches = TrainerBatches(run, data, epochs=10)                                   # doctest: +SKIP
     >>> Trainer(strategy="weft", max_epochs=10, callbacks=[SessionCallback(batches)]).fit(module, batches)

@@ -1,6 +1,6 @@
 """Hugging Face ``Trainer``: ``class MyTrainer(OverlapMixin, Trainer): pass``.
 
-The Trainer's default ``max_grad_norm`` of 1.0 clips gradients: pass ``overlap_options = {"exact_clipping": True}`` for
+By default, the Trainer clips gradients to a norm of 1.0: set ``overlap_options = {"exact_clipping": True}`` for
 the bits of DDP, at a cost that docs/overlap.md states.
 """
 
