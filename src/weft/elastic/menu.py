@@ -130,7 +130,7 @@ def menu_of(spec: JobSpec, curve: SpeedCurve, cluster: Cluster, *, aligned: bool
 
 
 def packs_well(size: int, node: int) -> bool:
-    """Whether ``size`` is a divisor of a node, a power of two inside one, a multiple of one, or, up to four nodes, of half.
+    """Whether ``size`` divides a node, is a power of two inside one, a multiple of one, or, up to four nodes, of half.
 
     >>> [size for size in range(1, 25) if packs_well(size, node=4)]
     [1, 2, 4, 6, 8, 10, 12, 14, 16, 20, 24]

@@ -1,4 +1,4 @@
-"""How much work is left, as the policy believes: known, declared by the owner, learned from finished jobs, or unknown."""
+"""How much work the policy believes is left: known, declared, learned from finished jobs, or unknown."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ class SimulatedEngine:
         self.num_busy = 0
         """Devices in use, those of a pair counted once."""
         self.measured: list[JobRun] = []
-        """Jobs that have run at a size they had never run at (where that tells the policy something); to be cleared by who reads it."""
+        """Jobs that ran at a size for the first time, where that tells the policy something; the reader clears it."""
         self._cluster, self._options = cluster, options
         self._told: list[EngineEvent] = []
         self._known: dict[tuple[str, int], None] = {}
