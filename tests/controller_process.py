@@ -45,7 +45,7 @@ class Server:
 
     def submit(self, num_steps: int) -> str:
         argv = (sys.executable, str(JOB), str(num_steps), "0.02", str(self.folder / "diary"))
-        return self.client.submit(Submission(Launch(argv, str(self.folder)), title="counts"))
+        return self.client.submit(Submission(Launch(argv, str(self.folder)), name="counts"))
 
     def num_files(self) -> int:
         """How many file descriptors it has open."""

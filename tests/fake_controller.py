@@ -70,7 +70,7 @@ class FakeController:
 
     def add(self, **changes: object) -> Job:
         """A job as a test wants it."""
-        submission = Submission(Launch(("python", "train.py"), "/tmp"), title="train.py", max_workers=4)
+        submission = Submission(Launch(("python", "train.py"), "/tmp"), name="train.py", max_workers=4)
         job_id = self.submit(submission)
         self.by_id[job_id] = dataclasses.replace(self.by_id[job_id], **changes)  # type: ignore[arg-type]
         return self.by_id[job_id]
@@ -84,7 +84,7 @@ class FakeController:
             submission.spec(job_id, float(number)),
             number,
             submission.total_steps,
-            submission.title,
+            submission.name,
             submission.launch,
             submitted_s=float(number),
             reason="waits for devices",

@@ -79,7 +79,7 @@ class Stage(FakeController):
         self.ids: dict[str, str] = {}
         for act in PLAY:
             launch = Launch(("python", "train.py", "--amp"), "/home/ana")
-            self.ids[act.name] = self.submit(Submission(launch, title=act.name))
+            self.ids[act.name] = self.submit(Submission(launch, name=act.name))
         for act in PLAY:
             job_id = self.ids[act.name]
             self.by_id[job_id] = self._job(act, self.by_id[job_id])

@@ -55,7 +55,7 @@ def test_killed_at_a_fail_point_three_times_in_a_row_nothing_acknowledged_is_los
         with Journal.open(path) as journal:
             state, _, tail = journal.load()
             jobs = list(state.jobs) if state is not None else []
-            jobs += [event.spec.name for _, event in tail]  # type: ignore[union-attr]
+            jobs += [event.spec.id for _, event in tail]  # type: ignore[union-attr]
             assert jobs == [f"job-{number}" for number in range(journal.seq)]
             assert journal.seq - acknowledged in (0, 3)  # killed after the commit and before it could say so
             assert journal.seq % 3 == 0

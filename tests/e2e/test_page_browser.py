@@ -37,9 +37,9 @@ class Site:
         self.home, self.tab, self.page = home, tab, page
         self.client = Client(home.root)
 
-    def submit(self, title: str, code: str) -> str:
+    def submit(self, name: str, code: str) -> str:
         launch = Launch((sys.executable, "-c", code), str(self.home.root))
-        return self.client.submit(Submission(launch, title=title))
+        return self.client.submit(Submission(launch, name=name))
 
     def log_in(self, fragment: str = "") -> None:
         """By typing the token, unless this browser is still logged in."""

@@ -43,7 +43,7 @@ def ids(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
     monkeypatch.setenv("WEFT_HOME", str(tmp_path / "home"))
     monkeypatch.chdir(tmp_path)
     job = controller.add(state=JobState.COMPLETED, attempt=1, finished_s=9.0)
-    hostile = controller.add(state=JobState.FAILED, attempt=2, title="\x1b[2J\u202e", reason="\n\x07", finished_s=9.0)
+    hostile = controller.add(state=JobState.FAILED, attempt=2, name="\x1b[2J\u202e", reason="\n\x07", finished_s=9.0)
     controller.output[job.id, 1, "out"] = b"\xff\x1b[2Jhello\n"
     (tmp_path / "job.yaml").write_text("command: [python, train.py]\n")
     with served(controller, tmp_path / "home"):

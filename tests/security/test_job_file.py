@@ -62,20 +62,20 @@ user: ana
     assert job.launch.cwd == "/home/ana/experiments"
     assert job.launch.environment == {"DEBUG": "no", "PORT": "0010"}
     assert (job.min_workers, job.max_workers, job.requested_workers, job.sizes) == (1, 4, 2, (1, 2, 4))
-    assert (job.title, job.user, job.weight, job.priority) == ("resnet", "ana", 2.5, -3)
+    assert (job.name, job.user, job.weight, job.priority) == ("resnet", "ana", 2.5, -3)
     assert (job.total_steps, job.launch.max_restarts, job.may_share) == (1000, 2, False)
 
 
 def test_what_is_left_out_has_a_sensible_value() -> None:
     job = parse_job(GOOD, "job.yaml", folder=Path("/x"), user="ana")
-    assert (job.title, job.user, job.min_workers, job.max_workers) == ("train.py", "ana", 1, 1)
+    assert (job.name, job.user, job.min_workers, job.max_workers) == ("train.py", "ana", 1, 1)
     assert job.launch.cwd == "/x"
 
 
 @pytest.mark.parametrize("text", HOSTILE)
 def test_hostile_names_and_words_are_only_text(text: str) -> None:
     job = parsed(json.dumps({"name": text, "command": ["python", text], "environment": {"X": text}}))
-    assert job.title == text.strip()
+    assert job.name == text.strip()
     assert job.launch.argv == ("python", text)
     assert job.launch.environment["X"] == text
 

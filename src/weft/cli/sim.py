@@ -148,7 +148,7 @@ def _check_outputs(plot: Path | None, trace: Path | None, scenarios: list[Scenar
 def _check_job(jobs: Workload, name: str) -> None:
     import difflib
 
-    names = [job.spec.name for job in jobs.jobs]
+    names = [job.spec.id for job in jobs.jobs]
     if name not in names:
         near = difflib.get_close_matches(name, names, n=1)
         hint = f"did you mean {near[0]!r}?" if near else f"its first job is {names[0]!r}"

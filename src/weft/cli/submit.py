@@ -64,7 +64,7 @@ def submit(
         return
     job_id = connect().submit(job)
     if as_json:
-        render.print_json({"id": job_id, "name": job.title})
+        render.print_json({"id": job_id, "name": job.name})
     else:
         print(job_id)
 
@@ -76,10 +76,10 @@ def _described(file: str | None, command: list[str] | None) -> Submission:
     if command is not None:
         if not command:
             raise UsageError("there is no command after `--`: expected one, such as `-- python train.py`")
-        from weft.core.job_file import title_of
+        from weft.core.job_file import name_of
 
         argv = tuple(command)
-        return Submission(Launch(argv, _here()), title=title_of(argv), user=user)
+        return Submission(Launch(argv, _here()), name=name_of(argv), user=user)
     if file is None:
         raise UsageError("nothing to submit: expected `weft submit job.yaml` or `weft submit -- python train.py`")
     if not file.endswith((".yaml", ".yml")) and not os.path.exists(file):
@@ -109,7 +109,7 @@ def _changed(
         launch = replace(launch, max_restarts=max_restarts)
     changes = {key: value for key, value in values.items() if value is not None}
     if name is not None:
-        changes["title"] = name
+        changes["name"] = name
     if workers is not None:
         changes["min_workers"], changes["max_workers"] = worker_range(workers)
         changes["requested_workers"], changes["sizes"] = None, ()

@@ -3,7 +3,7 @@
 Every record carries the version of this format.  Reading is strict: a record with a field nobody knows, without one
 that must be there, or with a value of the wrong kind was not written by us, and guessing what it means would change
 what happened.  Values that are what they would be anyway are left out, so that a field can be added without a new
-version.
+version.  Records of version 1 are read as well; what differs is in ``_from_version_1``.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from weft.core.cluster import Cluster
 from weft.core.events import Event
 from weft.errors import UsageError, WeftError
 
-VERSION: Final = 1
+VERSION: Final = 2
 
 _EVENT_TYPES: Final[Mapping[str, type]] = {kind.__name__: kind for kind in typing.get_args(events.Event)}
 
@@ -38,7 +38,7 @@ def event_to_json(event: Event) -> dict[str, Any]:
     """A dictionary that ``json.dumps`` takes as it is.
 
     >>> event_to_json(events.NodeFailed(at_s=2.0, node=1))
-    {'v': 1, 'event': 'NodeFailed', 'at_s': 2.0, 'node': 1}
+    {'v': 2, 'event': 'NodeFailed', 'at_s': 2.0, 'node': 1}
     """
     kind: type = type(event)
     return {"v": VERSION, "event": kind.__name__, **_form(kind).write(event)}
@@ -46,8 +46,10 @@ def event_to_json(event: Event) -> dict[str, Any]:
 
 def event_from_json(record: object) -> Event:
     """The event that :func:`event_to_json` wrote."""
-    fields = _versioned(record, "event")
+    fields, version = _versioned(record, "event")
     name = fields.pop("event", None)
+    if version == 1 and name == "JobSubmitted":
+        fields = _from_version_1(fields)
     kind = _EVENT_TYPES.get(name) if isinstance(name, str) else None
     if kind is None:
         raise CodecError(f"a record of an event {name!r}: expected one of {', '.join(sorted(_EVENT_TYPES))}")
@@ -68,28 +70,46 @@ def state_to_json(state: State) -> dict[str, Any]:
 
 def state_from_json(record: object) -> State:
     """The state that :func:`state_to_json` wrote."""
-    fields = _versioned(record, "state")
+    fields, version = _versioned(record, "state")
     if fields.keys() != {"cluster", "jobs", "now_s", "num_events"} or not isinstance(fields["jobs"], list):
         raise CodecError(f"a state with {sorted(fields)}: expected cluster, a list of jobs, now_s and num_events")
-    job = _form(Job)
+    jobs = map(_from_version_1, fields["jobs"]) if version == 1 else fields["jobs"]
     return State(
         _form(Cluster).read(fields["cluster"]),
-        JobTable(map(job.read, fields["jobs"])),
+        JobTable(map(_form(Job).read, jobs)),
         _read_float(fields["now_s"]),
         _read_int(fields["num_events"]),
     )
 
 
-def _versioned(record: object, what: str) -> dict[str, Any]:
+def _versioned(record: object, what: str) -> tuple[dict[str, Any], int]:
+    """The record without its version, and its version."""
     if not isinstance(record, dict):
         raise CodecError(f"a record of an {what} that is {_shown(record)}: expected an object with a version")
     fields = dict(record)
     version = fields.pop("v", None)
-    if version != VERSION:
+    if type(version) is not int or not 1 <= version <= VERSION:
         raise CodecError(
-            f"a record of an {what} in version {version!r} of the format, this weft reads {VERSION}: "
+            f"a record of an {what} in version {version!r} of the format, this weft reads 1 to {VERSION}: "
             "use the weft that wrote it, or one that is newer"
         )
+    return fields, version
+
+
+def _from_version_1(job: object) -> dict[str, Any]:
+    """A job as it is written now; in version 1 its id was called ``name``, and its name ``title``."""
+    fields = _renamed(job, "title", "name")
+    if "spec" in fields:
+        fields["spec"] = _renamed(fields["spec"], "name", "id")
+    return fields
+
+
+def _renamed(record: object, old: str, new: str) -> dict[str, Any]:
+    fields = dict(_object(record))
+    if new in fields:
+        raise CodecError(f"{_shown(record)}: version 1 of the format has no {new}")
+    if old in fields:
+        fields[new] = fields.pop(old)
     return fields
 
 

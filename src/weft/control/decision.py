@@ -147,9 +147,7 @@ def _snapshot(
         return Snapshot(now_s, state.cluster, tuple(views), quotas, num_held=num_held)
     # While there are devices for every job, pairs may continue but no new ones are formed.
     may_begin = outnumbers(state)
-    alone = frozenset(
-        view.name for view in views if not beliefs[view.name].can_share or not (may_begin or view.partner)
-    )
+    alone = frozenset(view.id for view in views if not beliefs[view.id].can_share or not (may_begin or view.partner))
     return Snapshot(
         now_s, state.cluster, tuple(views), quotas, True, sharing.handover_s, alone, sharing.apart, num_held
     )

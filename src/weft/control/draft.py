@@ -88,14 +88,14 @@ class Draft:
 
     def add(self, job: Job) -> None:
         """A job enters the queue."""
-        self._writable()[job.spec.name] = job
+        self._writable()[job.spec.id] = job
 
     def change(self, job: Job, changes: dict[str, Any]) -> Job:
         """The job with other values; its state may only be changed by :meth:`move`."""
         new = altered(job, changes)
         if self._own is None:
             self.active = self._own = dict(self._before.jobs.active)
-        self._own[job.spec.name] = new
+        self._own[job.spec.id] = new
         return new
 
     def move(self, job: Job, state: JobState, changes: dict[str, Any]) -> Job:

@@ -42,14 +42,14 @@ def reduce(state: State, event: Event) -> tuple[State, tuple[Action, ...]]:
 
 
 def _job_submitted(draft: Draft, event: JobSubmitted) -> None:
-    if draft.knows(event.spec.name):
+    if draft.knows(event.spec.id):
         return  # ids are unique for ever: the same submission, told twice
     draft.add(
         Job(
             event.spec,
             draft.next_number,
             event.total_steps,
-            event.title,
+            event.name,
             event.launch,
             submitted_s=draft.now_s,
             changed_s=draft.now_s,

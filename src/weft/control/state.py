@@ -46,7 +46,7 @@ class Job:
     number: int = 0
     """Place in the order of submission."""
     total_steps: int | None = None
-    title: str = ""
+    name: str = ""
     launch: Launch | None = None
     state: JobState = JobState.PENDING
     attempt: int = 0
@@ -92,7 +92,7 @@ class Job:
 
     @property
     def id(self) -> str:
-        return self.spec.name
+        return self.spec.id
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,12 +29,12 @@ class Fate(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class JobSubmitted:
-    """A job entered the queue; ``spec.name`` is its id, unique for ever."""
+    """A job entered the queue; ``spec.id`` is its id, unique for ever."""
 
     at_s: float
     spec: JobSpec
     total_steps: int | None = None
-    title: str = ""
+    name: str = ""
     """The name its owner gave it; need not be unique."""
     launch: Launch | None = None
     """How its workers are started; the simulator needs none."""

@@ -20,7 +20,7 @@ class JobSpec:
     (1, 2, 4)
     """
 
-    name: str
+    id: str
     submitted_s: float
     min_workers: int = 1
     max_workers: int = 1
@@ -33,20 +33,20 @@ class JobSpec:
     """Whether the job may take turns with another one on its devices (crossover)."""
 
     def __post_init__(self) -> None:
-        if not self.name:
-            raise UsageError("a job has no name: give each job a unique name")
+        if not self.id:
+            raise UsageError("a job has no id: give each job a unique one")
         if not (math.isfinite(self.submitted_s) and self.submitted_s >= 0):
-            raise UsageError(f"job {self.name} is submitted at {self.submitted_s}: expected seconds >= 0")
+            raise UsageError(f"job {self.id} is submitted at {self.submitted_s}: expected seconds >= 0")
         if not 1 <= self.min_workers <= self.max_workers:
             raise UsageError(
-                f"job {self.name} asks for {self.min_workers} to {self.max_workers} workers: "
+                f"job {self.id} asks for {self.min_workers} to {self.max_workers} workers: "
                 "expected 1 <= min_workers <= max_workers"
             )
         if not (math.isfinite(self.weight) and self.weight > 0):
-            raise UsageError(f"job {self.name} has weight {self.weight}: expected a positive number")
+            raise UsageError(f"job {self.id} has weight {self.weight}: expected a positive number")
         if not self.allowed_sizes(self.max_workers):
             raise UsageError(
-                f"job {self.name} lists sizes {self.sizes}, none of them between its {self.min_workers} "
+                f"job {self.id} lists sizes {self.sizes}, none of them between its {self.min_workers} "
                 f"and {self.max_workers} workers: widen the range or the menu"
             )
 

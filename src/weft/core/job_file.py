@@ -21,8 +21,8 @@ import yaml
 from weft.core.job import Launch
 from weft.core.plain_yaml import compose, items, line_of, mapping, scalar
 from weft.core.submission import (
+    MAX_NAME_BYTES,
     MAX_RESTARTS,
-    MAX_TITLE_BYTES,
     MAX_TOTAL_STEPS,
     MAX_WEIGHT,
     MAX_WORKERS,
@@ -176,7 +176,7 @@ def parse_job(text: str, file: str, *, folder: Path, user: str = "") -> Submissi
                 values.get("environment", {}),
                 values.get("max_restarts", 0),
             ),
-            title=values.get("name") or title_of(command),
+            name=values.get("name") or name_of(command),
             min_workers=low,
             max_workers=high,
             requested_workers=values.get("requested_workers"),
@@ -191,14 +191,14 @@ def parse_job(text: str, file: str, *, folder: Path, user: str = "") -> Submissi
         raise InputError(str(error), file=file) from None
 
 
-def title_of(command: tuple[str, ...]) -> str:
+def name_of(command: tuple[str, ...]) -> str:
     """A name for who gave none: the script, else the program.
 
-    >>> title_of(("python", "-u", "jobs/train.py", "--lr", "0.1")), title_of(("/bin/true",))
+    >>> name_of(("python", "-u", "jobs/train.py", "--lr", "0.1")), name_of(("/bin/true",))
     ('train.py', 'true')
     """
     script = next((word for word in command if word.endswith((".py", ".sh"))), command[0] if command else "")
-    return script.rsplit("/", 1)[-1].encode(errors="replace")[:MAX_TITLE_BYTES].decode(errors="ignore")
+    return script.rsplit("/", 1)[-1].encode(errors="replace")[:MAX_NAME_BYTES].decode(errors="ignore")
 
 
 def job_schema() -> dict[str, Any]:

@@ -43,13 +43,13 @@ class JobView:
     num_restarts: int = 0
 
     @property
-    def name(self) -> str:
-        return self.spec.name
+    def id(self) -> str:
+        return self.spec.id
 
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """The whole state at the time of a decision.  ``jobs`` are in order of submission, names unique."""
+    """The whole state at the time of a decision.  ``jobs`` are in order of submission, ids unique."""
 
     now_s: float
     cluster: Cluster

@@ -2,7 +2,7 @@
 
 The job file, the command line and the REST api all end here, so that a job refused by one is refused by all.
 
->>> job = Submission(Launch(("python", "train.py"), "/home/ana"), title="resnet", max_workers=4)
+>>> job = Submission(Launch(("python", "train.py"), "/home/ana"), name="resnet", max_workers=4)
 >>> job.spec("j7", submitted_s=10.0).allowed_sizes(num_devices=2)
 (1, 2)
 """
@@ -19,7 +19,7 @@ from weft.core.job import JobSpec, Launch
 from weft.errors import UsageError
 
 MAX_WORKERS = 10_000
-MAX_TITLE_BYTES = 200
+MAX_NAME_BYTES = 200
 MAX_USER_BYTES = 64
 # What Linux lets one argument be, and far less than it lets all of them be together.
 MAX_ARGUMENT_BYTES = 128 * 1024
@@ -37,7 +37,7 @@ class Submission:
     """What was asked for; refuses at once what could never be started."""
 
     launch: Launch
-    title: str = ""
+    name: str = ""
     min_workers: int = 1
     max_workers: int = 1
     requested_workers: int | None = None
@@ -50,7 +50,7 @@ class Submission:
     total_steps: int | None = None
 
     def __post_init__(self) -> None:
-        _check_text("the job's name", self.title, MAX_TITLE_BYTES)
+        _check_text("the job's name", self.name, MAX_NAME_BYTES)
         _check_text("the user's name", self.user, MAX_USER_BYTES)
         _check_launch(self.launch)
         if self.max_workers > MAX_WORKERS or any(size > MAX_WORKERS for size in self.sizes):
@@ -67,7 +67,7 @@ class Submission:
     def spec(self, job_id: str, submitted_s: float) -> JobSpec:
         """The same as the policies see it, once it has an id and a time."""
         return JobSpec(
-            name=job_id,
+            id=job_id,
             submitted_s=submitted_s,
             min_workers=self.min_workers,
             max_workers=self.max_workers,
@@ -82,7 +82,7 @@ class Submission:
     def document(self) -> dict[str, Any]:
         """The body of ``POST /v1/jobs``."""
         return {
-            "name": self.title,
+            "name": self.name,
             "command": list(self.launch.argv),
             "cwd": self.launch.cwd,
             "environment": dict(self.launch.environment),

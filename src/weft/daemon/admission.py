@@ -66,7 +66,7 @@ def about_pair(
     job_id: str, partner: str, snapshot: Snapshot, allocation: Allocation, knowledge: Knowledge
 ) -> str | None:
     """What a pair should gain, and what it has gained."""
-    views = {view.name: view for view in snapshot.jobs}
+    views = {view.id: view for view in snapshot.jobs}
     size = allocation.workers.get(job_id, 0)
     first, second = (_at(views.get(name), size) for name in (job_id, partner))
     if first is None or second is None:
@@ -87,7 +87,7 @@ def why_alone(job: Job, others: Sequence[Job], snapshot: Snapshot, knowledge: Kn
     reason = unable(job, knowledge)
     if reason is not None:
         return f"does not share: {reason}"
-    views = {view.name: view for view in snapshot.jobs}
+    views = {view.id: view for view in snapshot.jobs}
     able = [other for other in others if other.id != job.id and other.id in views and not unable(other, knowledge)]
     able.sort(key=lambda other: -_waiting_share(views[other.id]))
     view = views.get(job.id)

@@ -16,7 +16,7 @@ MAX_TRIALS = 100
 
 def problem(snapshot: Snapshot, allocation: Allocation) -> str:
     """Why an allocation cannot be carried out; empty if it can."""
-    jobs = {job.name: job for job in snapshot.jobs}
+    jobs = {job.id: job for job in snapshot.jobs}
     num_devices = snapshot.num_devices
     for name, size in allocation.workers.items():
         if name not in jobs:
@@ -43,13 +43,13 @@ def without(snapshot: Snapshot, names: Set[str]) -> Snapshot:
     """The snapshot without these jobs, their devices and their share of quotas.  Partners are both in ``names``."""
     if not names:
         return snapshot
-    gone = [job for job in snapshot.jobs if job.name in names]
-    num_held = sum(job.workers for job in gone if not (job.partner and job.partner < job.name))
+    gone = [job for job in snapshot.jobs if job.id in names]
+    num_held = sum(job.workers for job in gone if not (job.partner and job.partner < job.id))
     quotas = {
         user: max(most - sum(job.workers for job in gone if job.spec.user == user), 0)
         for user, most in snapshot.quotas.items()
     }
-    rest = tuple(job for job in snapshot.jobs if job.name not in names)
+    rest = tuple(job for job in snapshot.jobs if job.id not in names)
     return replace(snapshot, jobs=rest, quotas=quotas, num_held=snapshot.num_held + num_held)
 
 
@@ -61,7 +61,7 @@ def culprits(jobs: Sequence[JobView], works: Callable[[Sequence[JobView]], bool]
     >>> from weft.core.job import JobSpec
     >>> from weft.core.speed import SpeedCurve, StepTime
     >>> views = [JobView(JobSpec(name, 0.0), SpeedCurve({1: StepTime(1.0)}), 1.0) for name in "abcdefgh"]
-    >>> culprits(views, lambda some: all(view.name != "e" for view in some))
+    >>> culprits(views, lambda some: all(view.id != "e" for view in some))
     ['e']
     """
     found: list[str] = []
@@ -75,18 +75,18 @@ def culprits(jobs: Sequence[JobView], works: Callable[[Sequence[JobView]], bool]
         if works(group):
             continue
         if len(group) == 1:
-            found.append(group[0].name)
+            found.append(group[0].id)
         else:
             suspects += [group[len(group) // 2 :], group[: len(group) // 2]]
-    innocent = [job for job in jobs if job.name not in found]
+    innocent = [job for job in jobs if job.id not in found]
     return found if found and innocent and works(innocent) else None
 
 
 def standing(jobs: Iterable[JobView]) -> Allocation:
     """What these jobs have, for them to keep."""
     having = [job for job in jobs if job.workers]
-    pairs = tuple((job.name, job.partner) for job in having if job.partner and job.name < job.partner)
-    return Allocation({job.name: job.workers for job in having}, pairs, kept=frozenset(job.name for job in having))
+    pairs = tuple((job.id, job.partner) for job in having if job.partner and job.id < job.partner)
+    return Allocation({job.id: job.workers for job in having}, pairs, kept=frozenset(job.id for job in having))
 
 
 def simplest(snapshot: Snapshot, rules: Rules) -> Allocation:
@@ -99,5 +99,5 @@ def simplest(snapshot: Snapshot, rules: Rules) -> Allocation:
         size = next((size for size in job.spec.allowed_sizes(max(room.devices, 0)) if size in job.curve.times), 0)
         if size and room.fits(job, size):
             room.take(job, size)
-            started[job.name] = size
+            started[job.id] = size
     return replace(have, workers={**have.workers, **started})

@@ -57,11 +57,11 @@ class GuardedPolicy:
     def decide(self, snapshot: Snapshot) -> Allocation:
         """The policy's allocation; jobs that are set aside keep what they have."""
         still = {
-            job.name: one
+            job.id: one
             for job in snapshot.jobs
-            if (one := self._aside.get(job.name)) and one.kind == _kind(job) and snapshot.now_s < one.until_s
+            if (one := self._aside.get(job.id)) and one.kind == _kind(job) and snapshot.now_s < one.until_s
         }
-        apart = {job.name for job in snapshot.jobs if job.partner and job.partner not in still}
+        apart = {job.id for job in snapshot.jobs if job.partner and job.partner not in still}
         self._aside = {name: one for name, one in still.items() if name not in apart}
         try:
             allocation = self._asked(without(snapshot, self._aside.keys()))
@@ -118,22 +118,22 @@ class GuardedPolicy:
         return replace(simplest(snapshot, self.policy.rules), valid_until_s=snapshot.now_s + self.policy.rules.review_s)
 
     def _set_aside(self, snapshot: Snapshot, names: Sequence[str], how: str) -> None:
-        partners = {job.partner for job in snapshot.jobs if job.name in names and job.partner}
+        partners = {job.partner for job in snapshot.jobs if job.id in names and job.partner}
         for job in snapshot.jobs:
-            if job.name in partners or job.name in names:
+            if job.id in partners or job.id in names:
                 stays = "keeps the devices it has" if job.workers else "waits"
                 reason = (
                     f"{stays}: the policy {self.policy.name} fails on this job ({how}); other jobs are decided without "
                     "it. Cancel it and submit it with other options, or start the controller with another --policy"
                 )
-                self._aside[job.name] = _Aside(_kind(job), snapshot.now_s + LOOK_AGAIN_S, reason)
+                self._aside[job.id] = _Aside(_kind(job), snapshot.now_s + LOOK_AGAIN_S, reason)
         self._note(f"the policy {self.policy.name} fails on {', '.join(sorted(names))}, decided without", how, None)
 
     def _complete(self, snapshot: Snapshot, allocation: Allocation) -> Allocation:
         """With the jobs that are set aside, as they are."""
         if not self._aside:
             return allocation
-        have = standing(job for job in snapshot.jobs if job.name in self._aside)
+        have = standing(job for job in snapshot.jobs if job.id in self._aside)
         due_s = min(one.until_s for one in self._aside.values())
         return replace(
             allocation,

@@ -61,7 +61,7 @@ def told(event: Event) -> Iterator[tuple[str, str]]:
                 if spec.min_workers == spec.max_workers
                 else f"{spec.min_workers} to {spec.max_workers}"
             )
-            yield spec.name, f"submitted, for {sizes} worker{'s' if spec.max_workers > 1 else ''}"
+            yield spec.id, f"submitted, for {sizes} worker{'s' if spec.max_workers > 1 else ''}"
         case CancelRequested(job_id=job_id, reason=reason):
             yield job_id, reason or "cancelled"
         case DevicesAssigned(reasons=reasons):

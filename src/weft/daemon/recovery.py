@@ -96,7 +96,7 @@ def _unmet_in_words(journal: Journal, left_out: Sequence[LeftOut]) -> str:
     """What users were promised and these events would have kept; nothing if they only told of workers."""
     for seq, event, error in left_out:
         if isinstance(event, JobSubmitted | CancelRequested):
-            about = event.spec.name if isinstance(event, JobSubmitted) else event.job_id
+            about = event.spec.id if isinstance(event, JobSubmitted) else event.job_id
             return (
                 f"event {seq} of {journal.path} ({type(event).__name__} of job {about}) was acknowledged and cannot be "
                 f"applied ({error!r}): is it of a newer weft?"

@@ -80,7 +80,7 @@ class Scheduler:
 
     def explain(self, decided: DecisionResult, job: Job, state: State, knowledge: Knowledge) -> str | None:
         """Why the job has what it has, by the last decision; ``None`` if that decision did not know the job."""
-        if job.id not in decided.untouched and all(view.name != job.id for view in decided.snapshot.jobs):
+        if job.id not in decided.untouched and all(view.id != job.id for view in decided.snapshot.jobs):
             return None
         return self._why(decided, job, state, knowledge, self._free_bytes() if self.options.crossover else None)
 
@@ -92,8 +92,8 @@ class Scheduler:
         # A copy: what a job that is not there does to the policy is not held against those that are.
         asked = copy(self.guarded)
         decided = self._decided(submitted, knowledge, asked, now_s)
-        workers = decided.allocation.workers.get(spec.name, 0)
-        return workers, asked.explain(decided.snapshot, decided.allocation, spec.name)
+        workers = decided.allocation.workers.get(spec.id, 0)
+        return workers, asked.explain(decided.snapshot, decided.allocation, spec.id)
 
     def _decided(self, state: State, knowledge: Knowledge, policy: GuardedPolicy, now_s: float) -> DecisionResult:
         options = self.options

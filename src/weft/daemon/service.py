@@ -132,7 +132,7 @@ class Controller:
             _check_fits(submission, state)
             job_id = new_id(state.jobs)
             spec = submission.spec(job_id, now_s)
-            return [JobSubmitted(now_s, spec, submission.total_steps, submission.title, submission.launch)], job_id
+            return [JobSubmitted(now_s, spec, submission.total_steps, submission.name, submission.launch)], job_id
 
         return self._loop.request(make)
 
@@ -192,7 +192,7 @@ class Controller:
             _check_fits(submission, state)
             spec = submission.spec(new_id(state.jobs), now_s)
             workers, reason = self._scheduler.outlook(state, self._knowledge, spec, submission.total_steps, now_s)
-            return Outlook(workers, reason.replace(spec.name, "the job"))
+            return Outlook(workers, reason.replace(spec.id, "the job"))
 
         return self._in_loop(ask)
 
@@ -319,7 +319,7 @@ def _check_fits(submission: Submission, state: State) -> None:
     """A job that could never run is refused at once, as long as all nodes counted could not hold it."""
     num_devices = sum(state.cluster.devices_by_node)
     if not submission.spec("this-job", 0.0).allowed_sizes(num_devices):
-        name = f"job {submission.title}" if submission.title else "the job"
+        name = f"job {submission.name}" if submission.name else "the job"
         raise UsageError(
             f"{name} wants at least {submission.min_workers} workers, this cluster has {num_devices} "
             f"device{'s' if num_devices != 1 else ''}: lower --workers or add nodes"

@@ -22,7 +22,7 @@ class QueuedJob:
         command = (sys.executable, "-m", "weft.demo.train", "--steps", str(self.num_steps))
         return Submission(
             Launch(command, cwd),
-            title=self.name,
+            name=self.name,
             min_workers=min_workers,
             max_workers=max_workers,
             total_steps=self.num_steps,

@@ -24,7 +24,7 @@ class MarginalPolicy(BasePolicy):
         sizes, room = admitted(snapshot, menus, order, self.rules)
         free = [row for row in sizes if not self.rules.pinned(snapshot.jobs[row])]
         self._grow(snapshot.jobs, menus, sizes, free, room)
-        workers = {snapshot.jobs[row].spec.name: size for row, size in sizes.items()}
+        workers = {snapshot.jobs[row].spec.id: size for row, size in sizes.items()}
         valid_until_s = min(self.rules.next_due_s(snapshot), snapshot.now_s + self.rules.review_s)
         return Allocation(workers, valid_until_s=valid_until_s)
 
@@ -97,7 +97,7 @@ class Afs(BasePolicy):
         line.sort(key=lambda row: (lengths[row], row))
         for rows in by_priority(snapshot.jobs, line):
             self._share_out(snapshot.jobs, menus, sizes, rows, room)
-        workers = {snapshot.jobs[row].spec.name: size for row, size in sizes.items()}
+        workers = {snapshot.jobs[row].spec.id: size for row, size in sizes.items()}
         valid_until_s = min(self.rules.next_due_s(snapshot), snapshot.now_s + self.rules.review_s)
         return Allocation(workers, valid_until_s=valid_until_s)
 

@@ -115,7 +115,7 @@ class UtilityPolicy(BasePolicy):
             if paired:
                 return paired
         picked = sizes[np.arange(len(jobs)), choice].tolist()
-        return Allocation({job.spec.name: size for job, size in zip(jobs, picked, strict=True) if size})
+        return Allocation({job.spec.id: size for job, size in zip(jobs, picked, strict=True) if size})
 
     def _settle_by_class(
         self,
@@ -140,7 +140,7 @@ class UtilityPolicy(BasePolicy):
             part = replace(snapshot, jobs=tuple(jobs[row] for row in rows), quotas=room.quotas)
             found = self._settle(part, stakes.of(rows), standing[rows], utility[rows], room.devices)
             for job in part.jobs:
-                room.take(job, found.workers.get(job.name, 0))
+                room.take(job, found.workers.get(job.id, 0))
             room.devices += sum(found.workers[first] for first, _ in found.pairs)
             workers |= found.workers
             pairs += found.pairs
@@ -170,11 +170,11 @@ class UtilityPolicy(BasePolicy):
             row
             for row, job in enumerate(jobs)
             if job.spec.may_share
-            and job.name not in snapshot.alone
+            and job.id not in snapshot.alone
             and job.spec.user not in snapshot.quotas
             and not self.rules.pinned(job)
         ]
-        row_of = {jobs[row].name: row for row in candidates}
+        row_of = {jobs[row].id: row for row in candidates}
         apart = {frozenset(map(row_of.__getitem__, pair)) for pair in snapshot.apart if pair <= row_of.keys()}
         pairs = self._pairs.options(menus, candidates[:MAX_CANDIDATES], apart)
         if pairs is None:
@@ -200,12 +200,12 @@ class UtilityPolicy(BasePolicy):
         if all_utility[rows, picked].sum() <= utility[np.arange(len(jobs)), choice].sum():
             return None
         num = all_sizes[rows, picked].tolist()
-        workers = {jobs[row].name: size for row, size in zip(alone, num, strict=False) if size}
+        workers = {jobs[row].id: size for row, size in zip(alone, num, strict=False) if size}
         couples = []
         fillers = set()
         for index, size in zip(chosen, num[len(alone) :], strict=True):
             if size:
-                first, second = jobs[int(pairs.first[index])].name, jobs[int(pairs.second[index])].name
+                first, second = jobs[int(pairs.first[index])].id, jobs[int(pairs.second[index])].id
                 workers[first] = workers[second] = size
                 couples.append((first, second))
                 if pairs.modes[index] is not PairMode.TURNS:
@@ -215,7 +215,7 @@ class UtilityPolicy(BasePolicy):
     def _pair_utility(self, snapshot: Snapshot, stakes: Stakes, standing: FloatArray, pairs: PairOptions) -> FloatArray:
         """Summed utility of both jobs of each pair by size; a restart for each that would have to move."""
         first, second = pairs.first, pairs.second
-        row_of = {job.name: row for row, job in enumerate(snapshot.jobs)}
+        row_of = {job.id: row for row, job in enumerate(snapshot.jobs)}
         partner = np.array([row_of.get(job.partner or "", -1) for job in snapshot.jobs])
         couple = partner[first] == second
         first_there = stakes.workers[first][:, None] == pairs.sizes
@@ -256,15 +256,15 @@ def _with_idle_used(snapshot: Snapshot, found: Allocation, utility: FloatArray, 
         return found.workers
     room = Room(snapshot)
     for job in snapshot.jobs:
-        room.take(job, found.workers.get(job.name, 0))
+        room.take(job, found.workers.get(job.id, 0))
     room.devices += sum(found.workers[first] for first, _ in found.pairs)
     workers = dict(found.workers)
     for row, job in enumerate(snapshot.jobs):
-        if job.name not in workers:
+        if job.id not in workers:
             size = next((int(table.sizes[row, at]) for at in np.flatnonzero(np.isfinite(utility[row])) if at), 0)
             if size and room.fits(job, size):
                 room.take(job, size)
-                workers[job.name] = size
+                workers[job.id] = size
     return workers
 
 

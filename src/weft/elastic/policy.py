@@ -35,7 +35,7 @@ class BasePolicy(ABC):
 
     def explain(self, snapshot: Snapshot, allocation: Allocation, job: str) -> str:
         """One sentence: why ``job`` has the workers it has in ``allocation``."""
-        view = next(view for view in snapshot.jobs if view.name == job)
+        view = next(view for view in snapshot.jobs if view.id == job)
         menu = self._book.menus(snapshot.cluster, (view,))[0]
         workers = allocation.workers.get(job, 0)
         num_devices = snapshot.cluster.num_devices

@@ -53,7 +53,7 @@ class Fifo(FixedSizePolicy):
                 sizes[row] = size
             elif size > room.devices:
                 break  # nobody overtakes; only one that its quota holds back is stepped over
-        workers = {jobs[row].spec.name: size for row, size in sizes.items()}
+        workers = {jobs[row].spec.id: size for row, size in sizes.items()}
         return Allocation(workers, valid_until_s=self.rules.next_due_s(snapshot))
 
 
@@ -74,7 +74,7 @@ class QueuePolicy(FixedSizePolicy):
             size = self._size(snapshot, job, menus[row])
             if size and room.fits(job, size):
                 room.take(job, size)
-                workers[job.spec.name] = size
+                workers[job.spec.id] = size
                 if not room.devices:
                     break
         return Allocation(workers, valid_until_s=min(self.rules.next_due_s(snapshot), self.next_change_s(snapshot)))
@@ -146,5 +146,5 @@ class Equal(BasePolicy):
                     sizes[row] = menu.sizes[index]
                     still.append(row)
             growing = still
-        workers = {snapshot.jobs[row].name: size for row, size in sizes.items()}
+        workers = {snapshot.jobs[row].id: size for row, size in sizes.items()}
         return Allocation(workers, valid_until_s=self.rules.next_due_s(snapshot))

@@ -34,14 +34,14 @@ class SimulatedBeliefs:
         options = self._options
         curve = self._curve(run.job, ())
         belief = Belief(curve, run.remaining_steps, options.restart_s, not options.explore)
-        self.by_job[run.name] = belief
-        self._runs[run.name] = (run, self._lengths.factor(run), belief)
+        self.by_job[run.id] = belief
+        self._runs[run.id] = (run, self._lengths.factor(run), belief)
 
     def measured(self, run: JobRun) -> None:
         """The job has run at a size for the first time."""
-        if run.name in self.by_job:
-            self.by_job[run.name].curve = self._curve(run.job, run.tried)
-            self.by_job[run.name].can_share = True
+        if run.id in self.by_job:
+            self.by_job[run.id].curve = self._curve(run.job, run.tried)
+            self.by_job[run.id].can_share = True
 
     def remove(self, name: str) -> None:
         """The job is over."""
@@ -60,7 +60,7 @@ class SimulatedBeliefs:
             if run.devices:
                 advance(run, now_s)
                 if now_s < run.resume_s:
-                    starting.add(run.name)
+                    starting.add(run.id)
             belief.remaining_steps = (
                 run.remaining_steps * factor if known else self._lengths.remaining_steps(run, factor, belief.curve)
             )
@@ -100,9 +100,9 @@ class SimulatedBeliefs:
 
     def _wrong_curve(self, job: TrueJob, curve: SpeedCurve, tried: frozenset[int]) -> SpeedCurve:
         """Predictions are off by one factor per size; a size at which the job has run is known."""
-        key = (job.spec.name, curve, tried)
+        key = (job.spec.id, curve, tried)
         if key not in self._wrong:
-            draw = random.Random(f"speed {self._options.seed} {job.spec.name}")
+            draw = random.Random(f"speed {self._options.seed} {job.spec.id}")
             factors = {
                 size: draw.lognormvariate(0.0, self._options.prediction_error) for size in range(1, 1 + curve.sizes[-1])
             }

@@ -42,7 +42,7 @@ class BelievedLengths:
         error = self._error or (DECLARED_ERROR if self._source is Lengths.DECLARED else 0.0)
         if not error:
             return 1.0
-        return random.Random(f"steps {self._seed} {run.name}").lognormvariate(0.0, error)
+        return random.Random(f"steps {self._seed} {run.id}").lognormvariate(0.0, error)
 
     def remaining_steps(self, run: JobRun, factor: float, curve: SpeedCurve) -> float:
         if self._source is Lengths.KNOWN:
@@ -68,4 +68,4 @@ def kind_of(run: JobRun) -> str:
     >>> _NUMBER_AT_END.sub("", "cifar10-17")
     'cifar10'
     """
-    return f"{run.job.spec.user}/{_NUMBER_AT_END.sub('', run.name)}"
+    return f"{run.job.spec.user}/{_NUMBER_AT_END.sub('', run.id)}"

@@ -39,8 +39,8 @@ class JobRun:
     """Counts changes of speed, so that predictions made before one can be told from those after."""
 
     @property
-    def name(self) -> str:
-        return self.job.spec.name
+    def id(self) -> str:
+        return self.job.spec.id
 
 
 def advance(run: JobRun, now_s: float) -> None:

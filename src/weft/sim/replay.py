@@ -70,7 +70,7 @@ class _Replay:
         for job in workload.jobs:
             if not job.spec.allowed_sizes(cluster.num_devices):
                 raise UsageError(
-                    f"job {job.spec.name} needs at least {job.spec.min_workers} workers, this cluster has "
+                    f"job {job.spec.id} needs at least {job.spec.min_workers} workers, this cluster has "
                     f"{cluster.num_devices} devices: lower its minimum or add nodes"
                 )
 
@@ -135,7 +135,7 @@ class _Replay:
     def _arrival(self, now_s: float, job: TrueJob) -> None:
         self.beliefs.add(self.engine.add(job))
         self._feed(JobSubmitted(now_s, job.spec))
-        self.recorder.event(now_s, "submitted", job.spec.name)
+        self.recorder.event(now_s, "submitted", job.spec.id)
 
     def _ends(self, now_s: float) -> None:
         for event in self.engine.poll():

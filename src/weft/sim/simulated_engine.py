@@ -45,7 +45,7 @@ class SimulatedEngine:
     def add(self, job: TrueJob) -> JobRun:
         """From now on attempts of this job can be started."""
         run = JobRun(job, len(self.runs), job.total_steps, updated_s=self.now_s)
-        self.runs[job.spec.name] = run
+        self.runs[job.spec.id] = run
         return run
 
     def start(self, order: StartOrder) -> None:
@@ -126,7 +126,7 @@ class SimulatedEngine:
         time_s, kind, _, _, run = heapq.heappop(self._predictions)
         now_s, self.now_s = self.now_s, time_s
         if kind == _FINISH:
-            self._end(run.name, run.attempt, Fate.COMPLETED)
+            self._end(run.id, run.attempt, Fate.COMPLETED)
             run.remaining_steps = 0.0
         else:
             self._count(run)

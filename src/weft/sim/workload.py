@@ -54,7 +54,7 @@ class TrueJob:
 
     def __post_init__(self) -> None:
         if not (math.isfinite(self.total_steps) and self.total_steps > 0):
-            raise UsageError(f"job {self.spec.name} has {self.total_steps} steps to make: expected a positive number")
+            raise UsageError(f"job {self.spec.id} has {self.total_steps} steps to make: expected a positive number")
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,7 @@ class Workload:
             raise UsageError(f"workload {self.name} has no jobs: expected at least one")
         if any(a.spec.submitted_s > b.spec.submitted_s for a, b in zip(self.jobs, self.jobs[1:], strict=False)):
             raise UsageError(f"workload {self.name} is not sorted by submission time: sort its jobs")
-        names = {job.spec.name for job in self.jobs}
+        names = {job.spec.id for job in self.jobs}
         if len(names) < len(self.jobs):
             raise UsageError(f"workload {self.name} uses a job name twice: names must be unique")
 

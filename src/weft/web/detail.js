@@ -48,7 +48,7 @@ export class Detail {
 }
 
 class JobView {
-  #title = element("bdi");
+  #name = element("bdi");
   #badge = stateBadge();
   #progress = element("div", { class: "cell-progress" }, ...progressParts());
   #facts = element("dl", { class: "facts" });
@@ -61,7 +61,7 @@ class JobView {
     this.job = job;
     this.cancel = new CancelControl(job.id);
     this.log = new LogTail(job);
-    const heading = element("h2", { id: "detail-title", tabindex: "-1" }, this.#title);
+    const heading = element("h2", { id: "detail-title", tabindex: "-1" }, this.#name);
     const why = element("section", {}, element("h3", {}, "Why"), this.#sentences);
     const words = element("pre", { class: "command" }, commandText(job));
     const command = element("section", {}, element("h3", {}, "Command"), words);
@@ -83,7 +83,7 @@ class JobView {
   show(now_s, job, jobs, trail) {
     this.job = job;
     this.now_s = now_s;
-    setText(this.#title, job.title);
+    setText(this.#name, job.name);
     setStateBadge(this.#badge, job.state);
     showProgress(this.#progress, job, now_s);
     const facts = factsOf(job, jobs, now_s);
@@ -121,7 +121,7 @@ function factsOf(job, jobs, now_s) {
   return [
     ["Workers", isOver(job) ? "" : workersText(job)],
     ["Devices", job.devices.join(", ")],
-    ["Shares with", job.partner ? jobs.title(job.partner) : ""],
+    ["Shares with", job.partner ? jobs.name(job.partner) : ""],
     ["Step time", stepTime(job.step_s)],
     ["Waiting for network", waits && waits !== "0 %" ? `${waits} of a step` : ""],
     ["Loss", loss(job.loss)],

@@ -106,8 +106,8 @@ function showBlock(block, { id, from_s, to_s, lane, num }, now_s, jobs) {
   setAttribute(block, "href", `#job/${id}`);
   // The jobs are linked elsewhere too, so the keyboard can skip the blocks.
   setAttribute(block, "tabindex", "-1");
-  setAttribute(block, "title", `${jobs.title(id)}, ${moment(from_s, now_s)} to ${to_s ? moment(to_s, now_s) : "now"}`);
-  setText(block.firstChild, jobs.title(id));
+  setAttribute(block, "title", `${jobs.name(id)}, ${moment(from_s, now_s)} to ${to_s ? moment(to_s, now_s) : "now"}`);
+  setText(block.firstChild, jobs.name(id));
 }
 
 function showHolders(holders, { jobs: ids }, jobs, isUp) {

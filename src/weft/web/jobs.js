@@ -22,7 +22,7 @@ export class Jobs {
   #byId = new Map();
 
   constructor(rows) {
-    this.all = rows.map((row) => ({ ...row, title: plain(row.name) }));
+    this.all = rows.map((row) => ({ ...row, name: plain(row.name) }));
     for (const job of this.all) this.#byId.set(job.id, job);
   }
 
@@ -30,8 +30,8 @@ export class Jobs {
     return this.#byId.get(id);
   }
 
-  title(id) {
-    return this.get(id)?.title ?? id;
+  name(id) {
+    return this.get(id)?.name ?? id;
   }
 
   color(id) {
@@ -53,8 +53,8 @@ export function jobLink() {
 export function setJobLink(link, id, jobs) {
   setAttribute(link, "href", addressOf(id));
   setAttribute(link.firstChild, "class", `swatch ${jobs.color(id)}`);
-  setText(link.lastChild, jobs.title(id));
-  setAttribute(link, "title", `${jobs.title(id)} (${id})`);
+  setText(link.lastChild, jobs.name(id));
+  setAttribute(link, "title", `${jobs.name(id)} (${id})`);
 }
 
 export function stateBadge() {

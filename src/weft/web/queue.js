@@ -48,7 +48,7 @@ export class Queue {
       setText(this.buttons.get(key), `${label} ${count(jobs.all.filter(fits).length)}`);
     }
     const wanted = this.#search.value.trim().toLowerCase();
-    const fits = (job) => !wanted || job.id.includes(wanted) || job.title.toLowerCase().includes(wanted);
+    const fits = (job) => !wanted || job.id.includes(wanted) || job.name.toLowerCase().includes(wanted);
     const found = inOrder(jobs.all.filter(this.#filter[2]).filter(fits));
     setItems(this.#body, found.slice(0, this.#num_shown), (job) => job.id, row, (child, job) => {
       setAttribute(child, "class", `${isOver(job) ? "over" : ""} ${job.id === selected ? "selected" : ""}`);

@@ -113,7 +113,7 @@ def test_submit_prints_the_id_and_nothing_else(weft: Any, home: Home, controller
     assert shown.out == f"{job.id}\n"
     assert job.launch is not None
     assert job.launch.argv == ("python", "t.py", "--json", "--")
-    assert (job.title, job.spec.min_workers, job.spec.max_workers) == ("it", 1, 4)
+    assert (job.name, job.spec.min_workers, job.spec.max_workers) == ("it", 1, 4)
     assert job.launch.environment == {"A": "b=c"}
     assert job.launch.cwd == str(Path.cwd())
 
@@ -125,7 +125,7 @@ def test_the_command_line_wins_over_the_job_file(
     file.write_text("name: of-file\ncommand: [python, t.py]\nworkers: 1:2\nsizes: [1, 2]\nweight: 3\n")
     job_id = weft("submit", str(file), "--workers", "4", "--json").json()["id"]
     job = controller.by_id[job_id]
-    assert (job.title, job.spec.min_workers, job.spec.sizes, job.spec.weight) == ("of-file", 4, (), 3.0)
+    assert (job.name, job.spec.min_workers, job.spec.sizes, job.spec.weight) == ("of-file", 4, (), 3.0)
     assert job.launch is not None
     assert job.launch.cwd == str(tmp_path)
 
@@ -180,7 +180,7 @@ def test_a_hostile_name_comes_back_whole_and_commands_no_terminal(
     job_id = weft("submit", "--name", name, "--", "python", name).out.strip()
     job = controller.by_id[job_id]
     assert job.launch is not None
-    assert (job.title, job.launch.argv) == (name, ("python", name))
+    assert (job.name, job.launch.argv) == (name, ("python", name))
     assert weft("status", "--json").json()["jobs"][0]["name"] == name
     for verb in (["status"], ["top", "--once"], ["submit", "--dry-run", "--name", name, "--", "python", name]):
         shown = weft(*verb)

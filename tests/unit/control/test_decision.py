@@ -85,7 +85,7 @@ def test_a_cancelled_job_gets_nothing_and_its_devices_are_given_away() -> None:
     one.feed(CancelRequested(one.now_s, "a"))
     answer = Answer({"b": 8})
     assert decided(one, answer).event.devices == {"b": (0, 1, 2, 3, 4, 5, 6, 7)}
-    assert [view.name for view in answer.shown.jobs] == ["b"]
+    assert [view.id for view in answer.shown.jobs] == ["b"]
     assert answer.shown.num_devices == 8
 
 
@@ -95,7 +95,7 @@ def test_a_cancelled_job_gets_nothing_and_its_devices_are_given_away() -> None:
 def view_of(one: Scenario, name: str, now_s: float) -> tuple[int, float, float]:
     answer = Answer()
     decided(one, answer, now_s)
-    view = next(view for view in answer.shown.jobs if view.name == name)
+    view = next(view for view in answer.shown.jobs if view.id == name)
     return view.workers, view.waited_s, view.settled_s
 
 
@@ -145,7 +145,7 @@ def test_untouchable_jobs_stay_and_others_are_placed_around_them() -> None:
     one.assign(a=(1, 2), b=(4,))
     answer = Answer({"b": 4, "c": 2})
     result = decided(one, answer, untouchable={"a"})
-    assert [view.name for view in answer.shown.jobs] == ["b", "c"]
+    assert [view.id for view in answer.shown.jobs] == ["b", "c"]
     assert answer.shown.num_devices == 6
     assert result.event.devices == {"a": (1, 2), "b": (4, 5, 6, 7), "c": (0, 3)}
     assert result.untouched == {"a"}

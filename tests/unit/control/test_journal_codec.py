@@ -41,7 +41,7 @@ launches = st.builds(
 )
 specs = st.builds(
     JobSpec,
-    name=words.filter(bool),
+    id=words.filter(bool),
     submitted_s=moments,
     max_workers=st.integers(1, 64),
     user=words,
@@ -51,7 +51,7 @@ specs = st.builds(
 )
 placed = st.dictionaries(words, st.lists(counts, max_size=3).map(tuple), max_size=3)
 events: st.SearchStrategy[Event] = st.one_of(
-    st.builds(JobSubmitted, moments, specs, total_steps=st.none() | counts, title=words, launch=st.none() | launches),
+    st.builds(JobSubmitted, moments, specs, total_steps=st.none() | counts, name=words, launch=st.none() | launches),
     st.builds(CancelRequested, moments, words, words),
     st.builds(
         DevicesAssigned,
@@ -99,37 +99,45 @@ def test_a_state_with_jobs_of_every_kind_survives_a_snapshot() -> None:
 def test_a_job_read_back_has_every_field_it_had() -> None:
     (record,) = state_to_json(Scenario("a").state)["jobs"]
     job = state_from_json(state_to_json(Scenario("a").state)).jobs["a"]
-    assert record["spec"]["name"] == "a"
+    assert record["spec"]["id"] == "a"
     assert vars(job).keys() == vars(Job(JobSpec("a", 0.0))).keys()
 
 
 @pytest.mark.parametrize(
     ("record", "message"),
     [
-        ({"v": 2, "event": "NodeFailed", "at_s": 1.0, "node": 1}, "in version 2 of the format, this weft reads 1"),
+        ({"v": 3, "event": "NodeFailed", "at_s": 1.0, "node": 1}, "in version 3 of the format, this weft reads 1 to 2"),
+        ({"v": True, "event": "NodeFailed", "at_s": 1.0, "node": 1}, "in version True"),
         ({"event": "NodeFailed", "at_s": 1.0, "node": 1}, "in version None"),
-        ({"v": 1, "event": "NodeEaten", "at_s": 1.0}, "expected one of CancelRequested, ClockSetBack, DevicesAssigned"),
-        ({"v": 1, "event": ["NodeFailed"], "at_s": 1.0, "node": 1}, "expected one of"),
-        ({"v": 1, "event": "NodeFailed", "at_s": 1.0}, "expected an object with at_s, node"),
-        ({"v": 1, "event": "NodeFailed", "at_s": 1.0, "node": 1, "rack": 2}, "expected an object with at_s, node"),
-        ({"v": 1, "event": "NodeFailed", "at_s": 1.0, "node": "1"}, "node of a NodeFailed: '1': expected a whole"),
-        ({"v": 1, "event": "NodeFailed", "at_s": 1.0, "node": True}, "True: expected a whole number"),
-        ({"v": 1, "event": "NodeFailed", "at_s": float("nan"), "node": 1}, "expected a finite number"),
-        ({"v": 1, "event": "CancelRequested", "at_s": 1, "job_id": 3}, "3: expected text"),
+        ({"v": 2, "event": "NodeEaten", "at_s": 1.0}, "expected one of CancelRequested, ClockSetBack, DevicesAssigned"),
+        ({"v": 2, "event": ["NodeFailed"], "at_s": 1.0, "node": 1}, "expected one of"),
+        ({"v": 2, "event": "NodeFailed", "at_s": 1.0}, "expected an object with at_s, node"),
+        ({"v": 2, "event": "NodeFailed", "at_s": 1.0, "node": 1, "rack": 2}, "expected an object with at_s, node"),
+        ({"v": 2, "event": "NodeFailed", "at_s": 1.0, "node": "1"}, "node of a NodeFailed: '1': expected a whole"),
+        ({"v": 2, "event": "NodeFailed", "at_s": 1.0, "node": True}, "True: expected a whole number"),
+        ({"v": 2, "event": "NodeFailed", "at_s": float("nan"), "node": 1}, "expected a finite number"),
+        ({"v": 2, "event": "CancelRequested", "at_s": 1, "job_id": 3}, "3: expected text"),
         (
-            {"v": 1, "event": "WorkersExited", "at_s": 1, "job_id": "a", "attempt": 1, "fate": "eaten"},
+            {"v": 2, "event": "WorkersExited", "at_s": 1, "job_id": "a", "attempt": 1, "fate": "eaten"},
             "'eaten': expected one of completed, stopped, failed, lost",
         ),
-        ({"v": 1, "event": "DevicesAssigned", "at_s": 1, "devices": [1]}, "expected an object"),
-        ({"v": 1, "event": "DevicesAssigned", "at_s": 1, "devices": {"a": 1}}, "1: expected a list"),
+        ({"v": 2, "event": "DevicesAssigned", "at_s": 1, "devices": [1]}, "expected an object"),
+        ({"v": 2, "event": "DevicesAssigned", "at_s": 1, "devices": {"a": 1}}, "1: expected a list"),
         (
-            {"v": 1, "event": "JobSubmitted", "at_s": 1, "spec": {"name": "a", "submitted_s": 0, "max_workers": 0}},
+            {"v": 2, "event": "JobSubmitted", "at_s": 1, "spec": {"id": "a", "submitted_s": 0, "max_workers": 0}},
             "a JobSpec that cannot be: job a asks for 1 to 0 workers",
         ),
         (
-            {"v": 1, "event": "JobSubmitted", "at_s": 1, "spec": {"name": "a", "submitted_s": 0, "may_share": 1}},
+            {"v": 2, "event": "JobSubmitted", "at_s": 1, "spec": {"id": "a", "submitted_s": 0, "may_share": 1}},
             "may_share of a JobSpec: 1: expected true or false",
         ),
+        ({"v": 1, "event": "JobSubmitted", "at_s": 1, "spec": {"id": "a", "submitted_s": 0}}, "version 1 .* has no id"),
+        (
+            {"v": 1, "event": "JobSubmitted", "at_s": 1, "name": "x", "spec": {"name": "a", "submitted_s": 0}},
+            "version 1 of the format has no name",
+        ),
+        ({"v": 2, "event": "JobSubmitted", "at_s": 1, "spec": {"name": "a", "submitted_s": 0}}, "expected an object"),
+        ({"v": 1, "event": "JobSubmitted", "at_s": 1, "spec": 3}, "3: expected an object"),
         ([], "expected an object with a version"),
         ("x" * 500, r"x\.\.\.: expected"),
     ],

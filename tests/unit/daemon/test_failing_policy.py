@@ -52,7 +52,7 @@ def raises(snapshot: Snapshot, allocation: Allocation) -> object:
 
 ANSWERS: dict[str, Answer] = {
     "raises": raises,
-    "too many devices": lambda snapshot, _: Allocation({job.name: 99 for job in snapshot.jobs}),
+    "too many devices": lambda snapshot, _: Allocation({job.id: 99 for job in snapshot.jobs}),
     "unknown job": lambda _, found: replace(found, workers={**found.workers, "nobody": 1}),
     "not a number of workers": lambda _, found: replace(found, workers=dict.fromkeys(found.workers, math.nan)),
     "negative": lambda _, found: replace(found, workers=dict.fromkeys(found.workers, -1)),
@@ -189,7 +189,7 @@ def test_outlook_of_a_job_the_policy_fails_on_is_an_answer() -> None:
     world.submit("a")
     world.decide()
     world.run("a")
-    spec = replace(world.state.jobs["a"].spec, name="new", weight=BAD_WEIGHT)
+    spec = replace(world.state.jobs["a"].spec, id="new", weight=BAD_WEIGHT)
     workers, reason = world.scheduler.outlook(world.state, world.knowledge, spec, None, world.now_s)
     assert workers == 0
     assert "the policy balanced fails on this job" in reason

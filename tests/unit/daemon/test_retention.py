@@ -69,7 +69,7 @@ def test_purge_deletes_what_is_over_and_nothing_else_and_a_restart_agrees(
 
 
 def test_the_journal_is_small_again_after_a_purge(controller: Controller, engine: ScriptedEngine, home: Home) -> None:
-    ids = [controller.submit(a_job(title="long title " * 18)) for _ in range(300)]
+    ids = [controller.submit(a_job(name="long name " * 18)) for _ in range(300)]
     for job_id in ids:
         controller.cancel(job_id)
     controller.wait(ids, 30)

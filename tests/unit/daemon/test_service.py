@@ -26,10 +26,10 @@ Open = Callable[..., Controller]
 
 
 def test_acknowledged_job_is_in_the_journal(controller: Controller, home: Home) -> None:
-    job_id = controller.submit(a_job(title="resnet"))
-    written = [event.spec.name for _, event in controller._journal.read() if isinstance(event, JobSubmitted)]
+    job_id = controller.submit(a_job(name="resnet"))
+    written = [event.spec.id for _, event in controller._journal.read() if isinstance(event, JobSubmitted)]
     assert written == [job_id]
-    assert controller.job(job_id).title == "resnet"
+    assert controller.job(job_id).name == "resnet"
 
 
 def test_job_runs_to_its_end(controller: Controller, engine: ScriptedEngine) -> None:
@@ -106,7 +106,7 @@ def test_unknown_job_is_named(controller: Controller) -> None:
 
 def test_job_too_large_for_the_cluster_is_refused_with_the_way_out(controller: Controller) -> None:
     with pytest.raises(UsageError, match=r"job gpt wants at least 9 workers, this cluster has 4 devices: lower"):
-        controller.submit(a_job(title="gpt", min_workers=9, max_workers=9))
+        controller.submit(a_job(name="gpt", min_workers=9, max_workers=9))
     assert controller.jobs() == []
 
 
@@ -225,11 +225,11 @@ def test_metrics_count_jobs_and_devices(controller: Controller, engine: Scripted
 
 
 def test_hostile_names_go_through_unchanged(open_controller: Open) -> None:
-    title = "a'; $(echo foo)\n‮../../etc"
+    name = "a'; $(echo foo)\n‮../../etc"
     controller = open_controller()
-    job_id = controller.submit(Submission(Launch(("python", "x y; rm -rf"), "/"), title=title))
+    job_id = controller.submit(Submission(Launch(("python", "x y; rm -rf"), "/"), name=name))
     controller = open_controller()
-    assert controller.job(job_id).title == title
+    assert controller.job(job_id).name == name
     assert controller.job(job_id).launch == Launch(("python", "x y; rm -rf"), "/")
 
 

@@ -23,7 +23,7 @@ CURVE = SpeedCurve({w: StepTime(1.0 / w + 0.05) for w in range(1, 17)})
 
 def check_allocation(snapshot: Snapshot, allocation: Allocation) -> None:
     assert allocation.num_devices() <= snapshot.cluster.num_devices
-    jobs = {job.name: job for job in snapshot.jobs}
+    jobs = {job.id: job for job in snapshot.jobs}
     per_user: Counter[str] = Counter()
     for name, workers in allocation.workers.items():
         assert workers in jobs[name].spec.allowed_sizes(snapshot.cluster.num_devices)
@@ -76,7 +76,7 @@ def test_a_job_that_waited_too_long_gets_workers_next(name: str, snapshot: Snaps
     spec = replace(starved.spec, user="nobody else", priority=-5, weight=0.01)
     jobs[index % len(jobs)] = replace(starved, spec=spec, workers=0, settled_s=0.0, waited_s=4000.0)
     allocation = policy_named(name, rules).decide(replace(snapshot, jobs=tuple(jobs)))
-    assert allocation.workers[starved.name] in menu
+    assert allocation.workers[starved.id] in menu
 
 
 @settings(max_examples=100, deadline=None)
@@ -88,7 +88,7 @@ def test_fifo_stops_no_running_job_for_another_however_long_that_one_waited(
     allocation = policy_named("fifo", Rules(ageing_s=ageing_s)).decide(snapshot)
     for job in snapshot.jobs:
         if job.workers:
-            assert allocation.workers[job.name] >= job.workers
+            assert allocation.workers[job.id] >= job.workers
 
 
 def test_fifo_lets_a_job_that_waited_too_long_in_before_those_of_higher_priority() -> None:
@@ -120,7 +120,7 @@ def test_rate_limit_leaves_a_freshly_started_job_alone(name: str, snapshot: Snap
             node = max(snapshot.cluster.devices_by_node)
             menu = [size for size in menu if packs_well(size, node)] or menu
         if job.workers in menu:
-            assert allocation.workers[job.name] == job.workers
+            assert allocation.workers[job.id] == job.workers
 
 
 @pytest.mark.parametrize("name", POLICIES)
@@ -158,7 +158,7 @@ def test_more_devices_never_leave_more_jobs_waiting(name: str, num_jobs: int, nu
 def test_an_idle_cluster_is_used(name: str) -> None:
     jobs = tuple(JobView(JobSpec(f"j{i}", 0.0, max_workers=16, requested_workers=4), CURVE, 1000.0) for i in range(2))
     allocation = policy_named(name).decide(Snapshot(0.0, Cluster.uniform(4, 4), jobs))
-    assert all(allocation.workers[job.name] >= 4 for job in jobs)
+    assert all(allocation.workers[job.id] >= 4 for job in jobs)
 
 
 @pytest.mark.parametrize("name", POLICIES)
@@ -171,9 +171,9 @@ def test_every_decision_can_be_explained_in_a_sentence(name: str) -> None:
     policy = policy_named(name)
     allocation = policy.decide(snapshot)
     for job in jobs:
-        sentence = policy.explain(snapshot, allocation, job.name)
-        assert job.name in sentence
-        assert ("waits" in sentence) == (job.name not in allocation.workers)
+        sentence = policy.explain(snapshot, allocation, job.id)
+        assert job.id in sentence
+        assert ("waits" in sentence) == (job.id not in allocation.workers)
 
 
 def test_unknown_policy_offers_the_nearest_name() -> None:

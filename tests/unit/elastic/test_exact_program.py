@@ -90,9 +90,9 @@ def test_large_programs_agree_with_the_whole_table() -> None:
 def summed_time(snapshot: Snapshot, workers: dict[str, int]) -> float:
     total = 0.0
     for job in snapshot.jobs:
-        if workers.get(job.name):
-            restart_s = job.restart_s if workers[job.name] != job.workers else 0.0
-            total += job.spec.weight * (job.remaining_steps * job.curve.times[workers[job.name]].step_s + restart_s)
+        if workers.get(job.id):
+            restart_s = job.restart_s if workers[job.id] != job.workers else 0.0
+            total += job.spec.weight * (job.remaining_steps * job.curve.times[workers[job.id]].step_s + restart_s)
     return total
 
 
@@ -109,7 +109,7 @@ def test_exact_is_never_beaten_on_the_papers_objective(snapshot: Snapshot) -> No
     if sum(menu.sizes[0] for menu in menus) > snapshot.cluster.num_devices:
         return
     best = min(
-        summed_time(snapshot, {job.name: size for job, size in zip(jobs, sizes, strict=True)})
+        summed_time(snapshot, {job.id: size for job, size in zip(jobs, sizes, strict=True)})
         for sizes in itertools.product(*(menu.sizes for menu in menus))
         if sum(sizes) <= snapshot.cluster.num_devices
     )

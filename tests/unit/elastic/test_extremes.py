@@ -86,14 +86,14 @@ def needed(policy: BasePolicy, snapshot: Snapshot, job: JobView) -> int | None:
 
 def check_nobody_waits_beside_idle_devices(policy: BasePolicy, snapshot: Snapshot, allocation: Allocation) -> None:
     idle = snapshot.cluster.num_devices - allocation.num_devices()
-    held = sum(allocation.workers.get(job.name, 0) for job in snapshot.jobs if job.spec.user == "ada")
-    waiting = [job for job in snapshot.jobs if not allocation.workers.get(job.name)]
-    sizes = {job.name: size for job in waiting if (size := needed(policy, snapshot, job)) is not None}
+    held = sum(allocation.workers.get(job.id, 0) for job in snapshot.jobs if job.spec.user == "ada")
+    waiting = [job for job in snapshot.jobs if not allocation.workers.get(job.id)]
+    sizes = {job.id: size for job in waiting if (size := needed(policy, snapshot, job)) is not None}
     if policy.name == "fifo" and any(size > idle for size in sizes.values()):
         return  # nobody overtakes one that does not fit
     for job in waiting:
         room = min(idle, snapshot.quotas["ada"] - held) if job.spec.user in snapshot.quotas else idle
-        assert sizes.get(job.name, room + 1) > room, f"{job.name} waits while {room} devices are free for it"
+        assert sizes.get(job.id, room + 1) > room, f"{job.id} waits while {room} devices are free for it"
 
 
 @pytest.mark.parametrize("hold_s", [0.0, 10.0])
@@ -108,7 +108,7 @@ def test_no_legal_job_stops_the_queue(name: str, hold_s: float, snapshot: Snapsh
     assert not math.isnan(allocation.valid_until_s)
     check_nobody_waits_beside_idle_devices(policy, snapshot, allocation)
     for job in snapshot.jobs:
-        assert job.name in policy.explain(snapshot, allocation, job.name)
+        assert job.id in policy.explain(snapshot, allocation, job.id)
 
 
 @pytest.mark.parametrize("name", POLICIES)

@@ -46,7 +46,7 @@ def test_an_elasticflow_trace_is_read_with_its_speed_tables(tables: Path) -> Non
     trace = tables / "trace.csv"
     trace.write_text(ELASTICFLOW + "7,1000,500,vgg,2000,64,2,125\n8,1060,90,vgg,2000,64,8,40\n")
     first, second = read_workload(trace, num_devices=8).jobs
-    assert (first.spec.name, first.spec.submitted_s, first.total_steps) == ("vgg-7", 0.0, 500)
+    assert (first.spec.id, first.spec.submitted_s, first.total_steps) == ("vgg-7", 0.0, 500)
     assert (second.spec.submitted_s, second.spec.requested_workers) == (60.0, 2)
     assert second.spec.allowed_sizes(8) == (1, 2)
 
@@ -144,6 +144,6 @@ def test_on_a_smaller_cluster_of_a_sweep_requests_are_cut_and_named(tmp_path: Pa
     path.write_text(PHILLY)
     workload = read_workload(path, num_devices=8)
     cut, names = fit_requests(workload, 2)
-    assert names == [workload.jobs[0].spec.name]
+    assert names == [workload.jobs[0].spec.id]
     assert [job.spec.requested_workers for job in cut.jobs] == [2, 1]
     assert fit_requests(workload, 4) == (workload, [])

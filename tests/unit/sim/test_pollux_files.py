@@ -85,7 +85,7 @@ def test_steps_follow_from_the_progress_curves(profiles: Path) -> None:
 
 def test_profiles_are_found_beside_the_workloads(workload: Path) -> None:
     (job,) = read_workload(workload, num_devices=4).jobs
-    assert (job.spec.name, job.spec.submitted_s, job.spec.requested_workers) == ("net-0", 30.0, 2)
+    assert (job.spec.id, job.spec.submitted_s, job.spec.requested_workers) == ("net-0", 30.0, 2)
     assert job.spec.allowed_sizes(64) == (1, 2, 3, 4)
 
 

@@ -42,7 +42,7 @@ def test_measured_speeds_arrive_as_written(tmp_path: Path) -> None:
 def test_jobs_are_sorted_by_submission_and_equal_kinds_share_a_profile(tmp_path: Path) -> None:
     text = HEADER + "late,9,1,10,1:0.5 2:0.3\nearly,1,1,10,1:0.5 2:0.3\n"
     jobs = read(tmp_path, text).jobs
-    assert [job.spec.name for job in jobs] == ["early", "late"]
+    assert [job.spec.id for job in jobs] == ["early", "late"]
     assert jobs[0].profile is jobs[1].profile
 
 

@@ -74,7 +74,7 @@ class Together:
         self.fill = fill
 
     def decide(self, snapshot: Snapshot) -> Allocation:
-        names = [job.name for job in snapshot.jobs]
+        names = [job.id for job in snapshot.jobs]
         if len(names) == 1:
             return Allocation({names[0]: 8})
         fillers = frozenset(names[1:] if self.fill else ())

@@ -13,7 +13,7 @@ from weft.sim.synthetic import OFFERED_LOAD, synthetic_workload
 
 def submissions(source: str, seed: int) -> list[tuple[str, float, float]]:
     jobs = synthetic_workload(source, seed=seed, num_devices=64).jobs
-    return [(job.spec.name, job.spec.submitted_s, job.total_steps) for job in jobs]
+    return [(job.spec.id, job.spec.submitted_s, job.total_steps) for job in jobs]
 
 
 def test_the_same_seed_gives_the_same_queue_and_another_seed_another() -> None:
@@ -41,7 +41,7 @@ def test_measured_applications_can_be_drawn_from(public_data: Path) -> None:
     for folder in (public_data / "pollux" / "profiles", public_data / "elasticflow" / "A100"):
         applications = ApplicationFolder(folder)
         workload = synthetic_workload("synthetic:none:50", applications=applications, num_devices=64)
-        assert {job.spec.name.rsplit("-", 1)[0] for job in workload.jobs} <= set(applications.names())
+        assert {job.spec.id.rsplit("-", 1)[0] for job in workload.jobs} <= set(applications.names())
 
 
 @pytest.mark.parametrize(

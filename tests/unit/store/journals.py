@@ -11,10 +11,10 @@ from weft.core.job import JobSpec, Launch
 HOSTILE = "a'; DROP TABLE events; --\n$(reboot) \u202e\udc80"
 
 
-def submission(number: int, *, title: str = "") -> JobSubmitted:
+def submission(number: int, *, name: str = "") -> JobSubmitted:
     spec = JobSpec(f"job-{number}", submitted_s=float(number), max_workers=4)
     launch = Launch(("python", "train.py", "--lr", str(number)), "/home/somebody", {"SEED": str(number)})
-    return JobSubmitted(float(number), spec, total_steps=100, title=title, launch=launch)
+    return JobSubmitted(float(number), spec, total_steps=100, name=name, launch=launch)
 
 
 def life(number: int) -> list[Event]:

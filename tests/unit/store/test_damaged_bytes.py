@@ -29,7 +29,7 @@ PAGE_BYTES = 4096
 FRAME_BYTES = PAGE_BYTES + 24
 LIMIT_S = 30
 BEFORE = [event for number in range(120) for event in life(number)]
-AFTER = [*(submission(number) for number in range(1000, 1100)), submission(1100, title="long " * 4000)]
+AFTER = [*(submission(number) for number in range(1000, 1100)), submission(1100, name="long " * 4000)]
 EVENTS: dict[int, Event] = dict(enumerate(BEFORE + AFTER, 1))
 
 

@@ -24,7 +24,7 @@ def path(tmp_path: Path) -> Path:
 
 
 def test_what_was_appended_is_there_again_in_order(path: Path) -> None:
-    events = [event for number in range(3) for event in life(number)] + [submission(9, title=HOSTILE)]
+    events = [event for number in range(3) for event in life(number)] + [submission(9, name=HOSTILE)]
     with Journal.open(path) as journal:
         assert journal.append(events[:4]) == 4
         assert journal.append([]) == 4
@@ -88,7 +88,7 @@ def test_several_threads_lose_and_mix_up_nothing(path: Path) -> None:
             thread.join()
         found = list(journal.read())
     assert [seq for seq, _ in found] == list(range(1, 81))
-    assert len({event.spec.name for _, event in found}) == 80  # type: ignore[union-attr]
+    assert len({event.spec.id for _, event in found}) == 80  # type: ignore[union-attr]
 
 
 def test_only_its_owner_may_read_it(path: Path) -> None:

@@ -17,7 +17,7 @@ def job_row(job: Job) -> JobRow:
     """A row of ``weft status --json``."""
     return {
         "id": job.id,
-        "name": job.title or job.id,
+        "name": job.name or job.id,
         "state": job.state.value,
         "workers": len(job.devices),
         "min_workers": job.spec.min_workers,

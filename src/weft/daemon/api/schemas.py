@@ -59,7 +59,7 @@ class JobRequest(_Strict):
         """The same, checked."""
         return Submission(
             Launch(tuple(self.command), self.cwd, dict(self.environment), self.max_restarts),
-            title=self.name,
+            name=self.name,
             min_workers=self.min_workers,
             max_workers=self.max_workers,
             requested_workers=self.requested_workers,

@@ -50,13 +50,13 @@ def assemble(
     seen: dict[str, int] = {}
     for sourced in jobs:
         spec, row = sourced.job.spec, sourced.row
-        if spec.name in seen:
-            raise row.error(f"the name {spec.name!r} is already used on line {seen[spec.name]}: names must be unique")
-        seen[spec.name] = row.line
+        if spec.id in seen:
+            raise row.error(f"the name {spec.id!r} is already used on line {seen[spec.id]}: names must be unique")
+        seen[spec.id] = row.line
         needed = max(spec.min_workers, spec.requested_workers)
         if needed > num_devices:
             raise row.error(
-                f"job {spec.name} wants {needed} GPUs, this cluster has {num_devices}: "
+                f"job {spec.id} wants {needed} GPUs, this cluster has {num_devices}: "
                 f"lower its size or give --gpus {needed} or more"
             )
     ordered = sorted((sourced.job for sourced in jobs), key=lambda job: job.spec.submitted_s)
@@ -71,11 +71,11 @@ def fit_requests(workload: Workload, num_devices: int) -> tuple[Workload, list[s
         allowed = spec.allowed_sizes(num_devices)
         if not allowed:
             raise UsageError(
-                f"job {spec.name} needs at least {spec.min_workers} GPUs, this cluster has {num_devices}: "
+                f"job {spec.id} needs at least {spec.min_workers} GPUs, this cluster has {num_devices}: "
                 f"give --gpus {spec.min_workers} or more"
             )
         if spec.requested_workers > num_devices:
-            cut.append(spec.name)
+            cut.append(spec.id)
             job = replace(job, spec=replace(spec, requested_workers=allowed[-1]))
         jobs.append(job)
     return (replace(workload, jobs=tuple(jobs)) if cut else workload), cut

@@ -68,7 +68,7 @@ def summed_time_s(snapshot: Snapshot, allocation: Allocation) -> float:
     """The paper's objective: remaining time at the allotted sizes, summed; infinite if a job has none."""
     total_s = 0.0
     for job in snapshot.jobs:
-        workers = allocation.workers.get(job.name, 0)
+        workers = allocation.workers.get(job.id, 0)
         if not workers:
             return float("inf")
         total_s += job.remaining_steps * job.curve.times[workers].step_s
