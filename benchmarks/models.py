@@ -190,17 +190,18 @@ class TimedSize:
     num_parameters: int
     num_layers: int
     compute_s: float
+    layers: tuple[tuple[int, float, float], ...] = ()
 
 
 def find_workload(name: str, timed: TimedSize | None = None) -> Workload:
-    """The workload of that name; ``timed`` gives the size of the one called ``timed``."""
-    if name == "timed":
+    """The workload of that name; with ``timed``, layers of that size that only take time."""
+    if name == "timed" or timed is not None:
         if timed is None:
             raise UsageError("the timed model was asked for without a size: give parameters, layers and compute time")
         size = timed
         return Workload(
-            "timed",
-            lambda: TimedModel(size.num_parameters, size.num_layers, size.compute_s),
+            name,
+            lambda: TimedModel(size.num_parameters, size.num_layers, size.compute_s, size.layers),
             _timed_batch,
             F.mse_loss,
             _sgd,

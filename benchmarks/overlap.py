@@ -88,14 +88,17 @@ def _measure(
 def _nominal_shape(timed: Timed) -> StepShape:
     """What the timed device is set to; there is nothing to calibrate."""
     layer_s = timed.compute_s / 3 / timed.num_layers
+    equal = [(timed.num_parameters // timed.num_layers, layer_s, 2 * layer_s)] * timed.num_layers
+    layers = timed.layers or equal
+    first, last = layers[0], layers[-1]
     return StepShape(
-        forward_s=timed.compute_s / 3,
-        backward_s=timed.compute_s * 2 / 3,
+        forward_s=sum(forward for _, forward, _ in layers),
+        backward_s=sum(backward for _, _, backward in layers),
         update_s=0.0,
-        last_forward_s=layer_s,
-        last_backward_s=2 * layer_s,
+        last_forward_s=last[1],
+        last_backward_s=last[2],
         gradient_bytes=timed.num_parameters * 4,
-        first_layer_bytes=timed.num_parameters * 4 // timed.num_layers,
+        first_layer_bytes=first[0] * 4,
     )
 
 

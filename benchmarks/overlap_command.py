@@ -10,6 +10,7 @@ from benchmarks import overlap as benchmark
 from benchmarks import overlap_plot, overlap_scenarios
 from benchmarks.overlap_results import Results
 from benchmarks.overlap_scenarios import Scenario
+from benchmarks.profile_scenarios import profiles_run
 from weft.cli import render
 from weft.cli.render import Column, number
 from weft.errors import MissingToolError, UsageError, WeftError
@@ -25,9 +26,22 @@ COLUMNS = (
 )
 
 
-def overlap(command: str, *, quick: bool, as_json: bool, models: list[str] | None, ratios: list[float] | None) -> None:
+def overlap(
+    command: str,
+    *,
+    quick: bool,
+    as_json: bool,
+    models: list[str] | None,
+    ratios: list[float] | None,
+    profiles: bool = False,
+) -> None:
     """Time a training step with each contender at several network/compute ratios."""
-    scenarios = overlap_scenarios.quick_run() if quick else overlap_scenarios.full_run()
+    if profiles and quick:
+        raise UsageError("--profiles has no short version: leave out --quick, or choose models with --model")
+    if profiles:
+        scenarios = profiles_run()
+    else:
+        scenarios = overlap_scenarios.quick_run() if quick else overlap_scenarios.full_run()
     if models:
         scenarios = _only(scenarios, "model", models)
     if ratios:

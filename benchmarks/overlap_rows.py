@@ -12,6 +12,7 @@ from benchmarks.overlap_bounds import (
     network_over_compute,
 )
 from benchmarks.overlap_scenarios import CONTENDERS, Scenario
+from benchmarks.profile_scenarios import predicted_ms
 
 Row = dict[str, Any]
 
@@ -58,6 +59,7 @@ def make_row(
         "state_bytes": {name: lane["state_bytes"] for name, lane in measured.items()},
         "round_ms": {name: [_ms(seconds) for seconds in lane["round_s"]] for name, lane in measured.items()},
         "peak_bytes": dict(peak_bytes),
+        "predicted_ms": predicted_ms(scenario, rate_bits_per_s),
         "plans": {name: lane["plan"] for name, lane in measured.items() if "plan" in lane},
         "tuning_steps": {name: lane["num_tuning_steps"] for name, lane in measured.items() if "plan" in lane},
     }

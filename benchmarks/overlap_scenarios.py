@@ -28,6 +28,8 @@ class Timed:
     num_parameters: int = 5_000_000
     num_layers: int = 24
     compute_s: float = 1.2
+    # Elements, forward and backward seconds of each layer; equal layers when empty.
+    layers: tuple[tuple[int, float, float], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +95,9 @@ class Scenario:
 
 def scenario_from_json(data: dict[str, Any]) -> Scenario:
     """The inverse of ``Scenario.as_json``, for the worker's side of the process border."""
-    timed = None if data["timed"] is None else Timed(**data["timed"])
+    timed = None
+    if data["timed"] is not None:
+        timed = Timed(**{**data["timed"], "layers": tuple(map(tuple, data["timed"]["layers"]))})
     return Scenario(
         **{
             **data,

@@ -86,7 +86,7 @@ class Lane:
 def run(scenario: Scenario) -> dict[str, Any]:
     """Measure every contender of the scenario in this rank."""
     timed = scenario.timed
-    size = TimedSize(timed.num_parameters, timed.num_layers, timed.compute_s) if timed else None
+    size = TimedSize(timed.num_parameters, timed.num_layers, timed.compute_s, timed.layers) if timed else None
     workload = find_workload(scenario.model, size)
     effort = scenario.effort
     batches = workload.batches(dist.get_rank(), NUM_BATCHES)

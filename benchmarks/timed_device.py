@@ -8,6 +8,7 @@ hosts then fit on two cores, which a real model of each would fill.  Rows measur
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -68,14 +69,21 @@ class TimedLayer(nn.Module):
 
 
 class TimedModel(nn.Module):
-    """Equal layers one after the other; backward takes twice as long as forward."""
+    """Layers one after the other: the given ones, or equal ones whose backward takes twice as long as forward."""
 
-    def __init__(self, num_parameters: int, num_layers: int, compute_s: float) -> None:
+    def __init__(
+        self,
+        num_parameters: int,
+        num_layers: int,
+        compute_s: float,
+        layers: Sequence[tuple[int, float, float]] = (),
+    ) -> None:
         super().__init__()
         device = TimedDevice()
         forward_s = compute_s / 3 / num_layers
+        equal = [(num_parameters // num_layers, forward_s, 2 * forward_s)] * num_layers
         self.layers = nn.ModuleList(
-            TimedLayer(num_parameters // num_layers, device, forward_s, 2 * forward_s) for _ in range(num_layers)
+            TimedLayer(num_elements, device, forward, backward) for num_elements, forward, backward in layers or equal
         )
 
     def forward(self, x: Tensor) -> Tensor:

@@ -25,6 +25,7 @@ def overlap(
     model: Annotated[
         list[str] | None, Option("only rows of this model (transformer, resnet, mlp, timed); repeatable", "all")
     ] = None,
+    profiles: Annotated[bool, Option("popular models (see weft predict), compute emulated, on 2 to 8 hosts")] = False,
     ratio: Annotated[
         list[float] | None, Option("only rows with this network/compute ratio, 0.3 to 2; repeatable", "all")
     ] = None,
@@ -36,7 +37,9 @@ def overlap(
     benchmarks/results as JSON, Markdown, and PNG. The full run takes about 100 minutes; --model and --ratio select
     a part of it.
     """
-    _from_checkout("overlap_command").overlap(_command(), quick=quick, as_json=as_json, models=model, ratios=ratio)
+    _from_checkout("overlap_command").overlap(
+        _command(), quick=quick, as_json=as_json, models=model, ratios=ratio, profiles=profiles
+    )
 
 
 def crossover(

@@ -63,6 +63,7 @@ class Message:
     kind: str
     bucket: int
     num_bytes: int
+    bucket_bytes: int
 
 
 class StepRecord:
@@ -174,6 +175,8 @@ class StepRecord:
         end = end_s if seen else min(end_s, max(expected, begin))
         self._link_free_s = end
         name = f"{message.kind} {message.bucket}"
-        self._span("communication", name, begin, end, bytes=message.num_bytes, estimated=not seen)
+        # For `weft predict`, which needs the whole bucket and when it was ready, on whatever link and workers.
+        sizes = {"bytes": message.num_bytes, "bucket_bytes": message.bucket_bytes, "queued_s": begin - launched}
+        self._span("communication", name, begin, end, **sizes, estimated=not seen)
         if seen:
             self._span("wait", f"wait {name}", waited_from_s, end_s)

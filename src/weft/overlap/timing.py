@@ -93,7 +93,8 @@ class StepClock:
         if self._tracing and bucket is not None:
             exchange = bucket.exchange
             num_bytes = exchange.reduce_bytes if kind == "reduce-scatter" else exchange.gather_bytes
-            traced = Message(kind, bucket.plan.index, num_bytes)
+            region = exchange.region
+            traced = Message(kind, bucket.plan.index, num_bytes, region.numel() * region.element_size())
         self._note(self._record.wait_ended, traced)
 
     @contextmanager
