@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from benchmarks.overlap_scenarios import Effort, Scenario, Timed
 from weft.perf.layer_profile import PROFILES, Layer, LayerProfile, known_profile
-from weft.perf.prediction import Cluster, predict
+from weft.perf.prediction import TargetCluster, predict
 
 NUM_PARAMETERS = 5_000_000
 COMPUTE_S = 1.2
@@ -78,5 +78,5 @@ def predicted_ms(scenario: Scenario, rate_bits_per_s: float) -> dict[str, float]
     layers = tuple(Layer("", size, f / forward_s, b / backward_s) for size, f, b in timed.layers)
     step = LayerProfile(scenario.model, "", forward_s, backward_s, layers).step(timed.compute_s)
     num_workers = scenario.num_hosts * scenario.workers_per_host
-    rows = predict(step, Cluster(num_workers, scenario.workers_per_host, rate_bits_per_s))
+    rows = predict(step, TargetCluster(num_workers, scenario.workers_per_host, rate_bits_per_s))
     return {row.contender: round(row.step_s * 1e3, 2) for row in rows}

@@ -13,7 +13,7 @@ from weft.core.command_line import Option
 from weft.errors import InputError, UsageError
 
 if TYPE_CHECKING:
-    from weft.perf.prediction import Cluster, Predicted
+    from weft.perf.prediction import TargetCluster, Predicted
     from weft.perf.step_profile import StepProfile
 
 # Samples per worker and sustained operations per second of a device, where nothing else is said: assumptions of ours.
@@ -57,7 +57,7 @@ def predict(
     waits for the network; "bound" is what no bucket plan of that kind can beat. What is assumed about computing and
     links is in docs/overlap.md.
     """
-    from weft.perf.prediction import Cluster
+    from weft.perf.prediction import TargetCluster
     from weft.perf.prediction import predict as predicted
 
     if not profile or workers is None or not link:
@@ -65,7 +65,7 @@ def predict(
             "weft predict needs --profile, --workers, and --link: for example "
             "`weft predict --profile resnet50 --workers 64 --link 10gbit`"
         )
-    cluster = Cluster(workers, workers_per_host, rate_bits_per_s(link), latency_us * 1e-6)
+    cluster = TargetCluster(workers, workers_per_host, rate_bits_per_s(link), latency_us * 1e-6)
     step = _step(profile, compute_ms)
     rows = [_row(found) for found in _with_ratios(predicted(step, cluster))]
     if as_json:
@@ -121,7 +121,7 @@ def _scaled(profile: StepProfile, compute_s: float) -> StepProfile:
     )
 
 
-def _described(step: StepProfile, cluster: Cluster) -> dict[str, Any]:
+def _described(step: StepProfile, cluster: TargetCluster) -> dict[str, Any]:
     return {
         "predicted": True,
         "parameters": step.num_elements,

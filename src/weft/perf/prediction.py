@@ -32,7 +32,7 @@ _GRANULARITY = 1024
 
 
 @dataclass(frozen=True, slots=True)
-class Cluster:
+class TargetCluster:
     """Workers on equal hosts, each host with one link."""
 
     num_workers: int
@@ -82,7 +82,7 @@ class Predicted:
     num_buckets: int
 
 
-def predict(profile: StepProfile, cluster: Cluster) -> list[Predicted]:
+def predict(profile: StepProfile, cluster: TargetCluster) -> list[Predicted]:
     """Steps of each contender; the first row computes alone."""
     workers, ring, direct = cluster.num_workers, cluster.ring(), cluster.two_levels()
 

@@ -111,7 +111,8 @@ def test_the_full_run_covers_every_model_ratio_and_number_of_hosts() -> None:
     scenarios = full_run()
     real = {(s.model, s.ratio) for s in scenarios if s.timed is None and s.num_hosts == 2}
     assert real == {(model, ratio) for model in MODELS for ratio in RATIOS} | {("vocabulary", 1.3)}
-    assert [s.num_hosts for s in scenarios if s.timed is not None] == [2, 4, 8]
+    emulated = [(s.num_hosts, s.workers_per_host) for s in scenarios if s.timed is not None]
+    assert emulated == [(2, 1), (4, 1), (8, 1), (2, 2), (2, 4), (4, 4)]
     for s in scenarios:
         assert set(FIELDS) >= {f"{name}_ms" for name in s.contenders} & set(FIELDS)
         assert {"alone", "ddp", "weft"} <= set(s.contenders)

@@ -9,13 +9,13 @@ from hypothesis import strategies as st
 from weft.core.chrome_trace import Span
 from weft.errors import UsageError
 from weft.perf.layer_profile import PROFILES, known_profile, profile_of_trace
-from weft.perf.prediction import Cluster, Predicted, predict
+from weft.perf.prediction import TargetCluster, Predicted, predict
 
 # Of the real models, in millions.
 SIZES = {"resnet50": 25.6, "densenet201": 20.0, "inception-v4": 42.7, "bert-base": 109.5, "bert-large": 335.1}
 
 
-def rows(cluster: Cluster, name: str = "resnet50", compute_s: float = 0.1) -> dict[str, Predicted]:
+def rows(cluster: TargetCluster, name: str = "resnet50", compute_s: float = 0.1) -> dict[str, Predicted]:
     return {row.contender: row for row in predict(known_profile(name).step(compute_s), cluster)}
 
 
@@ -44,7 +44,7 @@ def test_gradients_come_last_layer_first_and_reads_first_layer_first() -> None:
     st.sampled_from([1e8, 1e9, 1e10, 1e11]),
 )
 def test_nobody_beats_the_bound_or_computing_alone(name: str, shape: tuple[int, int], rate: float) -> None:
-    found = rows(Cluster(*shape, link_bits_per_s=rate), name)
+    found = rows(TargetCluster(*shape, link_bits_per_s=rate), name)
     alone = found["alone"].step_s
     for row in found.values():
         assert row.step_s >= row.bound_s * (1 - 1e-9)
@@ -54,11 +54,11 @@ def test_nobody_beats_the_bound_or_computing_alone(name: str, shape: tuple[int, 
 
 
 def test_workers_that_share_a_host_share_its_link_only_between_hosts() -> None:
-    spread = rows(Cluster(8, 1, 1e9))
-    shared = rows(Cluster(8, 4, 1e9))
+    spread = rows(TargetCluster(8, 1, 1e9))
+    shared = rows(TargetCluster(8, 4, 1e9))
     assert shared["weft"].bound_s < spread["weft"].bound_s
     assert shared["ddp"].bound_s == spread["ddp"].bound_s
-    alone = rows(Cluster(8, 8, 1e9))
+    alone = rows(TargetCluster(8, 8, 1e9))
     assert alone["weft"].exposed_s < 1e-3
 
 
@@ -67,7 +67,7 @@ def test_workers_that_share_a_host_share_its_link_only_between_hosts() -> None:
 )
 def test_a_cluster_that_cannot_be_is_refused(bad: tuple[int, int, float]) -> None:
     with pytest.raises(UsageError, match="expected"):
-        Cluster(*bad)
+        TargetCluster(*bad)
 
 
 def _trace() -> list[Span]:
