@@ -13,7 +13,7 @@ from weft.core.command_line import Option
 from weft.errors import InputError, UsageError
 
 if TYPE_CHECKING:
-    from weft.perf.prediction import TargetCluster, Predicted
+    from weft.perf.prediction import Predicted, TargetCluster
     from weft.perf.step_profile import StepProfile
 
 # Samples per worker and sustained operations per second of a device, where nothing else is said: assumptions of ours.

@@ -23,7 +23,7 @@ import select
 import time
 import weakref
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
 import torch
@@ -116,7 +116,8 @@ class HostMemory:
                 if page.map[: len(address.nonce)] != address.nonce:  # another PID namespace
                     raise OSError(f"process {address.pid} is not worker {rank}")
                 self._pages[rank] = page
-                self._processes[rank] = os.pidfd_open(address.pid)
+                with suppress(OSError, AttributeError):  # without it a neighbor's end is noticed at the timeout
+                    self._processes[rank] = os.pidfd_open(address.pid)
         self.neighbors = tuple(sorted(self._pages))
 
     def close(self) -> None:
