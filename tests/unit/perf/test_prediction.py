@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from weft.core.chrome_trace import Span
 from weft.errors import UsageError
 from weft.perf.layer_profile import PROFILES, known_profile, profile_of_trace
-from weft.perf.prediction import TargetCluster, Predicted, predict
+from weft.perf.prediction import Predicted, TargetCluster, predict
 
 # Of the real models, in millions.
 SIZES = {"resnet50": 25.6, "densenet201": 20.0, "inception-v4": 42.7, "bert-base": 109.5, "bert-large": 335.1}
