@@ -15,6 +15,7 @@ import contextlib
 import json
 import warnings
 from collections.abc import Callable
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -41,8 +42,7 @@ def _timm(name: str, size: int) -> Callable[[], tuple[nn.Module, torch.Tensor, s
 
 def _bert(**options: int) -> Callable[[], tuple[nn.Module, torch.Tensor, str]]:
     def make() -> tuple[nn.Module, torch.Tensor, str]:
-        import transformers
-
+        transformers: Any = import_module("transformers")  # only partly typed
         config = transformers.BertConfig(**options)
         source = f"transformers {transformers.__version__} BertModel, {NUM_TOKENS} tokens"
         return transformers.BertModel(config), torch.zeros(1, NUM_TOKENS, dtype=torch.int64), source
