@@ -29,8 +29,7 @@ from weft.engines import process_tree
 from weft.engines.gang import Gang
 from weft.engines.output import Console
 from weft.engines.pool_client import PoolClient
-from weft.engines.ports import ReservedPort
-from weft.engines.rendezvous import Rendezvous
+from weft.engines.rendezvous import Rendezvous, ReservedPort
 from weft.engines.worker_launch import Devices, Script, gang
 from weft.errors import MissingToolError, WeftError
 

@@ -135,7 +135,7 @@ def marked(home: Path) -> dict[int, int]:
     mark = f"{MARK}={home / 'engine'}".encode()
     found = {}
     for entry in Path("/proc").iterdir():
-        standing = process_tree.standing(int(entry.name)) if entry.name.isdigit() else None
+        standing = process_tree.live_process(int(entry.name)) if entry.name.isdigit() else None
         with contextlib.suppress(OSError):
             if standing is not None and mark in (entry / "environ").read_bytes().split(b"\0"):
                 found[int(entry.name)] = standing.session

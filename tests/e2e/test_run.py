@@ -201,8 +201,8 @@ def test_a_warm_job_with_a_module_of_the_users_folder(weft_run, tmp_path):
     ("args", "complaint"),
     [
         (["--workers", "0", "train.py"], "--workers 0: expected a whole number"),
-        (["--workers", "2"], "there is no script to run"),
-        (["missing.py"], "missing.py: there is no such file"),
+        (["--workers", "2"], "no script to run"),
+        (["missing.py"], "missing.py: no such file"),
         (["--checkpoint-dir", "train.py/ckpt", "train.py"], "train.py/ckpt: cannot be created"),
         (["--outlive", "train.py"], "--outlive needs --log-dir"),
     ],

@@ -1,4 +1,4 @@
-"""Which failure was the cause, and which were its consequences. Pure: facts in, words out."""
+"""Which failure was the cause, and which were its consequences.  Pure: facts in, sentences out."""
 
 from __future__ import annotations
 
@@ -8,27 +8,27 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 
-HUNG_EXIT_CODE = 124  # what timeout(1) leaves with
+HUNG_EXIT_CODE = 124  # as timeout(1)
 
 
 class WorkerFate(Enum):
-    """How a worker ended that should not have."""
+    """How a worker failed."""
 
-    EXITED = "exited"  # left with a code other than 0
+    EXITED = "exited"  # with a code other than 0
     KILLED = "killed"  # by a signal we did not send
-    HUNG = "hung"  # stood still; its peers were waiting for it
+    HUNG = "hung"  # made no progress while its peers waited for it
 
 
 @dataclass(frozen=True)
 class Failure:
-    """One worker's end. ``time_s`` is the monotonic clock when it failed, not when its process was gone."""
+    """One worker's failure.  ``time_s`` is when it failed (monotonic clock), not when its process ended."""
 
     rank: int
     time_s: float
     fate: WorkerFate
     code: int = 0  # exit code, or the signal's number
     error: str = ""  # first line of what it raised
-    dead_child: str = ""  # a process of its own that had failed by then, in words
+    dead_child: str = ""  # a child process that had failed by then, in words
 
     def __str__(self) -> str:
         match self.fate:
@@ -37,12 +37,12 @@ class Failure:
             case WorkerFate.KILLED:
                 return f"it was killed by {signal_name(self.code)}" + OUT_OF_MEMORY * (self.code == signal.SIGKILL)
             case WorkerFate.EXITED:
-                words = f"{self.error} (exit code {self.code})" if self.error else f"it left with exit code {self.code}"
-                return f"{self.dead_child}, then {words}" if self.dead_child else words
+                end = f"{self.error} (exit code {self.code})" if self.error else f"it exited with code {self.code}"
+                return f"{self.dead_child}, then {end}" if self.dead_child else end
 
     @property
     def exit_code(self) -> int:
-        """What ``weft run`` leaves with when this was the cause; shells show a signal as 128 + its number."""
+        """The exit code of ``weft run`` if this was the cause; shells show a signal as 128 + its number."""
         match self.fate:
             case WorkerFate.HUNG:
                 return HUNG_EXIT_CODE
@@ -53,14 +53,14 @@ class Failure:
 
     @property
     def may_be_consequence(self) -> bool:
-        """Whether a worker says this when another one is gone."""
+        """Whether a worker fails like this when another one is gone."""
         if self.fate is WorkerFate.KILLED:
-            return self.code in (signal.SIGABRT, signal.SIGPIPE)  # torch aborts when a watchdog thread gives up
+            return self.code in (signal.SIGABRT, signal.SIGPIPE)  # torch aborts when its watchdog times out
         own_fault = self.fate is WorkerFate.HUNG or self.dead_child
         return not own_fault and PEER_IS_GONE.search(self.error) is not None
 
 
-OUT_OF_MEMORY = ": by hand, or by the kernel when memory ran out (`dmesg` tells)"
+OUT_OF_MEMORY = ": manually, or by the kernel when memory ran out (see `dmesg`)"
 PEER_IS_GONE = re.compile(
     r"connection (was )?(closed|reset|refused)|broken pipe|socket (closed|timeout)|gloo|nccl|peer|did not answer|"
     r"DistBackendError|DistNetworkError|DistStoreError|(?<!DataLoader )timed out",
@@ -71,15 +71,15 @@ PEER_IS_GONE = re.compile(
 def signal_name(number: int) -> str:
     try:
         return f"{signal.Signals(number).name} (signal {number})"
-    except ValueError:  # real-time signals have no names of their own
+    except ValueError:  # real-time signals have no names
         return f"signal {number}"
 
 
 def root_cause(failures: Sequence[Failure]) -> Failure:
     """The failure to show first.
 
-    The earliest one, except that a worker which lost its connection failed because of somebody else: the one
-    that raised may take longer to get its traceback out than its peers take to notice.
+    The earliest one, except that a lost connection is a consequence of another failure: a worker that raised may take
+    longer to print its traceback than its peers take to notice.
     """
     return min(failures, key=lambda failure: (failure.may_be_consequence, failure.time_s))
 
@@ -95,7 +95,7 @@ def explain(failures: Sequence[Failure], *, stderr_tail: Sequence[str], num_work
     lines += [f"worker {other.rank} failed after it: {other}" for other in others]
     silent = sorted(set(range(num_workers)) - {failure.rank for failure in failures})
     if silent and cause.may_be_consequence:
-        lines.append(f"{_workers(silent)} neither failed nor answered: look there for the cause")
+        lines.append(f"{_workers(silent)} neither failed nor responded: look there for the cause")
     elif silent:
         lines.append(f"{_workers(silent)} {'were' if len(silent) > 1 else 'was'} stopped")
     return lines

@@ -1,12 +1,12 @@
-"""One attempt: all workers of a job from their start to the last exit.
+"""One attempt: all workers of a job, from their start to the last exit.
 
-What ends an attempt before its time:
+What ends an attempt early:
 
-    a worker fails          the others get a moment to fail too (so that the first cause can be told from the rest),
-                            then SIGTERM, then SIGKILL
-    a worker stands still   stopped by a signal for longer than ``hang_s``: as if it had failed
-    a stop request          passed on to all workers, which save and leave; a second one, or the end of
-                            ``grace_s``, kills them
+    a worker fails       the others get a moment to fail too (so that the first cause can be told from the rest),
+                         then SIGTERM, then SIGKILL
+    a worker is paused   by a signal, for longer than ``hang_s``: counts as failed
+    a stop request       forwarded to all workers, which save and exit; a second one, or the end of ``grace_s``,
+                         kills them
 """
 
 from __future__ import annotations
@@ -32,18 +32,18 @@ from weft.engines.worker_launch import Worker
 READ_BYTES = 1 << 16
 TAIL_BYTES = 1 << 16
 MAX_SLEEP_S = 3600.0
-"""epoll refuses to wait longer than 24 days at once."""
+"""epoll refuses to wait longer than 24 days."""
 
 
 @dataclass(frozen=True)
 class GangPatience:
-    """How long what may take."""
+    """Time limits."""
 
     grace_s: float = 120.0  # from the first stop request to the kill: time to save
-    leave_s: float = 10.0  # for the others, once a worker has just died of the stop signal instead of saving
-    hang_s: float = 5.0  # a worker may be paused by a signal
+    leave_s: float = 10.0  # for the others, after a worker died of the stop signal instead of saving
+    hang_s: float = 5.0  # how long a worker may be paused by a signal
     settle_s: float = 0.3  # after a failure, for others that failed at the same time
-    suspect_s: float = 2.0  # the same, while all known failures may be consequences of one still to come
+    suspect_s: float = 2.0  # the same, while every known failure may be the consequence of one not yet reported
     kill_s: float = 3.0  # from SIGTERM to SIGKILL after a failure
 
 
@@ -66,7 +66,7 @@ class GangOutcome:
 
 
 class GangMember:
-    """One worker with what we have heard from it."""
+    """One worker, its output, and what it reported."""
 
     def __init__(self, started: StartedWorker, num_workers: int, console: Console, log_dir: Path | None) -> None:
         self.started = started
@@ -90,7 +90,7 @@ class GangMember:
         return self.started.exit_code is None
 
     def read(self, file: int) -> bool:
-        """Take in what there is. False when there will be no more."""
+        """Read what is available.  False if there is nothing left to read."""
         stream = self.streams[file]
         try:
             data = os.read(file, READ_BYTES)
@@ -104,7 +104,7 @@ class GangMember:
         return bool(data)
 
     def close(self) -> None:
-        """Print what was still under way. Processes the worker left behind may hold the pipes open: never wait."""
+        """Print the rest of its output.  Never blocks: processes it left behind may hold the pipes open."""
         for file, stream in self.streams.items():
             while self.read(file):
                 continue
@@ -118,7 +118,7 @@ class GangMember:
 
 
 class Gang:
-    """Starts the workers of one attempt and sees them through; ``log_dir`` takes their output, else the console."""
+    """Starts the workers of one attempt and supervises them; output goes to ``log_dir``, or else to the console."""
 
     def __init__(
         self,
@@ -142,15 +142,15 @@ class Gang:
         self._all_started = False
         self._failures: dict[int, Failure] = {}
         self._stop_signal: int | None = None
-        self._ending = False  # a failure has been noticed and the others are being ended
-        self._sent: set[int] = set()  # signals of ours that a worker may have died of
+        self._ending = False  # a worker has failed and the others are being stopped
+        self._sent: set[int] = set()  # signals from us that a worker may have died of
         self._kill_at_s = math.inf
         for worker in workers:
             started = pool.start(worker, None if log_dir is None else log_files(log_dir, worker.rank))
             self._members.append(GangMember(started, len(workers), console, log_dir))
 
     def run(self, stops: StopRequests) -> GangOutcome:
-        """Until no worker is left."""
+        """Run until no worker is left."""
         self._selector.register(self._pool.channel, selectors.EVENT_READ)
         self._selector.register(stops.fileno(), selectors.EVENT_READ)
         for member in self._members:
@@ -210,9 +210,9 @@ class Gang:
             dead_child=member.dead_child,
         )
         our_doing = (-code if code < 0 else code - 128) in self._sent
-        if our_doing and not self._ending:  # without it the others cannot agree on a step to stop after
+        if our_doing and not self._ending:  # without this worker, the others cannot agree on a step to stop after
             self._kill_at_s = min(self._kill_at_s, self._clock() + self._patience.leave_s)
-        # Asked to stop, workers of a script without a session leave one by one and lose each other.
+        # Asked to stop, workers of a script without a session exit one by one and lose each other.
         lost_each_other = self._stop_signal is not None and failure.may_be_consequence
         if not our_doing and not lost_each_other:
             self._failures[member.rank] = failure
@@ -224,8 +224,8 @@ class Gang:
         for member in self._members:
             since_s = member.paused_at_s
             if member.alive and since_s is not None and now_s >= since_s + self._patience.hang_s and not self._ending:
-                words = f"it has stood still for {now_s - since_s:.0f} s, stopped by a signal; the others wait for it"
-                self._failures[member.rank] = Failure(member.rank, since_s, WorkerFate.HUNG, error=words)
+                error = f"it has been paused by a signal for {now_s - since_s:.0f} s, and the others wait for it"
+                self._failures[member.rank] = Failure(member.rank, since_s, WorkerFate.HUNG, error=error)
         if self._failures and not self._ending and now_s >= self._settled_at_s():
             self._ending = True
             self._kill_at_s = min(self._kill_at_s, now_s + self._patience.kill_s)
@@ -249,7 +249,7 @@ class Gang:
 
     def _stop(self, signum: int) -> None:
         if self._stop_signal is not None:
-            self._console.say("second request: killing the workers; progress since the last checkpoint is lost")
+            self._console.say("second stop request: killing the workers; progress since the last checkpoint is lost")
             self._kill()
             return
         self._stop_signal = signum
@@ -273,12 +273,8 @@ class Gang:
             failures = tuple(self._failures.values())
             cause = root_cause(failures)
             stderr_tail = self._members[cause.rank].stderr_tail()
-            report = explain(
-                failures,
-                stderr_tail=stderr_tail,
-                num_workers=len(self._members),
-                ran_s=cause.time_s - self._started_s,
-            )
+            ran_s = cause.time_s - self._started_s
+            report = explain(failures, stderr_tail=stderr_tail, num_workers=len(self._members), ran_s=ran_s)
             stopped = self._stop_signal is not None
             last_words = next((line for line in reversed(stderr_tail) if line.strip()), "")
             return GangOutcome(cause.exit_code, failures, stopped, tuple(report), last_words)
@@ -292,7 +288,7 @@ class Gang:
 
 
 def log_files(log_dir: Path, rank: int) -> tuple[int, int]:
-    """Open, and make if need be, the files a worker writes to."""
+    """Open, creating if necessary, the files a worker writes to."""
     flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
     out, err = (open_regular(log_dir / f"rank{rank}.{name}", flags, 0o644) for name in ("out", "err"))
     return out, err

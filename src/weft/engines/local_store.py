@@ -1,7 +1,7 @@
 """Inside a worker: a script's own `init_process_group()` listens on the loopback address when all workers are local.
 
-By itself torch binds its store on every network of the machine, whatever MASTER_ADDR is, and offers no setting for it.
-So the store's class is replaced in the one module of torch that opens it, when that module is loaded.
+By default torch binds its store on every network interface, whatever MASTER_ADDR is, and has no setting for that.
+So we replace the store's class in the one torch module that opens it, when that module is loaded.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _MODULE = "torch.distributed.rendezvous"
 
 
 def listen_locally() -> None:
-    """From now on; also if torch is loaded later, or never."""
+    """Takes effect from now on, even if torch is loaded later."""
     if (loaded := sys.modules.get(_MODULE)) is not None:
         _replace_store(loaded)
     else:
@@ -27,7 +27,7 @@ def listen_locally() -> None:
 
 def _replace_store(module: ModuleType) -> None:
     store = getattr(module, "TCPStore", None)
-    if not isinstance(store, type):  # replaced already, or torch looks different: it listens as it always did
+    if not isinstance(store, type):  # already replaced, or a torch that looks different: leave it as it is
         return
 
     def local_store(*args: Any, **options: Any) -> Any:
@@ -36,7 +36,7 @@ def _replace_store(module: ModuleType) -> None:
 
             try:
                 listener = loopback_listener(options["host_name"], options["port"])
-            except OSError:  # open already, and shared; or in use, which torch will say
+            except OSError:  # already open and shared, or in use, which torch will report
                 listener = None
             if listener is not None:
                 options["master_listen_fd"] = listener
@@ -46,7 +46,7 @@ def _replace_store(module: ModuleType) -> None:
 
 
 class _Finder(MetaPathFinder):
-    """Finds one module once, where the others would."""
+    """Finds one module, once, where the other finders would, and wraps its loader."""
 
     def find_spec(self, name: str, path: Sequence[str] | None, target: ModuleType | None = None) -> ModuleSpec | None:
         if name != _MODULE:

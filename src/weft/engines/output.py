@@ -6,12 +6,12 @@ import os
 from collections import deque
 from collections.abc import Callable
 
-LONGEST_LINE_BYTES = 1 << 16  # a worker that never ends its line must not fill our memory
+MAX_LINE_BYTES = 1 << 16  # a worker that never prints a newline must not fill our memory
 NUM_KEPT_LINES = 20
 
 
 class Lines:
-    """Bytes in, whole lines out; remembers the last ones for the report of a failure.
+    """Bytes in, whole lines out; keeps the last ones for a failure report.
 
     >>> lines = Lines()
     >>> lines.feed(b"step 1\\nst"), lines.feed(b"ep 2\\n"), lines.end()
@@ -25,14 +25,14 @@ class Lines:
     def feed(self, data: bytes) -> list[bytes]:
         *whole, self._open = (self._open + data).split(b"\n")
         lines = [line.removesuffix(b"\r") for line in whole]
-        while len(self._open) >= LONGEST_LINE_BYTES:
-            lines.append(self._open[:LONGEST_LINE_BYTES])
-            self._open = self._open[LONGEST_LINE_BYTES:]
+        while len(self._open) >= MAX_LINE_BYTES:
+            lines.append(self._open[:MAX_LINE_BYTES])
+            self._open = self._open[MAX_LINE_BYTES:]
         self._last.extend(lines)
         return lines
 
     def end(self) -> list[bytes]:
-        """The line that was never ended, if there is one."""
+        """The unfinished last line, if there is one."""
         rest, self._open = self._open, b""
         self._last.extend([rest] if rest else [])
         return [rest] if rest else []
@@ -42,7 +42,7 @@ class Lines:
 
 
 class JoinedOutput:
-    """One stream of one worker on its way to one of ours."""
+    """Copies one stream of one worker to one of ours."""
 
     def __init__(self, rank: int, num_workers: int, write: Callable[[bytes], None]) -> None:
         width = len(str(num_workers - 1))
@@ -60,16 +60,16 @@ class JoinedOutput:
         return self._lines.tail()
 
     def _pass_on(self, lines: list[bytes]) -> None:
-        if lines:  # one write for all of them: other writers of the same terminal cannot come in between
+        if lines:  # one write for all: then no other writer to the same terminal can interleave
             self._write(b"".join(self._prefix + line + b"\n" for line in lines))
 
 
 class Console:
-    """Our own standard output and error, written whole lines at a time."""
+    """Our own standard output and error; writes whole lines."""
 
     def __init__(self, out: int = 1, err: int = 2) -> None:
         self._out, self._err = out, err
-        self.reader_is_gone = False  # as behind `| head`: a program alone would end by SIGPIPE
+        self.reader_is_gone = False  # as with `| head`, where an ordinary program would die of SIGPIPE
 
     def out(self, data: bytes) -> None:
         self._write(self._out, data)
@@ -78,7 +78,7 @@ class Console:
         self._write(self._err, data)
 
     def say(self, *lines: str) -> None:
-        """Words of weft itself; not on standard output, which belongs to the script."""
+        """A message from weft itself; never on standard output, which belongs to the script."""
         self.err("".join(f"weft: {line}\n" for line in lines).encode(errors="replace"))
 
     def _write(self, file: int, data: bytes) -> None:
@@ -88,5 +88,5 @@ class Console:
                 rest = rest[os.write(file, rest) :]
         except BrokenPipeError:
             self.reader_is_gone = True
-        except OSError:  # a full disk: what was to be said is lost, the workers are not
+        except OSError:  # a full disk: lose the message, not the workers
             return

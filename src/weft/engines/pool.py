@@ -1,12 +1,12 @@
-"""The process that starts workers, waits for them and sweeps up behind them.
+"""The process that starts workers, waits for them and cleans up after them.
 
 A warm pool imports torch once and forks: a worker then starts in hundredths of a second instead of seconds.
-A fork carries over memory but only the calling thread. So nothing may run in here that has threads: no OpenMP
-region, no autograd, no process group, no CUDA context. That is checked before the first fork; if importing alone
-has started a thread, the pool starts workers cold (fork and exec) and says why.
+A fork copies memory but only the calling thread.  So nothing that starts threads may run here: no OpenMP region, no
+autograd, no process group, no CUDA context.  The pool checks that before the first fork; if an import has started a
+thread, it starts workers cold (fork and exec) and says why.
 
-The pool is the workers' parent and adopts what they leave behind. When the supervisor goes, however it goes, the
-control socket closes and the pool ends every process below itself.
+The pool is the workers' parent and adopts the processes they leave behind.  When the supervisor ends, for whatever
+reason, the control socket closes and the pool kills every process below itself.
 """
 
 from __future__ import annotations
@@ -28,36 +28,31 @@ from weft.engines.script import leave, report_failure, run
 from weft.engines.worker_launch import SERVES_WORKERS, Worker
 
 # torch.optim loads torch._dynamo with the first optimizer of a process (1.4 s of a cold start).
-PRELOADED = (
-    "torch",
-    "torch.distributed",
-    "torch.utils.data",
-    "torch._dynamo",
-    "weft.overlap",
-    "weft.worker",
-)
+PRELOADED = ("torch", "torch.distributed", "torch.utils.data", "torch._dynamo", "weft.overlap", "weft.worker")
+# For an interpreter that preloads: threads started by an import would prevent forking.
+SINGLE_THREADED = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
 
-NOT_EXECUTABLE, NOT_FOUND = 126, 127  # what shells leave with when they cannot start a program
+NOT_EXECUTABLE, NOT_FOUND = 126, 127  # a shell's exit codes when it cannot start a program
 
-INHERITED = "WEFT_INHERITED_FILE"  # tells a worker the number of the file it was started with, if any
+INHERITED = "WEFT_INHERITED_FILE"  # the number of the open file that a worker was started with, if any
 
 
 def preload(names: Iterable[str]) -> str:
-    """Import what workers will need. Returns why forking is not possible, or nothing."""
+    """Import what workers will need.  Returns why forking is not possible, or ""."""
     for name in names:
         try:
             importlib.import_module(name)
         except ImportError as error:
             if error.name is not None and error.name.split(".")[0] == name.split(".")[0]:
-                continue  # not installed: the script will do without, or say so itself
+                continue  # not installed: the script does not need it, or will say so itself
             return f"importing {name} failed ({error})"
         if process_tree.num_threads() > 1:
-            return f"importing {name} started a thread, and a fork would leave it behind"
+            return f"importing {name} started a thread, which does not survive a fork"
     torch = sys.modules.get("torch")
     if torch is not None and torch.cuda.is_initialized():
-        return "importing initialised CUDA, which does not survive a fork"
+        return "importing initialized CUDA, which does not survive a fork"
     gc.collect()
-    gc.freeze()  # the collector would write to every page that workers share with us
+    gc.freeze()  # otherwise the collector would write to every page that workers share with us
     return ""
 
 
@@ -69,7 +64,7 @@ class Pool:
         self._warm = warm
         self._outlive = outlive
         self._worker_of: dict[int, int] = {}  # pid -> the supervisor's number for it
-        self._training: set[int] = set()  # pids of those that have a rank
+        self._training: set[int] = set()  # pids of workers with a rank
         self._selector = selectors.DefaultSelector()
         self._wake, self._waker = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
 
@@ -77,7 +72,7 @@ class Pool:
         process_tree.adopt_orphans()
         reason = preload(preloaded) if self._warm else ""
         self._warm = self._warm and not reason
-        signal.signal(signal.SIGCHLD, lambda signum, frame: None)  # a handler, so that the pipe is written to
+        signal.signal(signal.SIGCHLD, lambda *_: None)  # with a handler, the interpreter writes to the pipe
         signal.set_wakeup_fd(self._waker, warn_on_full_buffer=False)
         self._selector.register(self._control, selectors.EVENT_READ)
         self._selector.register(self._wake, selectors.EVENT_READ)
@@ -123,7 +118,7 @@ class Pool:
                 os.close(file)
 
     def _become(self, worker: Worker, files: list[int]) -> NoReturn:
-        """The child's side of the fork: never returns into the pool."""
+        """The child's side of the fork; never returns."""
         try:
             signal.set_wakeup_fd(-1)
             for signum in (signal.SIGCHLD, signal.SIGTERM):
@@ -149,7 +144,7 @@ class Pool:
                 _exec(worker, report_file)
             os.environ.clear()
             os.environ.update(worker.environment)
-            _renew_what_a_fork_copies(worker.environment)
+            _refresh_after_fork(worker.environment)
             leave(run(worker.script, report_file))
         except BaseException:
             traceback.print_exc()
@@ -169,11 +164,11 @@ class Pool:
             number = self._worker_of.get(pid)
             over = seen.si_code in (os.CLD_EXITED, os.CLD_KILLED, os.CLD_DUMPED)
             if over and number is not None:
-                # Its data loaders and whatever else it started. Before the pid is given back: it names the group.
+                # Its data loaders and whatever else it started, before the pid, which names the group, is reused.
                 process_tree.kill_group(pid, signal.SIGKILL)
                 del self._worker_of[pid]
                 self._training.discard(pid)
-            # A worker that was paused for a moment may have exited since: then only its exit is left to take.
+            # A worker that was paused for a moment may have exited since: then only its exit is left to reap.
             with contextlib.suppress(ChildProcessError):
                 os.waitid(os.P_PID, pid, (os.WEXITED if over else os.WSTOPPED | os.WCONTINUED) | os.WNOHANG)
             if number is None:
@@ -185,14 +180,12 @@ class Pool:
                 self._tell(kind="resumed" if seen.si_code == os.CLD_CONTINUED else "paused", number=number)
 
     def _tell(self, **event: Any) -> None:
-        try:
+        with contextlib.suppress(OSError):  # the supervisor is gone; select() will report it
             pool_messages.send(self._control, event)
-        except OSError:  # the supervisor is gone; select() will say so
-            return
 
 
 def _redirect(files: list[int]) -> int:
-    """Put the worker's own output in place of the pool's. Returns the file for failure reports."""
+    """Replace the pool's output files with the worker's own.  Returns the file for failure reports."""
     nothing = os.open(os.devnull, os.O_RDONLY)
     out, err, report = files
     for source, target in ((nothing, 0), (out, 1), (err, 2)):
@@ -216,18 +209,18 @@ def _exec_command(worker: Worker, report_file: int) -> NoReturn:
     try:
         os.execvpe(program, [program, *worker.script.args], {"PYTHONUNBUFFERED": "1", **worker.environment})
     except OSError as error:
-        words = f"{program} cannot be started ({error.strerror}): expected a program in PATH, or the path of one"
-        report_failure(report_file, words)
-        print(words, file=sys.stderr, flush=True)
+        message = f"{program} cannot be started ({error.strerror}): expected a program in PATH, or the path of one"
+        report_failure(report_file, message)
+        print(message, file=sys.stderr, flush=True)
         os._exit(NOT_FOUND if isinstance(error, FileNotFoundError) else NOT_EXECUTABLE)
 
 
-def _renew_what_a_fork_copies(environment: dict[str, str]) -> None:
-    """State that a fresh interpreter would have had to itself."""
+def _refresh_after_fork(environment: dict[str, str]) -> None:
+    """Reset state that a fresh interpreter would not share with its siblings."""
     if hasattr(sys.stdout, "reconfigure"):
         sys.stdout.reconfigure(line_buffering=True)
     if (numpy := sys.modules.get("numpy")) is not None:
-        numpy.random.seed()  # all workers would draw the same "random" numbers
+        numpy.random.seed()  # otherwise all workers would draw the same "random" numbers
     threads = environment.get("OMP_NUM_THREADS", "")
     if (torch := sys.modules.get("torch")) is not None and threads.isdigit() and int(threads) > 0:
         torch.set_num_threads(int(threads))  # OpenMP read the variable when it was loaded, in the pool

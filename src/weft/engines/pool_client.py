@@ -1,4 +1,4 @@
-"""The supervisor's end of a pool: start workers, signal them, hear what becomes of them."""
+"""The supervisor's end of a pool: starts workers, signals them, and receives news of them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from weft.engines import pool_messages, process_tree
-from weft.engines.pool import Pool
+from weft.engines.pool import SINGLE_THREADED, Pool
 from weft.engines.worker_launch import Worker
 from weft.errors import WeftError
 
@@ -25,7 +25,7 @@ class PoolLost(WeftError):
 
 @dataclass
 class StartedWorker:
-    """A worker that was asked for. The three files are our ends of its output and of its failure report."""
+    """A requested worker.  The three files are our ends of its output and of its failure report."""
 
     number: int
     worker: Worker
@@ -38,7 +38,7 @@ class StartedWorker:
 
 
 class PoolProcess(Protocol):
-    """What a pool's owner needs of its process."""
+    """What a pool's owner needs from its process."""
 
     returncode: int | None
 
@@ -76,17 +76,15 @@ class PoolClient:
 
     @staticmethod
     def launch(*, warm: bool, environment: Mapping[str, str], outlive: bool = False) -> PoolClient:
-        """Start a pool process. Returns at once: requests wait in the socket while it imports torch."""
+        """Start a pool process.  Returns immediately: requests wait in the socket while it imports torch."""
         ours, theirs = socket.socketpair()
         mode, ending = ("warm" if warm else "cold"), ("outlive" if outlive else "end")
-        # -P: the user's folder may hold a file that shadows a module of ours. One OpenMP and BLAS thread: the pool
-        # computes nothing, and threads started by an import would forbid forking.
+        # -P: the user's folder may contain a file that shadows one of our modules.
         command = [sys.executable, "-P", "-m", "weft.engines.pool", str(theirs.fileno()), mode, ending]
-        single = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
         with theirs:
             process = subprocess.Popen(
                 command,
-                env={**environment, **single},
+                env={**environment, **SINGLE_THREADED},
                 pass_fds=[theirs.fileno()],
                 stdin=subprocess.DEVNULL,
                 start_new_session=True,  # Ctrl-C goes to the supervisor, which decides what it means
@@ -95,16 +93,16 @@ class PoolClient:
 
     @staticmethod
     def fork(*, warm: bool, private: Sequence[int] = ()) -> PoolClient:
-        """A pool that is a fork of this process, which has imported what there is to import and has no threads.
+        """A fork of this process, which has imported what workers need and has no threads.
 
-        ``private`` are open files of ours that are no business of the workers.
+        ``private`` are open files of ours that workers must not inherit.
         """
         ours, theirs = socket.socketpair()
         pid = os.fork()
         if pid == 0:
             code = 1
             try:
-                ours.close()  # its end tells the pool that we are gone
+                ours.close()  # so that the pool's end closes when we do
                 signal.set_wakeup_fd(-1)
                 for file in private:
                     os.close(file)
@@ -122,7 +120,7 @@ class PoolClient:
     def start(
         self, worker: Worker, files: tuple[int, int] | None = None, inherited: Sequence[int] = ()
     ) -> StartedWorker:
-        """Ask for one worker. ``files`` take its output instead of pipes to us; ``inherited`` stay open in it."""
+        """Request one worker.  ``files`` take its output instead of pipes to us; ``inherited`` stay open in it."""
         number = next(self._numbers)
         report, their_report = os.pipe2(os.O_CLOEXEC)
         if files is None:
@@ -146,14 +144,14 @@ class PoolClient:
         return started
 
     def signal(self, worker: StartedWorker, signum: int) -> None:
-        """Through the pool, which knows whether the pid still means this worker."""
+        """Signal it through the pool, which knows whether the pid still means this worker."""
         try:
             pool_messages.send(self.channel, {"kind": "signal", "number": worker.number, "signal": int(signum)})
         except OSError as error:
             raise self._lost() from error
 
     def hear(self) -> StartedWorker | None:
-        """Take in one event and return the worker it was about. Blocks: call it when the channel is readable."""
+        """Apply one event and return the worker it was about.  Blocks: call it when the channel is readable."""
         received = pool_messages.receive(self.channel)
         if received is None:
             raise self._lost()
@@ -171,7 +169,7 @@ class PoolClient:
             case "refused":
                 raise WeftError(
                     f"worker {worker.worker.rank} could not be started ({event['reason']}): "
-                    "`ulimit -u` and the machine's memory set how many processes there may be"
+                    "check `ulimit -u` and the machine's free memory"
                 )
             case change:
                 worker.paused = change == "paused"
@@ -183,7 +181,7 @@ class PoolClient:
         self.process.wait()
 
     def abandon(self) -> None:
-        """After the pool was lost: end what it left to us."""
+        """After the pool was lost: kill the processes it left to us."""
         self.channel.close()
         self.process.kill()
         self.process.wait()
@@ -191,6 +189,6 @@ class PoolClient:
 
     def _lost(self) -> PoolLost:
         return PoolLost(
-            "the process that starts the workers is gone, and they with it: was it killed, or out of memory? "
-            "(`dmesg` shows the kernel's kills)"
+            "the process that starts the workers is gone, and the workers with it: was it killed, or was the machine "
+            "out of memory? (`dmesg` shows the kernel's kills)"
         )

@@ -9,20 +9,20 @@ from collections.abc import Sequence
 from typing import Any
 
 HEADER = struct.Struct("!I")
-MOST_FILES = 8
+MAX_FILES = 8
 
 
 def send(channel: socket.socket, message: dict[str, Any], files: Sequence[int] = ()) -> None:
     body = json.dumps(message).encode()
-    # The files travel with the header alone: the kernel hands them over with the first byte they were sent with.
+    # Send the files with the header alone: the kernel delivers them with the first byte of the message they were in.
     socket.send_fds(channel, [HEADER.pack(len(body))], list(files))
     channel.sendall(body)
 
 
 def receive(channel: socket.socket) -> tuple[dict[str, Any], list[int]] | None:
-    """The next message, or None when the other side is gone."""
+    """The next message, or None if the other side is gone."""
     try:
-        header, files, _, _ = socket.recv_fds(channel, HEADER.size, MOST_FILES)
+        header, files, _, _ = socket.recv_fds(channel, HEADER.size, MAX_FILES)
         if len(header) < HEADER.size:
             return None
         body = _exactly(channel, HEADER.unpack(header)[0])

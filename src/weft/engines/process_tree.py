@@ -1,7 +1,8 @@
-"""What Linux offers so that no process is left behind: death signals, adopted orphans, the process tree."""
+"""Linux features that keep processes from being left behind: death signals, adopted orphans, the process tree."""
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 import signal
@@ -14,19 +15,19 @@ PR_SET_CHILD_SUBREAPER = 36
 
 
 def die_with_parent(parent_pid: int) -> None:
-    """Have the kernel kill this process when its parent dies, however the parent dies."""
+    """Have the kernel kill this process when its parent dies, for whatever reason."""
     _prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent_pid:  # it died before the kernel was asked
+    if os.getppid() != parent_pid:  # it died before we asked
         os.kill(os.getpid(), signal.SIGKILL)
 
 
 def adopt_orphans() -> None:
-    """Become the parent of every descendant whose own parent dies, so that they can be found and ended."""
+    """Become the parent of every descendant whose own parent dies, so that we can find and kill it."""
     _prctl(PR_SET_CHILD_SUBREAPER, 1)
 
 
 def rename(name: str) -> None:
-    """The name that ``ps`` and ``top`` show for this process; a fork would bear its parent's."""
+    """Set the name that ``ps`` and ``top`` show for this process; a fork has its parent's."""
     _prctl(PR_SET_NAME, ctypes.create_string_buffer(name.encode()[:15]))
 
 
@@ -38,7 +39,7 @@ def _prctl(option: int, value: int | ctypes.Array[ctypes.c_char]) -> None:
 
 
 def num_threads() -> int:
-    """Threads of this process, also those that Python knows nothing of."""
+    """Threads of this process, including those that Python does not know about."""
     return len(os.listdir("/proc/self/task"))
 
 
@@ -61,40 +62,35 @@ def children(pid: int) -> list[int]:
 def _children_by_parent() -> dict[int, list[int]]:
     children: dict[int, list[int]] = {}
     for entry in os.scandir("/proc"):
-        if entry.name.isdigit() and (parent := _parent(int(entry.name))) is not None:
-            children.setdefault(parent, []).append(int(entry.name))
+        if entry.name.isdigit() and (process := live_process(int(entry.name))) is not None:
+            children.setdefault(process.parent, []).append(int(entry.name))
     return children
 
 
-def _parent(pid: int) -> int | None:
-    found = standing(pid)
-    return None if found is None else found.parent
-
-
 @dataclass(frozen=True, slots=True)
-class Standing:
-    """Where a living process stands among the others."""
+class LiveProcess:
+    """What the kernel says about a process that has not ended."""
 
     parent: int
     session: int
-    start_ticks: int  # since the machine was started: tells two processes of one pid apart
+    start_ticks: int  # since boot: tells apart two processes with the same pid
 
 
-def standing(pid: int) -> Standing | None:
-    """What the kernel says of a process; None when it has ended, even if nobody has waited for it yet."""
+def live_process(pid: int) -> LiveProcess | None:
+    """None if the process has ended, even if it has not been reaped yet."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
     except (FileNotFoundError, ProcessLookupError):
         return None
-    # The name stands in brackets and may itself hold brackets and blanks: fields are counted from the last one.
+    # The name is in parentheses and may itself contain parentheses and spaces: count fields from the last one.
     fields = stat[stat.rindex(")") + 2 :].split()
     if fields[0] in "ZX":
         return None
-    return Standing(parent=int(fields[1]), session=int(fields[3]), start_ticks=int(fields[19]))
+    return LiveProcess(parent=int(fields[1]), session=int(fields[3]), start_ticks=int(fields[19]))
 
 
 def stopped_among(pid: int) -> int | None:
-    """A process stopped by a signal: this one or one of its children; None if all may run."""
+    """The process stopped by a signal: this one or one of its children; None if none is."""
     try:
         children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
     except OSError:
@@ -110,7 +106,7 @@ def _letter(pid: int) -> str:
 
 
 def sweep() -> None:
-    """Kill and reap everything below this process. Repeats, since a dying process may just have forked."""
+    """Kill and reap every process below this one.  Repeats, since a dying process may just have forked."""
     while True:
         for pid in descendants(os.getpid()):
             kill(pid, signal.SIGKILL)
@@ -121,16 +117,12 @@ def sweep() -> None:
 
 
 def kill(pid: int, signum: int) -> None:
-    """Send a signal to a process that may be gone already."""
-    try:
+    """Send a signal to a process that may have ended already."""
+    with contextlib.suppress(ProcessLookupError):
         os.kill(pid, signum)
-    except ProcessLookupError:
-        return
 
 
 def kill_group(pgid: int, signum: int) -> None:
-    """Send a signal to a process group that may be gone already."""
-    try:
+    """Send a signal to a process group that may have ended already."""
+    with contextlib.suppress(ProcessLookupError):
         os.killpg(pgid, signum)
-    except ProcessLookupError:
-        return

@@ -1,5 +1,5 @@
-"""Reading files that others may have replaced: never waits for a fifo or a device, never follows a link, never takes
-in more than it was asked for."""
+"""Reading files that others may have replaced: never blocks on a fifo or a device, never follows a link, never reads
+more than it was asked for."""
 
 from __future__ import annotations
 
@@ -9,22 +9,22 @@ from pathlib import Path
 
 
 class NotRegularError(OSError):
-    """Something else stands where a file should be."""
+    """Something else is where a file should be."""
 
 
 def open_regular(path: Path, flags: int = os.O_RDONLY, mode: int = 0o600) -> int:
-    """A descriptor of a regular file; raises ``OSError``, at once, for anything else."""
+    """A descriptor of a regular file; raises ``OSError`` immediately for anything else."""
     try:
         descriptor = os.open(path, flags | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC, mode)
     except FileNotFoundError:
         raise
     except OSError as error:
         if path.is_symlink() or (path.exists() and not path.is_file()):
-            raise NotRegularError(f"{path} is not a regular file: something else was put in its place") from error
+            raise NotRegularError(f"{path} is not a regular file: something else took its place") from error
         raise
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
-        raise NotRegularError(f"{path} is not a regular file: something else was put in its place")
+        raise NotRegularError(f"{path} is not a regular file: something else took its place")
     return descriptor
 
 

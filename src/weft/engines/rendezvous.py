@@ -1,9 +1,11 @@
-"""The place where workers meet: a torch store that is there before any of them looks for it.
+"""Where the workers of one attempt find each other: a torch store that exists before any of them looks for it.
 
-Usually rank 0 opens it. Whoever comes earlier is refused and tries again half a second later, which is as long as
-all the rest of a warm start. So the supervisor listens itself, from before the first worker is started; early
-workers wait in its queue. A process of its own takes the socket over and serves the store: the supervisor knows
-nothing of torch. Scripts find it by torchrun's rules (``TORCHELASTIC_USE_AGENT_STORE``).
+Usually rank 0 opens the store.  A worker that comes earlier is refused and retries half a second later, which is as
+long as the rest of a warm start.  So the supervisor listens itself before it starts the first worker, and early workers
+wait in the accept queue.  A separate process takes over the socket and serves the store, because the supervisor does
+not import torch.  Scripts find it by torchrun's rules (``TORCHELASTIC_USE_AGENT_STORE``).
+
+Only a process with torch loaded can do this.  For cold workers, rank 0 opens the store on a :class:`ReservedPort`.
 """
 
 from __future__ import annotations
@@ -13,7 +15,7 @@ import signal
 import socket
 import sys
 from collections.abc import Mapping
-from types import TracebackType
+from typing import Self
 
 from weft.engines.pool import INHERITED
 from weft.engines.pool_client import PoolClient, StartedWorker
@@ -35,7 +37,7 @@ class Rendezvous:
         self.port: int = self._listener.getsockname()[1]
 
     def serve(self, environment: Mapping[str, str], cores: tuple[int, ...]) -> None:
-        """Start the serving process. Better after the workers: they need it only when they have joined the queue."""
+        """Start the serving process.  Call it after starting the workers: they do not need it until they connect."""
         script = Script(MODULE, (str(self.port),), is_module=True)
         store = Worker(SERVES_WORKERS, script=script, environment=dict(environment), cores=cores)
         nowhere = os.open(os.devnull, os.O_WRONLY), os.open(os.devnull, os.O_WRONLY)
@@ -49,17 +51,46 @@ class Rendezvous:
             if self._process.exit_code is None:
                 self._pool.signal(self._process, signal.SIGKILL)
 
-    def __enter__(self) -> Rendezvous:
+    def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+
+class ReservedPort:
+    """A port that is bound but not listening, so that the kernel assigns it to no other socket.
+
+    Rank 0's store binds the same number: Linux allows that if both sockets set SO_REUSEADDR and neither listens yet.
+    If we closed the port first, another job's worker could get it before rank 0 does.
+
+    >>> with ReservedPort() as reserved:
+    ...     reserved.port > 1023
+    True
+    """
+
+    def __init__(self) -> None:
+        self.environment: dict[str, str] = {}
+        self._socket = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        self._socket.bind(("", 0))
+        self.port: int = self._socket.getsockname()[1]
+
+    def serve(self, environment: Mapping[str, str], cores: tuple[int, ...]) -> None:
+        """Nothing to do: rank 0 serves."""
+
+    def close(self) -> None:
+        self._socket.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
         self.close()
 
 
 def serve() -> None:
-    """Serve the store on the socket we were given, until we are killed."""
+    """Serve the store on the inherited socket until killed."""
     from torch._C._distributed_c10d import TCPStore
 
     port, listener = int(sys.argv[1]), int(os.environ[INHERITED])

@@ -1,12 +1,13 @@
-"""Inside a worker: run the user's script as if it had been started alone, and say at once when it fails.
+"""Inside a worker: run the user's script as if it had been started alone, and report immediately when it fails.
 
-The same code serves both kinds of start. A warm worker is forked and calls :func:`run`; a cold one is a fresh
-interpreter (``python -m weft.engines.script``).
+A warm worker is forked and calls :func:`run`; a cold one is a fresh interpreter
+(``python -m weft.engines.script``) that does the same.
 """
 
 from __future__ import annotations
 
 import atexit
+import contextlib
 import ctypes
 import json
 import os
@@ -22,16 +23,16 @@ from weft.core.worker_environment import STOPPED_EXIT_CODE, STOPPED_UNSAVED_EXIT
 from weft.engines.local_store import listen_locally
 from weft.engines.worker_launch import Script
 
-INTERRUPTED = 130  # what shells report for a program ended by SIGINT
+INTERRUPTED = 130  # a shell's exit code for a program ended by SIGINT
 CHILD_ENDS_S = 0.1
 
-# What the script leaves behind stays until the process ends.  torch joins gloo's threads when the last model of a
-# process group is freed; freed under the interpreter lock, while such a thread waits for that lock, it hangs for ever.
+# Keeps the script's globals alive until the process ends.  torch joins gloo's threads when the last model of a process
+# group is freed; if that happens under the interpreter lock while such a thread waits for the lock, it deadlocks.
 _kept: list[object] = []
 
 
 def run(script: Script, report_file: int) -> int:
-    """Run the script as ``__main__`` and return the exit code Python would have left with."""
+    """Run the script as ``__main__`` and return the exit code Python would have exited with."""
     sys.argv = [script.target, *script.args]
     listen_locally()
     try:
@@ -51,24 +52,24 @@ def run(script: Script, report_file: int) -> int:
         return INTERRUPTED
     except BaseException as error:
         _kept.append(error)
-        # Before the traceback is printed and the sockets close: the others fail as soon as they do.
+        # Before printing the traceback and closing sockets: the other workers fail as soon as these close.
         lost_a_connection = isinstance(error, ConnectionError | EOFError)
         report_failure(report_file, f"{type(error).__name__}: {error}".removesuffix(": "), lost_a_connection)
         _mark_as_failed(error)
-        error.__traceback__ = _from_script_on(error.__traceback__)  # torch's own hook looks here, not at its argument
+        error.__traceback__ = _from_script_on(error.__traceback__)  # torch's excepthook reads this, not its argument
         sys.excepthook(type(error), error, error.__traceback__)
         return 1
     return 0
 
 
 def leave(code: int) -> None:
-    """End this process as the interpreter would, without the time it takes to tear down every module."""
-    threading._shutdown()  # type: ignore[attr-defined]  # waits for the threads that are no daemons
+    """End this process as the interpreter would, but without spending time on tearing down every module."""
+    threading._shutdown()  # type: ignore[attr-defined]  # waits for non-daemon threads
     atexit._run_exitfuncs()
     for stream in (sys.stdout, sys.stderr):
         try:
             stream.flush()
-        except (OSError, ValueError):  # closed by the script, or nobody reads any more
+        except (OSError, ValueError):  # closed by the script, or by the reader
             continue
     ctypes.CDLL(None).fflush(None)  # what C code printed
     os._exit(code)
@@ -90,30 +91,28 @@ def _exit_code(leaving: SystemExit, report_file: int) -> int:
 
 
 def _mark_as_failed(error: BaseException) -> None:
-    """As the interpreter does: exit handlers look here for whether to stay for the other workers."""
+    """As the interpreter does: exit handlers read this to decide whether to wait for the other workers."""
     sys.last_type, sys.last_value, sys.last_traceback = type(error), error, error.__traceback__
 
 
 def report_failure(report_file: int, error: str, lost_a_connection: bool = False) -> None:
-    """Tell the supervisor why this worker is about to fail, and when it knew."""
+    """Tell the supervisor why and since when this worker is failing."""
     report = {
         "time_s": time.monotonic(),
         "error": error.strip().partition("\n")[0][:500],
         "dead_child": _dead_child(CHILD_ENDS_S if lost_a_connection else 0.0),
     }
-    try:
+    with contextlib.suppress(OSError):  # the supervisor is gone
         os.write(report_file, (json.dumps(report) + "\n").encode())
-    except OSError:  # the supervisor is gone: there is nobody to tell
-        return
 
 
 def _dead_child(patience_s: float) -> str:
-    """A child process that failed and that nobody has waited for yet.
+    """A failed child process that has not been reaped yet, in words.
 
-    When a data loader is killed, what its parent raises is often no more than a lost connection: the kernel
-    closes a dying process's files before it declares it dead.
+    When a data loader is killed, its parent often sees only a lost connection: the kernel closes a dying process's
+    files before it declares it dead.
     """
-    signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # torch's handler would raise in the midst of this
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # torch's handler would raise in the middle of this
     latest_s = time.monotonic() + patience_s
     while True:
         try:
@@ -125,12 +124,12 @@ def _dead_child(patience_s: float) -> str:
         time.sleep(0.005)
     if seen is None or seen.si_status == 0:
         return ""
-    end = "left with exit code" if seen.si_code == os.CLD_EXITED else "was killed by signal"
+    end = "exited with code" if seen.si_code == os.CLD_EXITED else "was killed by signal"
     return f"its child process {seen.si_pid} (a DataLoader worker?) {end} {seen.si_status}"
 
 
 def _from_script_on(trace: TracebackType | None) -> TracebackType | None:
-    """The traceback without our frames and runpy's, as the user knows it from ``python train.py``."""
+    """The traceback without our frames and runpy's, as ``python train.py`` would print it."""
     frame = trace
     while frame is not None and frame.tb_frame.f_code.co_filename in (__file__, runpy.run_path.__code__.co_filename):
         frame = frame.tb_next
@@ -139,7 +138,7 @@ def _from_script_on(trace: TracebackType | None) -> TracebackType | None:
 
 def main() -> None:
     report_file, kind, target, *args = sys.argv[1:]
-    sys.path.pop(0)  # the folder that `-m` looked for us in
+    sys.path.pop(0)  # the folder that `-m` added
     leave(run(Script(target, tuple(args), is_module=kind == "module"), int(report_file)))
 
 

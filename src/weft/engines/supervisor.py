@@ -7,15 +7,13 @@ import signal
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import FrameType, TracebackType
 
 from weft.core.worker_environment import CHECKPOINT_DIR, STOPPED_EXIT_CODE
 from weft.engines import process_tree
 from weft.engines.gang import Gang, GangOutcome, GangPatience
 from weft.engines.output import Console
 from weft.engines.pool_client import PoolClient, PoolLost
-from weft.engines.ports import ReservedPort
-from weft.engines.rendezvous import Rendezvous
+from weft.engines.rendezvous import Rendezvous, ReservedPort
 from weft.engines.worker_launch import Devices, Script, gang
 
 
@@ -35,7 +33,7 @@ class Run:
 
 
 class CaughtSignals:
-    """SIGINT, SIGTERM and SIGHUP as something to select on, while the block lasts."""
+    """SIGINT, SIGTERM and SIGHUP as a file to select on, for the length of a ``with`` block."""
 
     SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
@@ -55,13 +53,12 @@ class CaughtSignals:
             return []
 
     def __enter__(self) -> CaughtSignals:
-        self._before = {signum: signal.signal(signum, _noticed) for signum in self.SIGNALS}
+        # The handler does nothing: the interpreter writes the number to the pipe that select() watches.
+        self._before = {signum: signal.signal(signum, lambda *_: None) for signum in self.SIGNALS}
         self._wakeup_before = signal.set_wakeup_fd(self._waker, warn_on_full_buffer=False)
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         signal.set_wakeup_fd(self._wakeup_before)
         for signum, handler in self._before.items():
             signal.signal(signum, handler)
@@ -69,13 +66,9 @@ class CaughtSignals:
         os.close(self._waker)
 
 
-def _noticed(signum: int, frame: FrameType | None) -> None:
-    """The interpreter has already written the number to the pipe that select() watches."""
-
-
 def supervise(run: Run, console: Console) -> int:
-    """Run the job to its end and return the exit code to leave with."""
-    process_tree.adopt_orphans()  # should the pool be killed, its workers' children come to us
+    """Run the job to its end and return its exit code."""
+    process_tree.adopt_orphans()  # if the pool is killed, we become its workers' parent
     with CaughtSignals() as signals:
         pool = _launch_pool(run)
         try:
@@ -86,11 +79,13 @@ def supervise(run: Run, console: Console) -> int:
                 except PoolLost as lost:
                     pool.abandon()
                     outcome = GangOutcome(lost.exit_code, report=(str(lost),))
-                console.say(*_last_words(outcome, run))
+                console.say(*_in_words(outcome))
                 stop_asked = outcome.stopped or bool(signals.take())
                 if outcome.exit_code in (0, STOPPED_EXIT_CODE) or stop_asked or attempt == run.max_restarts:
                     return outcome.exit_code
-                console.say(f"restart {attempt + 1} of {run.max_restarts}, {_whence(run)}")
+                folder = run.environment.get(CHECKPOINT_DIR)
+                checkpoint = f"checkpoint in {folder}" if folder else "checkpoint, if the script saves any"
+                console.say(f"restart {attempt + 1} of {run.max_restarts}, from the newest {checkpoint}")
                 attempt += 1
                 if pool.process.returncode is not None:
                     pool = _launch_pool(run)
@@ -103,7 +98,7 @@ def _launch_pool(run: Run) -> PoolClient:
 
 
 def _attempt(run: Run, attempt: int, pool: PoolClient, signals: CaughtSignals, console: Console) -> GangOutcome:
-    # Only a process with torch can serve the store; a cold one would take longer to load it than rank 0 does.
+    # A cold process would take longer than rank 0 to load torch and serve the store.
     with Rendezvous(pool) if run.warm else ReservedPort() as place:
         workers = gang(
             run.script,
@@ -118,7 +113,7 @@ def _attempt(run: Run, attempt: int, pool: PoolClient, signals: CaughtSignals, c
         return started.run(signals)
 
 
-def _last_words(outcome: GangOutcome, run: Run) -> tuple[str, ...]:
+def _in_words(outcome: GangOutcome) -> tuple[str, ...]:
     if outcome.report:
         return outcome.report
     if outcome.exit_code == STOPPED_EXIT_CODE:
@@ -126,10 +121,3 @@ def _last_words(outcome: GangOutcome, run: Run) -> tuple[str, ...]:
     if outcome.stopped:
         return ("stopped without a checkpoint",)
     return ()
-
-
-def _whence(run: Run) -> str:
-    folder = run.environment.get(CHECKPOINT_DIR)
-    if folder:
-        return f"from the newest checkpoint in {folder}"
-    return "from the newest checkpoint, if the script saves any"

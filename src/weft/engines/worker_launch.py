@@ -1,4 +1,4 @@
-"""What a worker is before it runs: a script, its environment, its cores. Plain data, no process started."""
+"""What a worker is before it runs: a script, its environment, its cores.  Plain data; starts no process."""
 
 from __future__ import annotations
 
@@ -9,25 +9,27 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from weft.core.submission import MAX_WORKERS
 from weft.core.worker_environment import ATTEMPT
-from weft.errors import InputError, UsageError
+from weft.errors import EngineError, InputError, UsageError
 
 
 @dataclass(frozen=True)
 class Script:
-    """What the user wants to run, as they would write it behind ``python``."""
+    """What the user wants to run, as they would write it after ``python``."""
 
     target: str  # a file, or a module's name when is_module
     args: tuple[str, ...] = ()
     is_module: bool = False
     cwd: str = "."
-    is_command: bool = False  # not for Python: ``target`` is a program, looked for in PATH
+    is_command: bool = False  # not Python: ``target`` is a program, looked up in PATH
 
     def __str__(self) -> str:
         return f"-m {self.target}" if self.is_module else self.target
 
 
-SERVES_WORKERS = -1  # in place of a rank: a process that is there for the workers and need not outlast them
+MAX_RUN_WORKERS = 1024  # of one `weft run`
+SERVES_WORKERS = -1  # in place of a rank: a process that serves the workers and need not outlast them
 
 
 @dataclass(frozen=True)
@@ -38,7 +40,7 @@ class Worker:
     script: Script
     environment: dict[str, str]
     cores: tuple[int, ...]
-    fresh: bool = False  # wants an interpreter of its own even where a fork would be faster
+    fresh: bool = False  # needs its own interpreter even where a fork would be faster
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -59,7 +61,7 @@ class Worker:
 
 @dataclass(frozen=True)
 class Devices:
-    """What this machine offers: cores we may run on, GPUs we may see."""
+    """The cores we may run on, and the number of visible GPUs."""
 
     cores: tuple[int, ...]
     num_gpus: int = 0
@@ -69,14 +71,14 @@ class Devices:
         return Devices(tuple(sorted(os.sched_getaffinity(0))), visible_gpus(environment))
 
     def num_workers(self) -> int:
-        """One worker per GPU; on a machine without, one per core."""
+        """One worker per GPU; on a machine without GPUs, one per core."""
         return self.num_gpus or len(self.cores)
 
     def cores_of(self, rank: int, num_workers: int) -> tuple[int, ...]:
         """The cores of one worker.
 
-        A core is the device of a machine without GPUs: one each, shared in turn when there are more workers than
-        cores. With GPUs the worker's core only feeds its device, and all cores are dealt out.
+        On a machine without GPUs a core is the device: one per worker, shared if there are more workers than cores.
+        With GPUs, cores only feed the devices, and all of them are divided among the workers.
 
         >>> Devices((0, 1, 2, 3)).cores_of(1, num_workers=2)
         (1,)
@@ -89,7 +91,7 @@ class Devices:
 
 
 def visible_gpus(environment: Mapping[str, str], dev: Path = Path("/dev")) -> int:
-    """GPUs that a worker would see, counted without loading a driver library."""
+    """How many GPUs a worker would see, counted without loading a driver library."""
     chosen = environment.get("CUDA_VISIBLE_DEVICES")
     present = sum(1 for file in dev.glob("nvidia*") if re.fullmatch(r"nvidia\d+", file.name))
     if chosen is None or not present:
@@ -103,31 +105,45 @@ def visible_gpus(environment: Mapping[str, str], dev: Path = Path("/dev")) -> in
     return min(num_chosen, present)
 
 
+def gpu_names(environment: Mapping[str, str], num_gpus: int) -> list[str]:
+    """What CUDA calls the GPUs that an engine may use."""
+    chosen = [name.strip() for name in environment.get("CUDA_VISIBLE_DEVICES", "").split(",") if name.strip()]
+    return (chosen or [str(number) for number in range(num_gpus)])[:num_gpus]
+
+
+def checked_count(num_devices: int | None, machine: Devices) -> int:
+    """How many devices an engine on this machine assigns."""
+    if num_devices is None:
+        return machine.num_workers()
+    if not 1 <= num_devices <= MAX_WORKERS:
+        raise EngineError(f"{num_devices} devices: expected 1 to {MAX_WORKERS} on one machine, one worker each")
+    if machine.num_gpus and num_devices > machine.num_gpus:
+        raise EngineError(f"{num_devices} devices, but this machine has {machine.num_gpus} GPUs: ask for at most that")
+    return num_devices
+
+
 def num_workers_of(text: str, devices: Devices) -> int:
     """``--workers``: a positive number, or ``auto`` for one worker per device."""
     if text == "auto":
         return devices.num_workers()
     if not text.isascii() or not text.isdigit() or int(text) < 1:
         raise UsageError(f"--workers {text}: expected a whole number of at least 1, or auto for one per device")
-    if int(text) > MOST_WORKERS:
+    if int(text) > MAX_RUN_WORKERS:
         raise UsageError(
-            f"--workers {text}: expected at most {MOST_WORKERS}; this machine has {devices.num_workers()} devices"
+            f"--workers {text}: expected at most {MAX_RUN_WORKERS}; this machine has {devices.num_workers()} devices"
         )
     return int(text)
 
 
-MOST_WORKERS = 1024
-
-
 def script_of(command: Sequence[str], *, is_module: bool, cwd: str) -> Script:
-    """The user's command behind the options, checked before anything is started."""
+    """The user's command after the options, checked before anything is started."""
     if not command:
-        raise UsageError("there is no script to run: expected `weft run [options] train.py [arguments of train.py]`")
+        raise UsageError("no script to run: expected `weft run [options] train.py [arguments of train.py]`")
     target, *args = command
     if not is_module:
         path = Path(cwd, target)
         if not path.exists():
-            raise InputError("there is no such file: expected the path of a Python script", file=target)
+            raise InputError("no such file: expected the path of a Python script", file=target)
         if path.is_dir() and not (path / "__main__.py").exists():
             raise InputError("this folder has no __main__.py: expected the path of a Python script", file=target)
         if not os.access(path, os.R_OK):
@@ -158,7 +174,7 @@ def placed_gang(
     attempt: int = 0,
     fresh: bool = False,
 ) -> list[Worker]:
-    """The workers of one attempt. Names are torchrun's, so that a script cannot tell the difference."""
+    """The workers of one attempt.  Variables are torchrun's, so that a script cannot tell the difference."""
     workers = []
     num_workers = len(cores_by_rank)
     for rank, cores in enumerate(cores_by_rank):
@@ -176,7 +192,7 @@ def placed_gang(
             "MASTER_PORT": str(port),
             ATTEMPT: str(attempt),
         }
-        # A choice of the user's goes first: threads for their cores, and a network that is not the loopback's.
+        # Defaults that the user's environment overrides.
         defaults = {"OMP_NUM_THREADS": str(len(cores)), "GLOO_SOCKET_IFNAME": "lo"}
         workers.append(Worker(rank, script, {**defaults, **environment, **own}, cores, fresh))
     return workers

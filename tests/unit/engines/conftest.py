@@ -13,7 +13,7 @@ import pytest
 from weft.engines.gang import Gang, GangOutcome, GangPatience
 from weft.engines.output import Console
 from weft.engines.pool_client import PoolClient
-from weft.engines.ports import ReservedPort
+from weft.engines.rendezvous import ReservedPort
 from weft.engines.worker_launch import Devices, Script, gang
 
 IMPATIENT = GangPatience(grace_s=60.0, hang_s=0.3, settle_s=0.2, suspect_s=0.5, kill_s=1.0)

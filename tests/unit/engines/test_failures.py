@@ -70,4 +70,4 @@ def test_the_report_begins_with_the_cause_and_names_everybody():
 
 def test_when_all_lost_somebody_the_silent_one_is_pointed_at():
     failures = [Failure(rank, 1.0, WorkerFate.EXITED, 1, LOST_PEER[1]) for rank in (0, 2)]
-    assert "worker 1 neither failed nor answered" in explain(failures, stderr_tail=[], num_workers=3, ran_s=1.0)[-1]
+    assert "worker 1 neither failed nor responded" in explain(failures, stderr_tail=[], num_workers=3, ran_s=1.0)[-1]

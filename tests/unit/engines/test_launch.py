@@ -84,7 +84,7 @@ def test_a_script_that_cannot_run_is_named_before_anything_starts(tmp_path):
     (tmp_path / "folder").mkdir()
     with pytest.raises(UsageError, match="no script"):
         script_of([], is_module=False, cwd=str(tmp_path))
-    with pytest.raises(InputError, match=r"train\.py: there is no such file"):
+    with pytest.raises(InputError, match=r"train\.py: no such file"):
         script_of(["train.py"], is_module=False, cwd=str(tmp_path))
     with pytest.raises(InputError, match="folder: this folder has no __main__"):
         script_of(["folder"], is_module=False, cwd=str(tmp_path))

@@ -77,11 +77,11 @@ def test_options_of_python_and_pythonpath_are_honoured(bench: LocalBench) -> Non
 @pytest.mark.parametrize(
     ("argv", "cwd", "words"),
     [
-        (("python", "no_such.py"), ".", "no_such.py: there is no such file"),
+        (("python", "no_such.py"), ".", "no_such.py: no such file"),
         (("python", "-m", "no_such_module"), ".", "No module named"),
         (("no-such-program",), ".", "no-such-program cannot be started"),
         (("python", "x.py"), "gone", "there is no such folder"),
-        (("python", "lost.py"), "empty", "lost.py: there is no such file"),
+        (("python", "lost.py"), "empty", "lost.py: no such file"),
     ],
 )
 def test_what_cannot_be_started_has_failed_and_says_why(
@@ -99,7 +99,7 @@ def test_what_cannot_be_started_has_failed_and_says_why(
     [
         ("raises", "raise ValueError('bad sample')", 1, "worker 1 failed first, .*ValueError: bad sample"),
         ("killed", "os.kill(os.getpid(), signal.SIGKILL)", 137, "worker 1 .*SIGKILL.*memory"),
-        ("hung", "os.kill(os.getpid(), signal.SIGSTOP)", 124, "worker 1 .*stood still"),
+        ("hung", "os.kill(os.getpid(), signal.SIGSTOP)", 124, "worker 1 .*paused by a signal"),
         (
             "memory",
             "import resource; resource.setrlimit(resource.RLIMIT_AS, (1 << 28, 1 << 28)); bytearray(1 << 30)",
@@ -122,7 +122,7 @@ def test_a_program_that_fails_without_a_word_of_its_own_is_quoted(bench: LocalBe
         bench, "quoted", Launch(("bash", "-c", "echo no such dataset >&2; exit 3"), str(bench.home)), devices=(0,)
     )
     assert (ended.fate, ended.exit_code) == (Fate.FAILED, 3)
-    assert ended.reason.endswith("its last words: no such dataset")
+    assert ended.reason.endswith("last line of its stderr: no such dataset")
 
 
 def test_a_save_that_takes_longer_than_the_grace_is_cut_short(tmp_path: Path) -> None:

@@ -49,7 +49,7 @@ def test_options_of_the_interpreter_are_left_to_it(cwd: str, options: list[str])
 
 
 def test_a_script_or_a_folder_that_is_not_there_is_named(cwd: str) -> None:
-    with pytest.raises(InputError, match=r"other\.py: there is no such file"):
+    with pytest.raises(InputError, match=r"other\.py: no such file"):
         script_of_command(["python", "other.py"], cwd)
     with pytest.raises(InputError, match="there is no such folder"):
         script_of_command(["python", "train.py"], cwd + "/gone")
@@ -97,11 +97,11 @@ def failed(error: str) -> GangOutcome:
         (GangOutcome(75, stopped=True), STOP, Fate.STOPPED, "after a checkpoint"),
         (GangOutcome(143, stopped=True), STOP, Fate.STOPPED, "without a checkpoint"),
         (GangOutcome(130, stopped=True), STOP, Fate.STOPPED, "without a checkpoint"),
-        (GangOutcome(143, stopped=True), None, Fate.FAILED, "nobody had asked"),
+        (GangOutcome(143, stopped=True), None, Fate.FAILED, "without having been asked"),
         (GangOutcome(143, stopped=True), KILL, Fate.STOPPED, "killed"),
         (failed("ValueError: bad"), None, Fate.FAILED, "ValueError: bad"),
         (failed("ValueError: bad"), STOP, Fate.FAILED, "ValueError: bad"),
-        (failed(""), None, Fate.FAILED, "last words: Killed by a ghost"),
+        (failed(""), None, Fate.FAILED, "last line of its stderr: Killed by a ghost"),
     ],
 )
 def test_an_outcome_is_what_the_controller_would_make_of_it(

@@ -6,7 +6,7 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from weft.engines.output import LONGEST_LINE_BYTES, NUM_KEPT_LINES, Console, JoinedOutput, Lines
+from weft.engines.output import MAX_LINE_BYTES, NUM_KEPT_LINES, Console, JoinedOutput, Lines
 
 
 @given(st.binary(max_size=200), st.lists(st.integers(0, 200), max_size=8))
@@ -22,8 +22,8 @@ def test_lines_do_not_depend_on_how_the_pipe_cut_them(data, cuts):
 
 def test_a_line_without_end_neither_fills_memory_nor_is_lost():
     lines = Lines()
-    pieces = lines.feed(b"x" * (3 * LONGEST_LINE_BYTES + 5))
-    assert [len(piece) for piece in pieces] == [LONGEST_LINE_BYTES] * 3
+    pieces = lines.feed(b"x" * (3 * MAX_LINE_BYTES + 5))
+    assert [len(piece) for piece in pieces] == [MAX_LINE_BYTES] * 3
     assert lines.end() == [b"x" * 5]
 
 

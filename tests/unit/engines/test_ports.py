@@ -2,7 +2,7 @@
 
 import socket
 
-from weft.engines.ports import ReservedPort
+from weft.engines.rendezvous import ReservedPort
 
 
 def test_two_jobs_started_at_once_get_two_ports():

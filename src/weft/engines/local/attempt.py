@@ -1,4 +1,4 @@
-"""One attempt as the engine sees it: what its files say, and what of that was told already."""
+"""One attempt as the engine sees it: what its files say, and what has been reported."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _TAIL_BYTES = 1 << 14
 
 @dataclass
 class Attempt:
-    """Everything but the last fields can be read again after the controller was away."""
+    """A restarted controller can read the first four fields again; the rest is state of this one."""
 
     name: str
     """Of its order."""
@@ -30,16 +30,16 @@ class Attempt:
     told_start: bool = False
     told_end: bool = False
     failed_because: str = ""
-    """Why nobody claimed it when it was last tried."""
+    """Why its last keeper did not claim it."""
     trouble: str = ""
-    """What keeps it from going on, as its keeper says."""
+    """What holds it up, according to its keeper."""
     our_trouble: str = ""
-    """What kept us from looking at it."""
+    """What keeps the engine from checking it."""
 
     _keeper: Process | None = None
 
     def keeper(self) -> Process | None:
-        """Who has the claim; None while nobody has."""
+        """The process that has the claim, if any."""
         if self._keeper is None:
             self._keeper = records.read_claim(self.files.claim)
         return self._keeper
@@ -51,28 +51,24 @@ class Attempt:
         return self.told_end or self.status().fate is not None
 
     def resolve(self, fate: Fate, exit_code: int, reason: str) -> bool:
-        """End an attempt that was never started, by having its claim ourselves.  False if somebody was faster."""
+        """End an attempt that was never started by claiming it ourselves.  False if a keeper was faster."""
         if not records.write_once(self.files.claim, asdict(Process.this())):
             return False
-        self._end(fate, exit_code, reason)
+        records.write(self.files.status, self.status().ended(time.time(), fate, exit_code, reason).to_json())
         return True
 
     def lost(self, keeper: Process, status: Status) -> Status:
-        """The end of an attempt whose keeper is gone; written down if it can be, else whoever looks again finds it."""
-        reason = f"its keeper (process {keeper.pid}) ended without a word, and the workers with it"
-        folder = "" if self.files.path.is_dir() else f"its folder {self.files.path} is gone"
-        hint = (
-            folder
-            or self._last_words_of_keeper()
-            or "killed from outside, or by the kernel when memory ran out? (`dmesg` tells)"
-        )
+        """The status of an attempt whose keeper died; if it cannot be recorded now, it is found again later."""
+        reason = f"its keeper (process {keeper.pid}) died, and the workers with it"
+        hint = "killed from outside, or by the kernel when memory ran out? (see `dmesg`)"
+        if not self.files.path.is_dir():
+            hint = f"its folder {self.files.path} is gone"
+        elif last_words := self._last_words_of_keeper():
+            hint = last_words
         ended = status.ended(time.time(), Fate.LOST, 1, f"{reason}: {hint}")
         with contextlib.suppress(OSError):
             records.write(self.files.status, ended.to_json())
         return ended
-
-    def _end(self, fate: Fate, exit_code: int, reason: str) -> None:
-        records.write(self.files.status, self.status().ended(time.time(), fate, exit_code, reason).to_json())
 
     def _last_words_of_keeper(self) -> str:
         lines = read_end(self.files.keeper_log, _TAIL_BYTES).decode(errors="replace").splitlines()
@@ -81,10 +77,10 @@ class Attempt:
 
 
 def stopped_in_words(keeper: Process | None, zygote_pid: int | None) -> str:
-    """Who stands still, stopped by a signal, so that an attempt with this keeper, or none yet, does."""
+    """Which process, stopped by a signal, holds up an attempt with this keeper (or with none yet)."""
     pid = zygote_pid if keeper is None else keeper.pid
     stopped = None if pid is None else process_tree.stopped_among(pid)
     if stopped is None or (keeper is None and stopped != zygote_pid):
         return ""
-    what = "the process that starts workers" if keeper is None else "a process that looks after its workers"
-    return f"{what} ({stopped}) was stopped by a signal: `kill -CONT {stopped}` lets it go on"
+    what = "the process that starts workers" if keeper is None else "a process that manages its workers"
+    return f"{what} ({stopped}) was stopped by a signal: resume it with `kill -CONT {stopped}`"

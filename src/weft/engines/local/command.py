@@ -1,7 +1,7 @@
-"""What a job's argument list means: a script that a fork can run, or a program of its own.  Pure.
+"""What a job's argument list means: a script that a fork can run, or a program.
 
-``python`` in front means the interpreter that weft itself runs in, as with ``weft run``.  Another interpreter is meant
-by its path.  There is never a shell in between.
+A leading ``python`` means the interpreter that weft itself runs in, as with ``weft run``; give a path for another one.
+No shell is involved.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from weft.errors import InputError
 
 OWN_INTERPRETER = {"python", "python3", f"python3.{sys.version_info.minor}", sys.executable}
 READ_AT_START = ("PYTHON", "LD_", "MALLOC_", "GLIBC_")
-"""Names with these beginnings are read once, when an interpreter starts: in a fork it would be too late."""
-NO_MATTER = {"PYTHONUNBUFFERED"}  # output is never held back
+"""Variables with these prefixes are read once, when an interpreter starts: in a fork it would be too late."""
+IRRELEVANT = {"PYTHONUNBUFFERED"}  # workers never buffer their output
 
 
 def script_of_command(argv: Sequence[str], cwd: str) -> Script:
-    """The script to run; raises InputError when it cannot be there.
+    """The script to run; raises InputError if it or the folder is missing.
 
     >>> str(script_of_command(["python", "-u", "-m", "json.tool", "x"], "/"))
     '-m json.tool'
@@ -34,12 +34,12 @@ def script_of_command(argv: Sequence[str], cwd: str) -> Script:
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else str(error)
         raise InputError(
-            f"cannot be worked in ({reason}): submit from another folder, or give --cwd", file=cwd
+            f"cannot be used as a working directory ({reason}): submit from another folder, or give --cwd", file=cwd
         ) from error
     if not is_folder:
-        raise InputError("there is no such folder to work in: submit from another one, or give --cwd", file=cwd)
+        raise InputError("no such working directory: submit from another folder, or give --cwd", file=cwd)
     if not may_enter:
-        raise InputError("permission denied: choose a folder you may enter, or give --cwd", file=cwd)
+        raise InputError("permission denied: submit from a folder you can enter, or give --cwd", file=cwd)
     if not argv:
         raise InputError("the job has no command: expected a program and its arguments")
     program, *rest = argv
@@ -51,16 +51,16 @@ def script_of_command(argv: Sequence[str], cwd: str) -> Script:
         return script_of(rest[1:], is_module=True, cwd=cwd)
     if rest and not rest[0].startswith("-"):
         return script_of(rest, is_module=False, cwd=cwd)
-    return Script(sys.executable, tuple(rest), cwd=cwd, is_command=True)  # -c, -X, -O ...: as Python would do it
+    return Script(sys.executable, tuple(rest), cwd=cwd, is_command=True)  # -c, -X, -O ...: leave it to Python
 
 
 def needs_fresh_interpreter(environment: Mapping[str, str], inherited: Mapping[str, str]) -> bool:
-    """Whether the environment holds something that a fork of an interpreter started with ``inherited`` would miss.
+    """Whether ``environment`` has something that a fork of an interpreter started with ``inherited`` would miss.
 
     >>> needs_fresh_interpreter({"PYTHONPATH": "lib", "LR": "1"}, {"PYTHONPATH": "other"})
     True
     >>> needs_fresh_interpreter({"PYTHONPATH": "lib", "LR": "1"}, {"PYTHONPATH": "lib"})
     False
     """
-    names = {*environment, *inherited} - NO_MATTER
+    names = {*environment, *inherited} - IRRELEVANT
     return any(name.startswith(READ_AT_START) and environment.get(name) != inherited.get(name) for name in names)

@@ -1,26 +1,28 @@
-"""Where the local engine keeps what it must not forget.
+"""Where the local engine keeps its state.
 
 <home>/engine/lock              held by the controller that uses this home
-<home>/engine/nudges            a fifo: keepers say here that there is news
-<home>/engine/zygote.log        last words of the process that forks keepers
+<home>/engine/nudges            a fifo: keepers announce news here
+<home>/engine/zygote.log        output of the process that forks keepers
 <home>/engine/orders/J@N.json   one file per attempt that is not forgotten: what to start
-<home>/jobs/J/attempts/N/       one folder per attempt, for good:
+<home>/jobs/J/attempts/N/       one folder per attempt, until the job is purged:
     rank0.out rank0.err ...         what its workers printed
-    claim.json                      who keeps it; made once, so that it is started once
+    claim.json                      its keeper; created once, so that it is started once
     status.json                     its workers, and how it ended
-    stop, kill                      it was asked to
-    keeper.log                      last words of its keeper
+    stop, kill                      present once it was asked to
+    keeper.log                      output of its keeper
 """
 
 from __future__ import annotations
 
+import fcntl
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import quote, unquote
 
 from weft.errors import EngineError
 
-LONGEST_NAME = 200
+MAX_NAME_LENGTH = 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +84,7 @@ class AttemptFolder:
 
 
 def _quoted(job_id: str) -> str:
-    """A file name that is this id and no path, whatever the id holds; ordinary ids stay as they are.
+    """A file name for this id that cannot be a path; ordinary ids are unchanged.
 
     >>> _quoted("resnet-7"), _quoted("../a b")
     ('resnet-7', '%2E.%2Fa%20b')
@@ -90,8 +92,27 @@ def _quoted(job_id: str) -> str:
     name = quote(job_id, safe="", errors="surrogatepass")
     if name.startswith("."):
         name = "%2E" + name[1:]
-    if not 0 < len(name) <= LONGEST_NAME:
-        raise EngineError(
-            f"job id {job_id[:40]!r}: expected 1 to {LONGEST_NAME} characters, most of them plain letters"
-        )
+    if not 0 < len(name) <= MAX_NAME_LENGTH:
+        raise EngineError(f"job id {job_id[:40]!r}: expected 1 to {MAX_NAME_LENGTH} characters, mostly plain letters")
     return name
+
+
+class HomeLock:
+    """One engine per home: two would read each other's nudges.  The kernel releases it when this process ends."""
+
+    def __init__(self, path: Path) -> None:
+        self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            holder = os.read(self._file, 32).decode(errors="replace").strip() or "unknown"
+            os.close(self._file)
+            raise EngineError(
+                f"{path.parent} is in use by process {holder}: only one controller can use it. "
+                "Stop that one with `weft down`, or set a different WEFT_HOME"
+            ) from None
+        os.truncate(self._file, 0)
+        os.pwrite(self._file, str(os.getpid()).encode(), 0)
+
+    def release(self) -> None:
+        os.close(self._file)

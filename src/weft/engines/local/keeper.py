@@ -1,8 +1,8 @@
-"""One attempt's keeper: starts its workers, sees them through, writes down how they ended.
+"""One attempt's keeper: starts its workers, supervises them, and records how they ended.
 
-A fork of the zygote in a session of its own.  It needs nobody: the controller and the zygote may be killed and come
-back.  What it promises, in this order: it has the only claim, or leaves; all workers exist before ``started_s`` is
-written; nothing of the attempt is left when a fate is.
+It is forked by the zygote, runs in its own Unix process session, and needs neither the controller nor the zygote to
+stay alive.  It guarantees, in this order: it holds the only claim, or exits; all workers exist before it writes
+``started_s``; no process of the attempt is left when it writes a fate.
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
-from types import FrameType
 from typing import NoReturn, TypeVar
 
 from weft.core.events import Fate
@@ -31,17 +30,16 @@ from weft.engines.local.process import Process
 from weft.engines.local.records import Order, Status
 from weft.engines.output import Console
 from weft.engines.pool_client import PoolClient, PoolLost
-from weft.engines.ports import ReservedPort
 from weft.engines.regular_file import open_regular
-from weft.engines.rendezvous import Rendezvous
+from weft.engines.rendezvous import Rendezvous, ReservedPort
 from weft.engines.worker_launch import placed_gang
 from weft.errors import UsageError, WeftError
 from weft.process.failpoints import failpoint
 
 STOP, KILL = signal.SIGTERM, signal.SIGUSR1
-"""What the engine sends to a keeper.  Either may come again: the controller repeats itself when it comes back."""
+"""What the engine sends to a keeper.  Either may arrive twice: a restarted controller repeats them."""
 
-LONGEST_REASON = 500
+MAX_REASON_LENGTH = 500
 TRY_AGAIN_S = 1.0
 FULL = (errno.ENOSPC, errno.EDQUOT)
 
@@ -49,14 +47,14 @@ T = TypeVar("T")
 
 
 class Requests:
-    """Stop and kill requests for ``Gang``, which kills when it is asked a second time."""
+    """Stop and kill requests for ``Gang``, which kills on the second request."""
 
     def __init__(self) -> None:
         self._wake, self._waker = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         self.asked: int | None = None
         for signum in (STOP, KILL):
-            signal.signal(signum, _noticed)
-        for signum in (signal.SIGINT, signal.SIGHUP):  # a terminal's, and this process has none
+            signal.signal(signum, lambda *_: None)  # the interpreter writes its number to the pipe
+        for signum in (signal.SIGINT, signal.SIGHUP):  # a terminal sends these, and this process has none
             signal.signal(signum, signal.SIG_IGN)
         signal.set_wakeup_fd(self._waker, warn_on_full_buffer=False)
 
@@ -83,10 +81,6 @@ class Requests:
         return passed_on
 
 
-def _noticed(signum: int, frame: FrameType | None) -> None:
-    """The interpreter has already written the number to the pipe that select() watches."""
-
-
 class Keeper:
     """Keeps one attempt, from the claim to the outcome."""
 
@@ -102,21 +96,21 @@ class Keeper:
         failpoint("keeper.before_claim")
         claim = asdict(Process.this())
         if not self._when_there_is_room(lambda: records.write_once(self._files.claim, claim)):
-            return  # somebody else keeps it, or kept it
+            return  # already claimed
         failpoint("keeper.after_claim")
         process_tree.adopt_orphans()
         self._nudge()
         fate, exit_code, reason = self._see_through()
         process_tree.sweep()
         failpoint("keeper.before_outcome")
-        self._status = self._status.ended(time.time(), fate, exit_code, reason[:LONGEST_REASON])
-        # Nobody else knows how it ended: without this the job would run again.
+        self._status = self._status.ended(time.time(), fate, exit_code, reason[:MAX_REASON_LENGTH])
+        # This is the only record of how it ended: without it the job would run again.
         while not self._written():
             time.sleep(TRY_AGAIN_S)
         failpoint("keeper.after_outcome")
 
     def _see_through(self) -> tuple[Fate, int, str]:
-        # The claim is public by now: a request from here on comes as a signal, one from before left its mark.
+        # The claim is visible now: later requests arrive as signals, earlier ones left these files.
         if self._files.stop.exists() or self._files.kill.exists():
             return Fate.STOPPED, 128 + signal.SIGTERM, "stopped before its workers were started"
         try:
@@ -134,7 +128,7 @@ class Keeper:
         script = script_of_command(order.argv, order.cwd)
         self._when_there_is_room(self._make_log_files)
         pool = PoolClient.fork(warm=self._warm, private=self._requests.files)
-        # A store for one worker would be a process more; and a cold one takes longer to start than rank 0 does.
+        # One worker needs no extra process for the store, and a cold one would take longer to start than rank 0.
         serves = self._warm and len(order.cores_by_rank) > 1
         try:
             with Rendezvous(pool) if serves else ReservedPort() as place:
@@ -160,12 +154,12 @@ class Keeper:
         except PoolLost:
             pool.abandon()
             raise
-        pool.close()  # ends with everything below it
+        pool.close()  # ends every process below it
         return outcome
 
     def _note_start(self, pids: Sequence[int]) -> None:
         self._status = replace(self._status, started_s=time.time(), workers=tuple(pids))
-        self._written()  # if it cannot be: the workers go on, and it is said again with the outcome
+        self._written()  # if that fails, the workers keep running and the outcome will include it
         failpoint("keeper.after_start")
 
     def _make_log_files(self) -> None:
@@ -174,32 +168,31 @@ class Keeper:
                 os.close(file)
 
     def _when_there_is_room(self, make: Callable[[], T]) -> T:
-        """Before the start nothing is lost by waiting: a full disk should cost no attempt."""
+        """Before the start, waiting loses nothing: a full disk should not cost an attempt."""
         while True:
             try:
                 return make()
             except OSError as error:
                 if error.errno not in FULL:
                     raise
-                self._nudge(f"waits for room on the disk before it starts ({error.strerror})")
+                self._nudge(f"waits for disk space before it starts ({error.strerror})")
             time.sleep(TRY_AGAIN_S)
 
     def _written(self) -> bool:
-        """Write the status, into a new folder if the old one was deleted."""
+        """Write the status; create the folder again if it was deleted."""
         try:
             self._files.path.mkdir(mode=0o700, parents=True, exist_ok=True)
             records.write(self._files.status, self._status.to_json())
         except OSError as error:
-            what = (
-                "its workers run" if self._status.fate is None else f"its workers are gone ({self._status.fate.value})"
-            )
-            self._nudge(f"{what}; waits until that can be written ({error.strerror})")
+            fate = self._status.fate
+            what = "its workers are running" if fate is None else f"its workers have ended ({fate.value})"
+            self._nudge(f"{what}; retrying to record that ({error.strerror})")
             return False
         self._nudge()
         return True
 
     def _nudge(self, trouble: str = "") -> None:
-        """Tell a controller that listens.  One that does not will look into the files when it is back."""
+        """Notify the controller, if one is running; otherwise the next one reads the files."""
         name = self._folders.order(self._order.job_id, self._order.attempt).name
         with contextlib.suppress(OSError):
             fifo = os.open(self._folders.nudges, os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -210,12 +203,12 @@ class Keeper:
 
 
 def judge(outcome: GangOutcome, *, asked: int | None) -> tuple[Fate, int, str]:
-    """Fate, exit code and first cause of an attempt whose workers are gone.  Pure."""
+    """Fate, exit code and first cause of an attempt whose workers have ended.  Pure."""
     code = outcome.exit_code
     if outcome.report:
         cause = outcome.report[0]
-        has_words = not any(failure.error for failure in outcome.failures) and outcome.last_words
-        return Fate.FAILED, code, f"{cause}; its last words: {outcome.last_words}" if has_words else cause
+        needs_words = not any(failure.error for failure in outcome.failures) and outcome.last_words
+        return Fate.FAILED, code, f"{cause}; last line of its stderr: {outcome.last_words}" if needs_words else cause
     if asked == KILL and code != 0:
         return Fate.STOPPED, code, "killed"
     if code == STOPPED_EXIT_CODE:
@@ -223,18 +216,18 @@ def judge(outcome: GangOutcome, *, asked: int | None) -> tuple[Fate, int, str]:
     if outcome.stopped and asked is not None:
         return Fate.STOPPED, code, "stopped without a checkpoint"
     if outcome.stopped:
-        return Fate.FAILED, code, f"its workers left with exit code {code}, though nobody had asked them to stop"
+        return Fate.FAILED, code, f"its workers exited with code {code} without having been asked to stop"
     return Fate.COMPLETED, code, ""
 
 
 def run(folders: Folders, order_file: Path, *, warm: bool) -> NoReturn:
-    """The keeper's side of the zygote's fork: never returns."""
+    """The child's side of the zygote's fork; never returns."""
     code = 1
     try:
         os.setsid()
         process_tree.rename("weft-keeper")
         document = records.read(order_file)
-        if document is not None:  # forgotten by now: somebody else saw to it
+        if document is not None:  # None if the engine has forgotten the attempt since
             order = Order.from_json(document)
             _redirect(folders.attempt(order.job_id, order.attempt).keeper_log)
             Keeper(folders, order, warm=warm).keep()
@@ -250,7 +243,7 @@ def run(folders: Folders, order_file: Path, *, warm: bool) -> NoReturn:
 def _redirect(log: Path) -> None:
     try:
         file = open_regular(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
-    except OSError:  # the disk is full: better without last words than not at all
+    except OSError:  # the disk is full: better without a log than not at all
         file = os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)
     for target in (1, 2):
         os.dup2(file, target)

@@ -1,7 +1,7 @@
-"""Processes of this machine as an engine.  See ``docs/design/keeper.md``.
+"""The local engine: jobs as processes of this machine.  See ``docs/design/keeper.md``.
 
-The engine itself keeps nothing in memory that it could not read again: orders, claims and statuses are files.  It waits
-on one epoll handle for three things: nudges of keepers that have news, the end of a keeper, the zygote.
+It keeps nothing in memory that it could not read again: orders, claims and statuses are files.  It waits on one epoll
+handle for three things: nudges from keepers that have news, the end of a keeper, and the zygote.
 """
 
 from __future__ import annotations
@@ -21,23 +21,20 @@ from weft.core.worker_environment import ATTEMPT, JOB_ID
 from weft.engines.local import records
 from weft.engines.local.attempt import Attempt, stopped_in_words
 from weft.engines.local.command import needs_fresh_interpreter
-from weft.engines.local.devices import checked_count, gpu_names
-from weft.engines.local.folders import Folders
-from weft.engines.local.home_lock import HomeLock
+from weft.engines.local.folders import Folders, HomeLock
 from weft.engines.local.keeper import KILL, STOP
-from weft.engines.local.nudges import Nudges
 from weft.engines.local.process import MARK, Process, left_behind
 from weft.engines.local.records import DamagedRecord, Order, Status
-from weft.engines.local.watches import Watches
+from weft.engines.local.wakeups import Nudges, Watches
 from weft.engines.local.zygote_client import ZygoteClient
-from weft.engines.worker_launch import Devices
+from weft.engines.worker_launch import Devices, checked_count, gpu_names
 from weft.errors import EngineError
 from weft.process.failpoints import failpoint
 
-MOST_TRIES = 3
-"""How often a keeper, or a zygote, may die at once before we stop trying."""
+MAX_TRIES = 3
+"""How many times a keeper or a zygote may die right after its start before we stop trying."""
 LOOK_AT_ALL_S = 5.0
-"""How often everything is looked at, news or not: a nudge may have been lost."""
+"""How often every attempt is checked, news or not: a nudge may have been lost."""
 TRY_AGAIN_S = 1.0
 KILLED = 128 + signal.SIGKILL
 
@@ -47,7 +44,7 @@ _log = logging.getLogger(__name__)
 class LocalEngine:
     """Runs attempts as processes of this machine, one core or GPU per worker.
 
-    Used by one thread.  Of ``environment``, the controller's own, every job inherits.
+    Not thread-safe.  Every job inherits ``environment``, by default the controller's own.
     """
 
     def __init__(
@@ -102,7 +99,7 @@ class LocalEngine:
                 f"0 to {self._num_devices - 1}"
             )
         files.path.mkdir(parents=True, exist_ok=True, mode=0o700)
-        was_started = files.claim.exists()  # its order was lost: how it stands is in its folder
+        was_started = files.claim.exists()  # its order was lost; its folder still has its status
         failpoint("engine.before_order")
         records.write(file, self._complete(order).to_json())
         failpoint("engine.after_order")
@@ -128,7 +125,7 @@ class LocalEngine:
         if known is None:
             return
         keeper = known.keeper()
-        with contextlib.suppress(OSError):  # a full disk must not keep anybody from being killed
+        with contextlib.suppress(OSError):  # a full disk must not prevent a kill
             known.files.kill.touch()
         if keeper is not None:
             keeper.signal(KILL, signal.SIGCONT)
@@ -181,7 +178,7 @@ class LocalEngine:
         self._lock.release()
 
     def _complete(self, order: StartOrder) -> Order:
-        """The order with all that a keeper must know, for it may have nobody to ask."""
+        """The order with everything a keeper needs, since it may run without a controller."""
         own = {**self._environment, **order.launch.environment, **order.environment}
         gpus = gpu_names(self._environment, self._machine.num_gpus)
         if gpus:
@@ -205,13 +202,13 @@ class LocalEngine:
         return self._attempts[name]
 
     def _send(self, known: Attempt) -> None:
-        """Have the zygote fork a keeper.  If it is gone, its end is heard of next, and everything sent again."""
+        """Have the zygote fork a keeper.  If the zygote is gone, the next poll notices and resends everything."""
         zygote = self._zygote or self._launch_zygote()
         if zygote.send(known.name):
             known.num_tries += 1
         else:
             self._drop_zygote()
-            known.failed_because = "the process that starts workers takes no orders"
+            known.failed_because = "the process that starts workers does not accept orders"
             self._look_again_soon()
 
     def _due(self, known: Attempt) -> None:
@@ -241,7 +238,7 @@ class LocalEngine:
     def _hear_zygote(self, zygote: ZygoteClient) -> dict[str, Attempt]:
         try:
             message = zygote.hear()
-        except (OSError, ValueError, KeyError):  # whatever that was, it is no zygote any more
+        except (OSError, ValueError, KeyError):  # not a message of ours: treat the zygote as lost
             message = None
         if message is None:
             return self._replace_zygote()
@@ -253,18 +250,18 @@ class LocalEngine:
         return {known.name: known}
 
     def _replace_zygote(self) -> dict[str, Attempt]:
-        """It was killed, or cannot start.  Its keepers go on; orders that none has claimed are given again."""
+        """It was killed, or cannot start.  Its keepers keep running; unclaimed orders are sent again."""
         self._drop_zygote()
         self._num_failed_zygotes += 1
-        if self._num_failed_zygotes < MOST_TRIES:
-            with contextlib.suppress(OSError):  # no process to be had: the next order tries again
+        if self._num_failed_zygotes < MAX_TRIES:
+            with contextlib.suppress(OSError):  # no process available: the next order tries again
                 self._launch_zygote()
         for known in self._attempts.values():
             known.failed_because = f"the process that starts workers ended; see {self._folders.engine}/zygote.log"
         return dict(self._attempts)
 
     def _looked_at(self, known: Attempt) -> list[EngineEvent]:
-        """What is new about this attempt; one that cannot be looked at (the disk is full, ...) is tried again."""
+        """What is new about this attempt; on an error (full disk, ...) it is retried."""
         if known.told_end:
             return []
         known.our_trouble = ""
@@ -273,8 +270,8 @@ class LocalEngine:
         except DamagedRecord as damage:
             return self._lost(known, str(damage))
         except Exception as error:
-            _log.error("attempt %d of job %s cannot be looked after: %r", known.attempt, known.job_id, error)
-            known.our_trouble = f"cannot be looked after ({error}); tried again until it can"
+            _log.error("attempt %d of job %s cannot be checked: %r", known.attempt, known.job_id, error)
+            known.our_trouble = f"its status cannot be checked ({error}); retrying"
             self._look_again_soon()
             return []
 
@@ -288,11 +285,11 @@ class LocalEngine:
             keeper = known.keeper()
         is_dead = keeper is not None and not self._watches.watch(keeper, known)
         try:
-            status = known.status()  # after the keeper was looked at: it writes first and ends then
+            status = known.status()  # read after checking the keeper, which writes its status before it ends
         except DamagedRecord:
             if is_dead:
                 raise
-            status = Status()  # its keeper will write another one
+            status = Status()  # its keeper will replace it
         if status.fate is None and keeper is not None and is_dead:
             if self._end_left_behind(keeper, known):
                 return []
@@ -300,14 +297,12 @@ class LocalEngine:
         return self._told(known, keeper, status)
 
     def _see_to_its_start(self, known: Attempt) -> None:
-        """Nobody has the claim yet: have a keeper made, again if the last one came to nothing."""
+        """It is unclaimed: request a keeper, again if the last one died."""
         if not known.files.path.is_dir():
             raise DamagedRecord(f"its folder {known.files.path} is gone")
         because, known.failed_because = known.failed_because, ""
-        if not known.num_tries:  # ordered by a controller that is gone
-            self._send(known)
-        elif because and known.num_tries < MOST_TRIES:
-            # Its keeper died before it had the claim: nothing was started, so it may be tried again.
+        # Either ordered by an earlier controller, or its keeper died before it had the claim: nothing was started.
+        if not known.num_tries or (because and known.num_tries < MAX_TRIES):
             self._send(known)
         elif because:
             try:
@@ -317,14 +312,14 @@ class LocalEngine:
                 raise
 
     def _lost(self, known: Attempt, damage: str) -> list[EngineEvent]:
-        """Its files are damaged: end what is left of it, and give it up."""
+        """Its files are damaged: kill what is left of it, then report it as lost."""
         if self._end_left_behind(None, known):
-            known.our_trouble = f"{damage}; its processes are being ended"
+            known.our_trouble = f"{damage}; its processes are being killed"
             return []
         return self._told(known, None, Status().ended(time.time(), Fate.LOST, 1, damage))
 
     def _told(self, known: Attempt, keeper: Process | None, status: Status) -> list[EngineEvent]:
-        """What has not been told yet."""
+        """Events not reported yet."""
         events: list[EngineEvent] = []
         if status.started_s is not None and not known.told_start:
             known.told_start = True
@@ -355,7 +350,7 @@ class LocalEngine:
             return known
 
     def _stopped_in_words(self, known: Attempt) -> str:
-        """Who stands still, stopped by a signal, so that this attempt does."""
+        """Which process, stopped by a signal, holds up this attempt; "" if none does."""
         try:
             keeper = known.keeper()
         except (DamagedRecord, PermissionError):
@@ -363,12 +358,10 @@ class LocalEngine:
         return stopped_in_words(keeper, None if self._zygote is None else self._zygote.process.pid)
 
     def _end_left_behind(self, keeper: Process | None, known: Attempt) -> bool:
-        """Kill what a keeper that is dead, or not known any more, left.  False once there is nothing."""
+        """Kill what a dead or unknown keeper left behind.  False once nothing is left."""
         mark = str(self._folders.engine)
         processes = left_behind(keeper, mark, known.job_id, known.attempt, known.files.path)
         for process in processes:
             process.signal(signal.SIGKILL)
-        still_there = [
-            process for process in processes if self._watches.watch(process, known)
-        ]  # each one is to be watched
-        return bool(still_there)
+        num_left = sum(self._watches.watch(process, known) for process in processes)  # not any(): watch every one
+        return num_left > 0

@@ -1,9 +1,9 @@
-"""Which process is meant: a pid alone is not enough, for pids are used again.
+"""Identifies processes.  A pid alone is not enough, because the kernel reuses pids.
 
 [Note: whose process is it]
-A signal goes only to a process that is known to be ours.  A keeper is known by pid, start time and boot.  What a dead
-keeper left behind is known by two signs at once: the mark of this engine in its environment (the kernel keeps the
-environment a program was started with; forks share it), and either the keeper's session or the job's own names.
+We send signals only to processes that are known to be ours.  A keeper is identified by pid, start time and boot.  What
+a dead keeper left behind is identified by two marks together: this engine's mark in its environment (the kernel keeps
+the environment a program was started with; forks share it), and either the keeper's session or the job's variables.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from weft.core.worker_environment import ATTEMPT, JOB_ID
 from weft.engines import process_tree
 
 MARK = "WEFT_ENGINE"
-"""Environment name that every process of an engine bears; its value is the engine's folder."""
+"""Environment variable of every process of an engine; its value is the engine's folder."""
 
 
 @cache
@@ -30,7 +30,7 @@ def boot_id() -> str:
 
 @dataclass(frozen=True, slots=True)
 class Process:
-    """One process, for ever: no other one is equal to it."""
+    """Identifies one process; no other process, past or future, is equal to it."""
 
     pid: int
     start_ticks: int
@@ -43,25 +43,25 @@ class Process:
     @staticmethod
     def of(pid: int) -> Process | None:
         """The process that has this pid now."""
-        found = process_tree.standing(pid)
+        found = process_tree.live_process(pid)
         return None if found is None else Process(pid, found.start_ticks, boot_id())
 
     def open(self) -> int | None:
-        """A handle that is readable when the process has ended; None when it has already."""
+        """A handle that becomes readable when the process ends; None if it has ended already."""
         try:
             handle = os.pidfd_open(self.pid)
         except ProcessLookupError:
             return None
         is_same = False
         try:
-            is_same = Process.of(self.pid) == self  # looked at after the handle was there: it means what we looked at
+            is_same = Process.of(self.pid) == self  # checked after opening: then the handle means what we checked
         finally:
             if not is_same:
                 os.close(handle)
         return handle if is_same else None
 
     def signal(self, *signums: int) -> None:
-        """Send signals, if it is still this process that would get them."""
+        """Send signals, unless this process has ended."""
         handle = self.open()
         if handle is None:
             return
@@ -75,7 +75,7 @@ class Process:
 
 
 def left_behind(keeper: Process | None, mark: str, job_id: str, attempt: int, folder: Path) -> list[Process]:
-    """Processes of an attempt whose keeper is dead, or is not known any more: then it is found by its output."""
+    """Processes of an attempt whose keeper is dead, or unknown: then they are found by their output files."""
     if keeper is not None and keeper.boot_id != boot_id():
         return []
     own = {f"{JOB_ID}={job_id}".encode(), f"{ATTEMPT}={attempt}".encode()}
@@ -92,7 +92,7 @@ def left_behind(keeper: Process | None, mark: str, job_id: str, attempt: int, fo
 
 
 def _writes_into(pid: int, folder: Path) -> bool:
-    """Whether its standard output or error is a file of this folder, even one that was deleted since."""
+    """Whether its standard output or error is a file in this folder, even one that was deleted since."""
     for descriptor in (1, 2):
         with contextlib.suppress(OSError):
             if os.readlink(f"/proc/{pid}/fd/{descriptor}").startswith(f"{folder}/"):
@@ -101,15 +101,15 @@ def _writes_into(pid: int, folder: Path) -> bool:
 
 
 def _of_this_user() -> Iterator[tuple[int, int, set[bytes]]]:
-    """Pid, session and environment of every process that we may look into."""
+    """Pid, session and environment of every process that we may inspect."""
     for entry in os.scandir("/proc"):
         if not entry.name.isdigit():
             continue
         pid = int(entry.name)
-        found = process_tree.standing(pid)
+        found = process_tree.live_process(pid)
         try:
             environment = set(Path(entry.path, "environ").read_bytes().split(b"\0"))
-        except (PermissionError, FileNotFoundError, ProcessLookupError):  # another user's, or just gone
+        except (PermissionError, FileNotFoundError, ProcessLookupError):  # another user's, or it just ended
             continue
         if found is not None:
             yield pid, found.session, environment

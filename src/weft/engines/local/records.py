@@ -1,6 +1,6 @@
-"""What controller and keeper tell each other through files: the order, the claim, the status.
+"""The files by which controller and keeper communicate: the order, the claim, the status.
 
-Every file is written aside and renamed, so whoever reads one sees all of it or none of it.
+Every file is written under another name and renamed, so a reader sees all of it or none of it.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ _own_files = 0
 
 
 class DamagedRecord(EngineError):
-    """A file of an attempt cannot be what was written there."""
+    """A file of an attempt is not what was written there."""
 
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """All a keeper needs to know of its attempt."""
+    """Everything a keeper needs to know about its attempt."""
 
     job_id: str
     attempt: int
@@ -38,7 +38,7 @@ class Order:
     environment: Mapping[str, str]
     cores_by_rank: tuple[tuple[int, ...], ...]
     fresh: bool = False
-    """The environment holds what an interpreter reads only at its start: no fork will do."""
+    """The environment has variables that an interpreter reads only when it starts: a fork would miss them."""
     grace_s: float = 120.0
     hang_s: float = 5.0
 
@@ -58,7 +58,7 @@ class Order:
 
 @dataclass(frozen=True, slots=True)
 class Status:
-    """Where an attempt stands; without a fate it is not over."""
+    """An attempt's status; it has ended once it has a fate."""
 
     started_s: float | None = None
     workers: tuple[int, ...] = ()
@@ -82,7 +82,7 @@ class Status:
 
 
 def write(path: Path, document: Mapping[str, Any]) -> None:
-    """Replace the file, durably; only its owner may read it, for environments hold secrets."""
+    """Replace the file, durably; readable only by its owner, because environments contain secrets."""
     aside = _written_aside(path, document)
     try:
         try:
@@ -105,7 +105,7 @@ def remove(path: Path) -> None:
 
 
 def write_once(path: Path, document: Mapping[str, Any]) -> bool:
-    """Make the file, durably, unless it is there.  Of several who try exactly one succeeds."""
+    """Create the file, durably, unless it exists.  Of several concurrent callers exactly one succeeds."""
     aside = _written_aside(path, document)
     try:
         os.link(aside, path)
@@ -118,22 +118,22 @@ def write_once(path: Path, document: Mapping[str, Any]) -> bool:
 
 
 def _move_folder_aside(path: Path) -> None:
-    """Somebody put a folder in the place of a record: it is theirs, so it is kept under another name."""
+    """A folder took the place of a record: it is not ours, so keep it under another name."""
     os.replace(path, _unused_name(path))
 
 
 def read(path: Path) -> dict[str, Any] | None:
-    """What the file says, or None when there is none; raises :class:`DamagedRecord` if it says nothing sensible."""
+    """The file's contents, or None if there is no file; raises :class:`DamagedRecord` if it makes no sense."""
     try:
         document = json.loads(read_start(path, MAX_RECORD_BYTES))
     except FileNotFoundError:
         return None
     except PermissionError:
-        raise  # it may be intact: whoever denied it can allow it again, and then it is read
+        raise  # it may be intact, and readable again later
     except (OSError, ValueError, RecursionError) as error:
         raise DamagedRecord(f"its {path.name} cannot be read ({_short(error)})") from error
     if not isinstance(document, dict):
-        raise DamagedRecord(f"its {path.name} holds no record")
+        raise DamagedRecord(f"its {path.name} is not a record")
     return document
 
 
@@ -144,7 +144,7 @@ def read_claim(path: Path) -> Process | None:
     match document:
         case {"pid": int(pid), "start_ticks": int(ticks), "boot_id": str(boot)} if len(document) == 3 and pid > 0:
             return Process(pid, ticks, boot)
-    raise DamagedRecord(f"its {path.name} names no process")
+    raise DamagedRecord(f"its {path.name} does not identify a process")
 
 
 def read_status(path: Path) -> Status:
@@ -155,10 +155,10 @@ def read_status(path: Path) -> Status:
         status = Status.from_json(document)
         for moment_s in (status.started_s, status.finished_s):
             if moment_s is not None and not math.isfinite(moment_s):
-                raise ValueError(f"{moment_s} is no time")
+                raise ValueError(f"{moment_s} is not a time")
         return replace(status, exit_code=int(status.exit_code), reason=str(status.reason))
     except (ValueError, TypeError, KeyError) as error:
-        raise DamagedRecord(f"its {path.name} holds no status ({_short(error)})") from error
+        raise DamagedRecord(f"its {path.name} is not a status ({_short(error)})") from error
 
 
 def _short(error: Exception) -> str:

@@ -1,8 +1,8 @@
-"""The process that forks keepers: torch imported, not one thread, nothing else to do.
+"""The process that forks keepers, with torch imported and no threads.
 
-It lives as long as the controller that started it: it leaves when the control socket closes, is killed when its
-controller is, and its keepers go on without it.  The next controller starts a new one, with the sources as they are
-then.  What a killed keeper leaves behind becomes a child of the zygote, which ends it.
+It lives as long as the controller that started it: it exits when the control socket closes and is killed when its
+controller is; its keepers keep running.  The next controller starts a new one, with the sources as they are then.
+Processes that a killed keeper leaves behind become children of the zygote, which kills them.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Zygote:
         process_tree.adopt_orphans()
         reason = preload(PRELOADED) if self._warm else ""
         self._warm = self._warm and not reason
-        signal.signal(signal.SIGCHLD, lambda signum, frame: None)  # a handler, so that the pipe is written to
+        signal.signal(signal.SIGCHLD, lambda *_: None)  # with a handler, the interpreter writes to the pipe
         signal.set_wakeup_fd(self._waker, warn_on_full_buffer=False)
         self._selector.register(self._control, selectors.EVENT_READ)
         self._selector.register(self._wake, selectors.EVENT_READ)
@@ -57,7 +57,7 @@ class Zygote:
         try:
             pid = os.fork()
         except OSError as error:
-            self._tell(kind="gone", order=name, reason=f"no process for its keeper: {error.strerror}")
+            self._tell(kind="gone", order=name, reason=f"its keeper could not be forked: {error.strerror}")
             return
         if pid == 0:
             signal.set_wakeup_fd(-1)
@@ -80,20 +80,21 @@ class Zygote:
             name = self._orders.pop(pid, None)
             if name is not None:
                 code = os.waitstatus_to_exitcode(status)
-                self._tell(kind="gone", order=name, reason=f"its keeper left with exit code {code}")
+                self._tell(kind="gone", order=name, reason=f"its keeper exited with code {code}")
         for orphan in process_tree.children(os.getpid()):
             if orphan not in self._orders:
                 for pid in (*process_tree.descendants(orphan), orphan):
                     process_tree.kill(pid, signal.SIGKILL)
 
     def _tell(self, **event: Any) -> None:
-        with contextlib.suppress(OSError):  # the controller is gone; select() will say so
+        with contextlib.suppress(OSError):  # the controller is gone; select() will report it
             pool_messages.send(self._control, event)
 
 
 def main() -> None:
     control, home, mode, owner = sys.argv[1:]
-    # It leaves when the socket closes; stopped or importing it would not notice, and forks of its owner hold it open.
+    # It exits when the socket closes; but while stopped or importing it would not notice, and forks of its owner may
+    # hold the socket open.
     process_tree.die_with_parent(int(owner))
     process_tree.rename("weft-zygote")
     with socket.socket(fileno=int(control)) as channel:

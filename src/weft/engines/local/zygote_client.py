@@ -1,4 +1,4 @@
-"""The engine's end of a zygote: have it fork keepers, hear of those that ended, start another when it is lost."""
+"""The engine's end of a zygote: asks it to fork keepers, and receives news of those that ended."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from typing import Any
 from weft.engines import pool_messages
 from weft.engines.local.folders import Folders
 from weft.engines.local.process import MARK
+from weft.engines.pool import SINGLE_THREADED
 
-SINGLE_THREADED = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
-LEAVES_WITHIN_S = 5.0
-TAKES_ORDERS_WITHIN_S = 5.0
+EXIT_TIMEOUT_S = 5.0
+SEND_TIMEOUT_S = 5.0
 
 
 @dataclass
@@ -30,14 +30,12 @@ class ZygoteClient:
 
     @staticmethod
     def launch(folders: Folders, environment: Mapping[str, str], *, warm: bool) -> ZygoteClient:
-        """Start a zygote.  Returns at once: orders wait in the socket while it imports torch."""
+        """Start a zygote.  Returns immediately: orders wait in the socket while it imports torch."""
         ours, theirs = socket.socketpair()
-        ours.settimeout(TAKES_ORDERS_WITHIN_S)
-        # -P: the folder the controller was started in may hold a file that shadows a module of ours.
-        module = "weft.engines.local.zygote"
-        mode = "warm" if warm else "cold"
-        options = [str(theirs.fileno()), str(folders.home), mode, str(os.getpid())]
-        command = [sys.executable, "-P", "-m", module, *options]
+        ours.settimeout(SEND_TIMEOUT_S)
+        arguments = [str(theirs.fileno()), str(folders.home), "warm" if warm else "cold", str(os.getpid())]
+        # -P: the folder the controller was started in may contain a file that shadows one of our modules.
+        command = [sys.executable, "-P", "-m", "weft.engines.local.zygote", *arguments]
         with theirs, open(folders.engine / "zygote.log", "ab") as log:
             process = subprocess.Popen(
                 command,
@@ -59,7 +57,7 @@ class ZygoteClient:
         return True
 
     def hear(self) -> dict[str, Any] | None:
-        """One message; None when the zygote is gone.  Blocks: call it when the channel is readable."""
+        """One message; None if the zygote is gone.  Blocks: call it when the channel is readable."""
         received = pool_messages.receive(self.channel)
         if received is None:
             return None
@@ -69,12 +67,12 @@ class ZygoteClient:
         return message
 
     def close(self) -> None:
-        """Let it go: it carries out the orders it has, unless it is still busy importing."""
+        """Shut it down: it carries out the orders it has, unless it is still importing."""
         if not self.ready:
             self.process.terminate()
         self.channel.close()
         try:
-            self.process.wait(LEAVES_WITHIN_S)
+            self.process.wait(EXIT_TIMEOUT_S)
         except subprocess.TimeoutExpired:
             self.process.kill()
             self.process.wait()
