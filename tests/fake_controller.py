@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import dataclasses
 import threading
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 
 import uvicorn
@@ -125,9 +125,6 @@ class FakeController:
         if (job_id, chosen, stream) not in self.output and not self.endless:
             raise UnknownJobError(f"job {job_id} has no attempt {chosen}")
         return FakeLog(self.output.get((job_id, chosen, stream), b""), chosen, rank or 0, lambda: self.endless)
-
-    def wait(self, job_ids: Sequence[str], timeout_s: float | None = None) -> dict[str, Job]:
-        return {job_id: self.job(job_id) for job_id in job_ids}
 
     def purge(self, older_than_s: float, *, dry_run: bool = False) -> Purged:
         return Purged((), 0)

@@ -65,7 +65,7 @@ class FakeEngine:
         if kind in ENDS_AT_ONCE:
             fate, code, words = ENDS_AT_ONCE[kind]
             machine.say(attempt, words)
-            machine.end(attempt, fate, code, "" if fate is Fate.COMPLETED else f"worker 0 left with exit code {code}")
+            machine.end(attempt, fate, code, "" if fate is Fate.COMPLETED else f"worker 0 exited with code {code}")
         else:
             machine.say(attempt, {"wait": "waiting", "save": "training"}.get(kind, kind))
 

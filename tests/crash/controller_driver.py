@@ -11,6 +11,7 @@ import json
 import logging
 import sys
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -33,8 +34,13 @@ def answer(controller: Controller, request: dict[str, Any]) -> Any:
         case "cancel":
             return controller.cancel(request["job_id"])
         case "wait":
-            jobs = controller.wait(request["job_ids"], request["timeout_s"])
-            return {job_id: job.state.value for job_id, job in jobs.items()}
+            deadline_s = time.monotonic() + request["timeout_s"]
+            while time.monotonic() < deadline_s and not controller.finished.is_set():
+                jobs = [controller.job(job_id) for job_id in request["job_ids"]]
+                if all(job.state.is_final for job in jobs):
+                    break
+                time.sleep(0.01)
+            return {job_id: controller.job(job_id).state.value for job_id in request["job_ids"]}
         case "jobs":
             return [
                 {

@@ -100,7 +100,7 @@ def test_a_killed_pool_is_noticed_and_the_attempt_lost(bench: LocalBench) -> Non
     os.kill(int(pool), signal.SIGKILL)
     ended = wait_for(bench, "family")
     assert ended.fate is Fate.LOST
-    assert "killed, or out of memory" in ended.reason
+    assert "was it killed, or was the machine out of memory" in ended.reason
     until(lambda: only_the_zygote_is_left(bench), bench)
 
 

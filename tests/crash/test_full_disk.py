@@ -74,7 +74,7 @@ def test_what_finishes_on_a_full_disk_is_told_when_there_is_room_and_never_runs_
     ballast = fill(disk)
     go.touch()
     for job_id in ids:
-        until_reason(controller, job_id, "waits until that can be written (No space left on device)")
+        until_reason(controller, job_id, "retrying to record that (No space left on device)")
     if killed:
         controller.kill()
     ballast.unlink()

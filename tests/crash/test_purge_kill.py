@@ -20,6 +20,7 @@ POINTS = [name for name in FAILPOINTS if name.startswith(("purge.", "compact."))
 CONTROLLER = """
 import sys
 from pathlib import Path
+from tests.unit.daemon.awaiting import until_over
 from tests.unit.daemon.scripted_engine import ScriptedEngine
 from weft.core.job import Launch
 from weft.core.submission import Submission
@@ -36,7 +37,7 @@ if not controller.jobs():
     for job_id in ids[2:]:
         home.checkpoints(job_id).mkdir(parents=True, exist_ok=True)
         controller.cancel(job_id)
-    controller.wait(ids[2:], 30)
+    until_over(controller, ids[2:])
     print(*ids, flush=True)
 controller.purge(1e-9)
 controller.shutdown()

@@ -50,7 +50,7 @@ def test_a_full_disk_is_said_and_the_journal_goes_on_when_there_is_room(small_di
     with Journal.open(path) as journal:
         acknowledged = fill(journal)
         assert journal.seq == acknowledged
-        with pytest.raises(StoreError, match="make room"):
+        with pytest.raises(StoreError, match="free some space"):
             journal.append(BULK)
         ballast.unlink()
         assert journal.append(BULK) == acknowledged + len(BULK)

@@ -15,7 +15,7 @@ def cancel(
     wait: Annotated[bool, Option("return only after the last worker has exited")] = False,
     as_json: Json = False,
 ) -> None:
-    """Cancel jobs. Workers get time to save a checkpoint; cancel a job a second time to kill them at once.
+    """Cancel jobs. Workers get time to save a checkpoint; cancel a job a second time to kill them immediately.
 
     Jobs that have already finished are left unchanged.
     """

@@ -94,7 +94,7 @@ def _started(client: Client, options: ControllerOptions) -> Record:
                 if record is not None and record.pid == process.pid:
                     return record
             continue
-        raise _StartError(_last_words(home, begin) or f"the controller exited at once: see {home.log_file}", code)
+        raise _StartError(_last_words(home, begin) or f"the controller exited immediately: see {home.log_file}", code)
     process.terminate()
     raise ControllerError(f"the controller did not respond within {START_TIMEOUT_S:g} s: see {home.log_file}")
 

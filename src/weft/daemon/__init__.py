@@ -1,1 +1,1 @@
-"""The controller as a service: one loop that writes events down, reduces them and acts; everything else asks it."""
+"""The controller: one loop reduces events, writes them, and acts; everything else sends it requests."""

@@ -1,8 +1,8 @@
-"""Which jobs may share devices at all, before the policy asks whether it pays; and the sentences about it.
+"""Which jobs may share devices at all, before the policy considers whether it pays off; and the sentences about it.
 
 Memory: two jobs on one device are both resident, so sharing puts more workers on a machine than it has devices.  What
-moves in must fit into what is free.  When two running jobs move together, some other job gets the devices that come
-free; it is assumed to be as large as the larger of the two.
+moves in must fit in free memory.  When two running jobs move together, another job gets the devices that become free;
+it is assumed to be as large as the larger of the two.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from weft.core.speed import StepTime
 from weft.daemon.knowledge import Knowledge
 from weft.elastic.pairing import PairMode, predicted_gain, refusal
 
-_NUM_LOOKED_AT = 4
-"""Partners considered for an explanation: those that wait most for the network."""
+_NUM_EXPLAINED = 4
+"""Partners considered in an explanation: those that wait most for the network."""
 
 
 def unable(job: Job, knowledge: Knowledge) -> str | None:
@@ -30,7 +30,7 @@ def unable(job: Job, knowledge: Knowledge) -> str | None:
 
 
 def apart(able: Sequence[Job], knowledge: Knowledge, free_bytes: int | None, now_s: float) -> frozenset[frozenset[str]]:
-    """Pairs that must not share: they did badly together, or would not fit into memory."""
+    """Pairs that must not share: they gained too little before, or would not fit in memory."""
     split = knowledge.pairs.apart(now_s)
     needs = [memory_bytes(job, knowledge) for job in able]
     if free_bytes is None or 2 * max(needs, default=0) <= free_bytes:
@@ -43,12 +43,12 @@ def apart(able: Sequence[Job], knowledge: Knowledge, free_bytes: int | None, now
 
 
 def memory_bytes(job: Job, knowledge: Knowledge) -> int:
-    """Memory of all workers of a job together, by its reports."""
+    """Total memory of a job's workers, by its reports."""
     return knowledge.of(job.id).memory_bytes * max(len(job.wanted), job.spec.min_workers)
 
 
 def misfit(first: Job, second: Job, knowledge: Knowledge, free_bytes: int | None) -> str | None:
-    """Why two jobs do not fit into memory together; ``None`` if they do, or already share."""
+    """Why two jobs do not fit in memory together; ``None`` if they do, or already share."""
     if free_bytes is None or first.partner == second.id:
         return None
     needs = [memory_bytes(job, knowledge) for job in (first, second)]
@@ -57,8 +57,8 @@ def misfit(first: Job, second: Job, knowledge: Knowledge, free_bytes: int | None
     if new_bytes <= free_bytes:
         return None
     return (
-        f"sharing would put {new_bytes / 2**30:.1f} GiB more into memory, {free_bytes / 2**30:.1f} GiB are free "
-        f"({first.id} has {needs[0] / 2**30:.1f}, {second.id} {needs[1] / 2**30:.1f})"
+        f"sharing would need {new_bytes / 2**30:.1f} GiB more memory, but only {free_bytes / 2**30:.1f} GiB are free "
+        f"({first.id} uses {needs[0] / 2**30:.1f}, {second.id} {needs[1] / 2**30:.1f})"
     )
 
 
@@ -74,8 +74,8 @@ def about_pair(
     mode = PairMode.of(first_fills=job_id in allocation.fillers, second_fills=partner in allocation.fillers)
     expected = predicted_gain(first, second, snapshot.handover_s, mode)
     sentence = f"together they should do {expected:.2f}x the work of running one after the other"
-    done = knowledge.pairs.realised(job_id, partner)
-    return f"{sentence}, {done.gain:.2f}x was measured" if done else sentence
+    done = knowledge.pairs.measured(job_id, partner)
+    return f"{sentence}; {done.gain:.2f}x was measured" if done else sentence
 
 
 def why_alone(job: Job, others: Sequence[Job], snapshot: Snapshot, knowledge: Knowledge, free_bytes: int | None) -> str:
@@ -92,7 +92,7 @@ def why_alone(job: Job, others: Sequence[Job], snapshot: Snapshot, knowledge: Kn
     able.sort(key=lambda other: -_waiting_share(views[other.id]))
     view = views.get(job.id)
     found = [
-        _why_not(job, other, view, views[other.id], snapshot, knowledge, free_bytes) for other in able[:_NUM_LOOKED_AT]
+        _why_not(job, other, view, views[other.id], snapshot, knowledge, free_bytes) for other in able[:_NUM_EXPLAINED]
     ]
     reasons = [why_not for why_not in found if why_not]
     if not able:
@@ -112,7 +112,7 @@ def _why_not(
     free_bytes: int | None,
 ) -> str | None:
     if view is None:
-        return "it must not be moved for now"
+        return "it must not be moved now"
     sizes = sorted(view.curve.times.keys() & other_view.curve.times.keys())
     if not sizes:
         return f"no number of workers suits both it and {other.id}"

@@ -1,4 +1,4 @@
-"""The controller's clock: wall-clock seconds that never run backwards."""
+"""The controller's clock: wall-clock seconds that never run backward."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from collections.abc import Callable
 
 
 class SteadyClock:
-    """Starts at the wall clock, or at the last time that was written down if that is later, and then only runs on.
+    """Starts at the wall clock, or at the last recorded time if that is later, and then only moves forward.
 
-    The wall clock may be set back an hour while the controller runs: durations measured on this clock stay right, and
-    the order of events stays the order in which they happened.  The next controller starts with the wall clock again:
-    see ``recovery.MAX_AHEAD_S``.
+    The wall clock may be set back an hour while the controller runs: durations measured on this clock stay correct,
+    and events stay in the order in which they happened.  The next controller starts with the wall clock again: see
+    ``recovery.MAX_AHEAD_S``.
     """
 
     def __init__(
@@ -25,5 +25,5 @@ class SteadyClock:
         self._start_s = max(wall(), not_before_s)
 
     def now_s(self) -> float:
-        """Seconds since the epoch, as far as this controller can tell."""
+        """Seconds since the epoch."""
         return self._start_s + self._steady() - self._steady_start_s

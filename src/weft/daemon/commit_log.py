@@ -1,7 +1,7 @@
-"""The state of the controller, and the only way to change it: reduce events, write them down, then adopt the result.
+"""The controller's state, and the only way to change it: reduce events, write them, then adopt the result.
 
-Events are reduced before they are written: one that the reducer fails on never gets into the journal, and whoever asked
-for it is told so instead of being acknowledged.  Nobody is told of anything before it is durable.
+Events are reduced before they are written: one that the reducer fails on never gets into the journal, and its request
+is refused instead of acknowledged.  Nothing is answered before it is durable.
 """
 
 from __future__ import annotations
@@ -40,23 +40,23 @@ class Batch:
     events: list[Event] = field(default_factory=list)
     actions: list[Action] = field(default_factory=list)
     answers: list[tuple[Future[Any], Any]] = field(default_factory=list)
-    """What is answered once the events are durable."""
+    """Set once the events are durable."""
 
     def add(self, events: Sequence[Event]) -> None:
-        """All of them; if one cannot be applied, none, and this raises."""
+        """Add all of them; raises, and adds none, if one cannot be applied."""
         state, actions = self.state, list[Action]()
         for event in events:
-            state, asked = reduce(state, event)
+            state, follow_up = reduce(state, event)
             if self.paranoid:
                 check(state)
-            actions.extend(asked)
+            actions.extend(follow_up)
         self.state = state
         self.events.extend(events)
         self.actions.extend(actions)
 
 
 class CommitLog:
-    """Used by one thread.  Others may read ``state``: it is replaced as a whole, never changed."""
+    """Used by one thread.  Others may read ``state``, which is replaced as a whole and never modified."""
 
     def __init__(
         self,
@@ -70,13 +70,13 @@ class CommitLog:
     ) -> None:
         self.state = state
         self.waits_for_disk = ""
-        """Why nothing can be written at present, if so."""
+        """Why nothing can be written now, if so."""
         self.try_again_s = -math.inf
         self._journal, self._history, self._metrics, self._faults = journal, history, metrics, faults
         self._paranoid = paranoid
 
     def batch(self, events: Sequence[Event] = ()) -> Batch:
-        """These events without those that cannot be applied: the engine tells them again to the next controller."""
+        """These events without those that cannot be applied: the engine reports them again to the next controller."""
         batch = Batch(self.state, self._paranoid)
         for event in events:
             with self._faults.contained(AN_EVENT, getattr(event, "job_id", None)):
@@ -84,7 +84,7 @@ class CommitLog:
         return batch
 
     def write(self, batch: Batch, now_s: float) -> bool:
-        """Make the events durable, adopt the state after them, and answer; ``False`` when they could not be written."""
+        """Make the events durable, adopt the state after them, and answer; ``False`` if they could not be written."""
         if batch.events:
             try:
                 began = time.perf_counter()
@@ -104,7 +104,7 @@ class CommitLog:
         return True
 
     def _not_written(self, error: Exception, batch: Batch, now_s: float) -> None:
-        """Nothing was acknowledged; what the engine told is tried again, the rest is for its senders to repeat."""
+        """Nothing was acknowledged: engine events are retried, and senders of requests have to repeat them."""
         _log.error("%s; retrying every second", error, exc_info=None if isinstance(error, StoreError) else error)
         self.waits_for_disk = str(error)
         self._metrics.store_errors.inc()

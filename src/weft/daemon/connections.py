@@ -1,16 +1,16 @@
-"""Open connections: how many there may be, and how long one may take.
+"""Limits on connections: how many, and for how long.
 
 [Note: connections]
 Any user of this machine can connect to the port on 127.0.0.1, and a connection costs a file descriptor before it has
 sent a byte.  So each listener has its own limit, and a connection counts as *unknown* until a request on it carried
-the token or the key of a session:
+the token or a session's key:
 
-- An unknown connection is closed :attr:`ConnectionPatience.unknown_s` after it was accepted, whatever it is doing:
-  every answer to somebody without a token is immediate, so nobody honest needs longer.
-- When there are too many, the oldest unknown one is closed.  Idle connections therefore cannot keep a newcomer out.
-- The unix socket has places of its own: it works while the port is flooded.
+- An unknown connection is closed :attr:`ConnectionPatience.unknown_s` after it was accepted, whatever it is doing.
+  Requests without a token are answered immediately, so an honest client does not need longer.
+- When there are too many, the oldest unknown one is closed, so idle connections cannot keep new ones out.
+- The unix socket has its own limit: it works while the port is flooded.
 - The head of every request must be complete :attr:`ConnectionPatience.head_s` after the last answer; the guard does the
-  same for bodies.  Both are measured from the start, not from the last byte: one byte per second does not help.
+  same for bodies.  Both are measured from the start, so sending one byte per second does not help.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from weft.daemon.api.guard import RECOGNIZED, Application, Receive, Scope, Send
 
 MAX_OPEN_FILES = 16384
-"""What the soft limit is raised to.  Not further: workers inherit it, and some programs close every possible file."""
+"""The soft limit is raised to this and no further: workers inherit it, and some programs close every possible file."""
 ACCEPTED_AT_ONCE = 64
 _BUSY = b'{"error": "too many connections to this controller: close some, or try again later"}'
 
@@ -47,14 +47,14 @@ class ConnectionPatience:
 
 @dataclass(frozen=True, slots=True)
 class ConnectionLimits:
-    """Most connections of one listener: in all, and of those whose sender is not known."""
+    """Maximum number of connections of one listener: in total, and unknown ones."""
 
     total: int
     unknown: int
 
 
 def raise_open_files() -> int:
-    """Use more of the file descriptors that the system allows us; returns how many that is."""
+    """Raise the soft limit on file descriptors; returns the new limit."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = MAX_OPEN_FILES if hard == resource.RLIM_INFINITY else min(MAX_OPEN_FILES, hard)
     if soft != resource.RLIM_INFINITY and soft < wanted:
@@ -64,7 +64,7 @@ def raise_open_files() -> int:
 
 
 def limits_for(num_files: int) -> tuple[ConnectionLimits, ConnectionLimits]:
-    """For the unix socket and for the port: half of all descriptors, so that engine and journal have the rest.
+    """For the unix socket and the port, about half of all descriptors; engine and journal have the rest.
 
     >>> limits_for(1024)
     (ConnectionLimits(total=384, unknown=384), ConnectionLimits(total=128, unknown=64))
@@ -89,7 +89,7 @@ class Door:
         if num_open <= self._limits.total and len(self._unknown) <= self._limits.unknown:
             return
         oldest = next(iter(self._unknown))
-        _log.warning("%s has %d connections: the oldest without a token is closed", self._name, num_open)
+        _log.warning("%s has %d connections: closing the oldest one without a token", self._name, num_open)
         del self._unknown[oldest]
         oldest.turn_away(busy=oldest is connection)
 
@@ -132,7 +132,7 @@ class Connection(H11Protocol):
             self._expect_within(self._patience.head_s)
 
     def turn_away(self, *, busy: bool) -> None:
-        """Close it; ``busy``: and say so, since it has not been spoken to yet."""
+        """Close it; ``busy`` sends a 503 first, possible only if nothing has been sent yet."""
         if busy:
             head = f"HTTP/1.1 503 Service Unavailable\r\nContent-Length: {len(_BUSY)}\r\nConnection: close\r\n"
             self.transport.write(head.encode() + b"Content-Type: application/json\r\n\r\n" + _BUSY)
@@ -158,7 +158,7 @@ class Connection(H11Protocol):
 def server_config(
     app: Application, *, patience: ConnectionPatience | None = None, num_files: int | None = None, **options: Any
 ) -> uvicorn.Config:
-    """What both listeners are served with."""
+    """The server configuration for both listeners."""
     owner, port = limits_for(raise_open_files() if num_files is None else num_files)
     make: Callable[..., Connection] = functools.partial(
         Connection,

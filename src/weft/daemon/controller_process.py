@@ -22,11 +22,10 @@ from weft.core.engine import Engine
 from weft.crossover.gpu import has_mps
 from weft.crossover.phases import TurnLimits
 from weft.daemon.connections import raise_open_files, server_config
+from weft.daemon.faults import Repeats
 from weft.daemon.home import Home, Record
-from weft.daemon.listeners import Reserve, listen_local, listen_unix
+from weft.daemon.listeners import Reserve, keep_reachable, listen_local, listen_unix
 from weft.daemon.options import ControllerOptions
-from weft.daemon.reachable import keep_reachable
-from weft.daemon.repeats import Repeats
 from weft.daemon.scheduling import SchedulingOptions
 from weft.daemon.service import Controller
 from weft.elastic.registry import policy_named
@@ -35,7 +34,7 @@ from weft.errors import EngineError, UsageError
 from weft.store import Journal
 from weft.version import __version__
 
-_LEAVE_CONNECTIONS_S = 2
+_CLOSE_CONNECTIONS_S = 2
 
 _log = logging.getLogger(__name__)
 
@@ -76,8 +75,8 @@ def serve(home: Home, options: ControllerOptions) -> int:
         _log.info("controller %s, policy %s, in %s, %s", __version__, controller.policy_name, home.root, record.url)
         try:
             server = _server(controller, token, port, num_files)
-            looking_after = keep_reachable(home, record, reserve, server.add, controller.rebind_channel)
-            asyncio.run(_run(controller, server, [unix, local], looking_after))
+            upkeep = keep_reachable(home, record, reserve, server.add, controller.rebind_channel)
+            asyncio.run(_run(controller, server, [unix, local], upkeep))
         finally:
             controller.shutdown()
             controller.join()
@@ -85,7 +84,7 @@ def serve(home: Home, options: ControllerOptions) -> int:
 
 
 def _controller(home: Home, options: ControllerOptions, scheduling: SchedulingOptions) -> Controller:
-    """The journal comes first: if it is unreadable, nothing is started.  If a later step fails, all is closed again."""
+    """Opens the journal first: if it is unreadable, nothing is started.  If a later step fails, closes all again."""
     with contextlib.ExitStack() as opened:
         journal = opened.enter_context(Journal.open(home.journal_file, accept_loss=options.accept_loss))
         engine = _engine(home, options)
@@ -130,19 +129,19 @@ def _server(controller: Controller, token: str, port: int, num_files: int) -> _S
     from weft.daemon.api.app import make_app
 
     app = make_app(controller, token, port=port)
-    return _Server(server_config(app, num_files=num_files, timeout_graceful_shutdown=_LEAVE_CONNECTIONS_S))
+    return _Server(server_config(app, num_files=num_files, timeout_graceful_shutdown=_CLOSE_CONNECTIONS_S))
 
 
 async def _run(
-    controller: Controller, server: _Server, sockets: list[socket.socket], looking_after: Coroutine[None, None, None]
+    controller: Controller, server: _Server, sockets: list[socket.socket], upkeep: Coroutine[None, None, None]
 ) -> None:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, controller.shutdown)
-    looking = asyncio.create_task(looking_after)
+    keeping_up = asyncio.create_task(upkeep)
     serving = asyncio.create_task(server.serve(sockets=sockets))
     await asyncio.gather(serving, _end_with(controller, server))
-    looking.cancel()
+    keeping_up.cancel()
 
 
 async def _end_with(controller: Controller, server: uvicorn.Server) -> None:
@@ -152,7 +151,7 @@ async def _end_with(controller: Controller, server: uvicorn.Server) -> None:
 
 
 class _Server(uvicorn.Server):
-    """Leaves signal handling to us: uvicorn would exit at once, while jobs may still be stopping."""
+    """Leaves signal handling to us: uvicorn would exit immediately, while jobs may still be stopping."""
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:

@@ -1,7 +1,8 @@
-"""The disk under the home: how much is left, and what of weft's takes how much."""
+"""The disk of the home: how much space is left, and what uses it."""
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -16,7 +17,7 @@ LOW_BYTES = 10 << 30
 
 @dataclass(frozen=True, slots=True)
 class Space:
-    """What the file system of a folder says."""
+    """Space on a folder's file system."""
 
     free_bytes: int
     total_bytes: int
@@ -32,7 +33,7 @@ class Space:
 
 
 def low_in_words(home: Home) -> str:
-    """A warning, if the disk is nearly full; nothing otherwise."""
+    """A warning if the disk is nearly full, else ""."""
     try:
         space = Space.at(home.root)
     except OSError:
@@ -41,12 +42,12 @@ def low_in_words(home: Home) -> str:
         return ""
     return (
         f"the disk of {home.root} is nearly full: {in_units(space.free_bytes)} left of {in_units(space.total_bytes)}. "
-        "Make room: `weft purge --older-than 7d --dry-run` shows what can go"
+        "Free some space: `weft purge --older-than 7d --dry-run` shows what can be deleted"
     )
 
 
 def usage(home: Home) -> dict[str, int]:
-    """Bytes on the disk by kind: journal, logs, checkpoints, pool."""
+    """Bytes on disk by kind: journal, logs, checkpoints, pool."""
     found = dict.fromkeys(("journal", "logs", "checkpoints", "pool"), 0)
     for path, num_bytes in _files(home.root):
         parts = path.relative_to(home.root).parts
@@ -61,20 +62,16 @@ def usage(home: Home) -> dict[str, int]:
 
 
 def size_bytes(folder: Path) -> int:
-    """Of everything below a folder, as it lies on the disk."""
+    """Disk space used by everything below a folder."""
     return sum(num_bytes for _, num_bytes in _files(folder))
 
 
 def _files(folder: Path) -> Iterator[tuple[Path, int]]:
-    """Files and what they take; links are not followed, what vanishes meanwhile is left out."""
-    for parent, _, names in os.walk(folder, onerror=None):
-        for name in names:
-            path = Path(parent, name)
-            try:
-                status = path.lstat()
-            except OSError:
-                continue
-            yield path, status.st_blocks * 512
+    """Files and the space they use; does not follow links, and skips files that vanish meanwhile."""
+    for parent, _, names in os.walk(folder):
+        for path in (Path(parent, name) for name in names):
+            with contextlib.suppress(OSError):
+                yield path, path.lstat().st_blocks * 512
 
 
 def in_units(num_bytes: float) -> str:

@@ -1,42 +1,46 @@
-"""A policy that cannot stop the queue: whatever it does, there is a decision.
+"""Keeps the queue running whatever the policy does.
 
-- If it raises or returns an impossible allocation, the jobs it fails on are found by bisection and set aside.  Those
-  that wait keep waiting and say why; those that run keep their devices.  The others are decided without them.
-- If it fails on every job, or does not answer in time, this decision is made without it.
+- If the policy raises or returns an impossible allocation, the jobs it fails on are found by bisection and set aside:
+  waiting ones keep waiting and say why, running ones keep their devices.  Other jobs are decided without them.
+- If it fails on every job, or does not return in time, this decision is made without the policy.
 
-A job that was set aside is tried again when it has changed, after a while, and after a restart of the controller.
+A job that was set aside is tried again when it changes, after :data:`RETRY_S`, and when the controller restarts.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Hashable, Sequence
+import math
+from collections import Counter
+from collections.abc import Callable, Hashable, Iterable, Sequence, Set
 from dataclasses import dataclass, replace
 
 from weft.core.snapshot import Allocation, JobView, Snapshot
-from weft.daemon.fallback import culprits, problem, simplest, standing, without
 from weft.daemon.policy_thread import MAX_DECISION_S, PolicyThread, PolicyTimeoutError
 from weft.elastic.policy import BasePolicy
+from weft.elastic.rules import Room, Rules
 
 _log = logging.getLogger(__name__)
 
-LOOK_AGAIN_S = 600.0
+RETRY_S = 600.0
+MAX_TRIALS = 100
+"""How many times the policy may be called to find the jobs it fails on."""
 
 
 class ImpossibleAnswerError(ValueError):
-    """A policy's answer that cannot be carried out."""
+    """A policy returned an allocation that cannot be carried out."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Aside:
     kind: Hashable
-    """What the job was like when the policy failed on it."""
+    """The job as it was when the policy failed on it."""
     until_s: float
     reason: str
 
 
 class GuardedPolicy:
-    """Asked by one thread at a time."""
+    """Used by one thread at a time."""
 
     def __init__(
         self, policy: BasePolicy, on_error: Callable[[], None] = lambda: None, limit_s: float = MAX_DECISION_S
@@ -51,11 +55,11 @@ class GuardedPolicy:
 
     @property
     def aside(self) -> dict[str, str]:
-        """The jobs the policy fails on, and how."""
+        """The jobs the policy fails on, and why."""
         return {name: one.reason for name, one in self._aside.items()}
 
     def decide(self, snapshot: Snapshot) -> Allocation:
-        """The policy's allocation; jobs that are set aside keep what they have."""
+        """The policy's allocation; jobs that were set aside keep their devices."""
         still = {
             job.id: one
             for job in snapshot.jobs
@@ -71,11 +75,11 @@ class GuardedPolicy:
         return self._complete(snapshot, allocation)
 
     def explain(self, snapshot: Snapshot, allocation: Allocation, job: str) -> str:
-        """Why ``job`` has what it has: the policy's sentence, or why there is none."""
+        """Why ``job`` has its workers: the policy's sentence, or why there is none."""
         if job in self._aside:
             return f"{job} {self._aside[job].reason}"
         try:
-            # Thousands of sentences may follow one decision: too many to hand each from thread to thread.
+            # One decision may need thousands of sentences: too many to pass each between threads.
             if not self.trouble and not self._thread.is_overdue:
                 return self.policy.explain(snapshot, allocation, job)
         except Exception as error:
@@ -114,7 +118,7 @@ class GuardedPolicy:
         self.trouble = (
             f"the policy {self.policy.name} failed ({how}): running jobs keep their devices, others start small"
         )
-        self._note(f"the policy {self.policy.name} failed and was done without", how, error)
+        self._note(f"the policy {self.policy.name} failed; decided without it", how, error)
         return replace(simplest(snapshot, self.policy.rules), valid_until_s=snapshot.now_s + self.policy.rules.review_s)
 
     def _set_aside(self, snapshot: Snapshot, names: Sequence[str], how: str) -> None:
@@ -123,14 +127,14 @@ class GuardedPolicy:
             if job.id in partners or job.id in names:
                 stays = "keeps the devices it has" if job.workers else "waits"
                 reason = (
-                    f"{stays}: the policy {self.policy.name} fails on this job ({how}); other jobs are decided without "
-                    "it. Cancel it and submit it with other options, or start the controller with another --policy"
+                    f"{stays}: the policy {self.policy.name} fails on this job ({how}) and decides without it. Cancel "
+                    "it and submit it with other options, or start the controller with another --policy"
                 )
-                self._aside[job.id] = _Aside(_kind(job), snapshot.now_s + LOOK_AGAIN_S, reason)
-        self._note(f"the policy {self.policy.name} fails on {', '.join(sorted(names))}, decided without", how, None)
+                self._aside[job.id] = _Aside(_kind(job), snapshot.now_s + RETRY_S, reason)
+        self._note(f"the policy {self.policy.name} fails on {', '.join(sorted(names))}; set aside", how, None)
 
     def _complete(self, snapshot: Snapshot, allocation: Allocation) -> Allocation:
-        """With the jobs that are set aside, as they are."""
+        """Add the jobs that were set aside, as they are."""
         if not self._aside:
             return allocation
         have = standing(job for job in snapshot.jobs if job.id in self._aside)
@@ -144,7 +148,7 @@ class GuardedPolicy:
         )
 
     def _note(self, what: str, how: str, error: Exception | None) -> None:
-        """Once for each kind of trouble: the same decision may fail every second."""
+        """Log each kind of trouble once: the same decision may fail every second."""
         if (key := f"{what} {how}") != self._logged:
             self._logged = key
             _log.error("%s: %s", what, how, exc_info=error)
@@ -152,3 +156,90 @@ class GuardedPolicy:
 
 def _kind(job: JobView) -> Hashable:
     return (job.spec, id(job.curve), job.workers, job.partner)
+
+
+def problem(snapshot: Snapshot, allocation: Allocation) -> str:
+    """Why an allocation cannot be carried out; empty if it can."""
+    jobs = {job.id: job for job in snapshot.jobs}
+    num_devices = snapshot.num_devices
+    for name, size in allocation.workers.items():
+        if name not in jobs:
+            return f"it includes the job {name!r}, which does not exist"
+        if not isinstance(size, int) or isinstance(size, bool):
+            return f"it gives {name} {size!r} workers, which is not a whole number"
+        spec = jobs[name].spec
+        allowed = spec.min_workers <= size <= spec.max_workers and (not spec.sizes or size in spec.sizes)
+        if size and size != jobs[name].workers and not allowed:
+            return f"it gives {name} {size} workers, which the job does not allow on {num_devices} devices"
+    in_pairs = Counter(name for pair in allocation.pairs for name in pair)
+    for pair in allocation.pairs:
+        sizes = {allocation.workers.get(name, 0) for name in pair}
+        if len(sizes) != 1 or 0 in sizes or any(in_pairs[name] > 1 for name in pair):
+            return f"it pairs {' and '.join(map(str, pair))}, which do not share the same devices with each other alone"
+    if allocation.num_devices() > num_devices:
+        return f"it assigns {allocation.num_devices()} devices, but there are {num_devices}"
+    if math.isnan(allocation.valid_until_s):
+        return "it does not say how long it is valid"
+    return ""
+
+
+def without(snapshot: Snapshot, names: Set[str]) -> Snapshot:
+    """The snapshot without these jobs, their devices and their share of quotas.  Contains both partners of a pair."""
+    if not names:
+        return snapshot
+    removed = [job for job in snapshot.jobs if job.id in names]
+    num_held = sum(job.workers for job in removed if not (job.partner and job.partner < job.id))
+    quotas = {
+        user: max(quota - sum(job.workers for job in removed if job.spec.user == user), 0)
+        for user, quota in snapshot.quotas.items()
+    }
+    rest = tuple(job for job in snapshot.jobs if job.id not in names)
+    return replace(snapshot, jobs=rest, quotas=quotas, num_held=snapshot.num_held + num_held)
+
+
+def culprits(jobs: Sequence[JobView], works: Callable[[Sequence[JobView]], bool]) -> list[str] | None:
+    """The jobs without which the policy ``works``, found by bisection; ``None`` if no subset of jobs is at fault.
+
+    >>> from weft.core.job import JobSpec
+    >>> from weft.core.speed import SpeedCurve, StepTime
+    >>> views = [JobView(JobSpec(name, 0.0), SpeedCurve({1: StepTime(1.0)}), 1.0) for name in "abcdefgh"]
+    >>> culprits(views, lambda some: all(view.id != "e" for view in some))
+    ['e']
+    """
+    found: list[str] = []
+    suspects = [list(jobs)]
+    num_trials = 0
+    while suspects:
+        group = suspects.pop()
+        if num_trials >= MAX_TRIALS:
+            return None
+        num_trials += 1
+        if works(group):
+            continue
+        if len(group) == 1:
+            found.append(group[0].id)
+        else:
+            suspects += [group[len(group) // 2 :], group[: len(group) // 2]]
+    innocent = [job for job in jobs if job.id not in found]
+    return found if found and innocent and works(innocent) else None
+
+
+def standing(jobs: Iterable[JobView]) -> Allocation:
+    """An allocation in which these jobs keep what they have."""
+    having = [job for job in jobs if job.workers]
+    pairs = tuple((job.id, job.partner) for job in having if job.partner and job.id < job.partner)
+    return Allocation({job.id: job.workers for job in having}, pairs, kept=frozenset(job.id for job in having))
+
+
+def simplest(snapshot: Snapshot, rules: Rules) -> Allocation:
+    """Jobs with devices keep them; the others start at their smallest size, in order, while devices last."""
+    have = standing(snapshot.jobs)
+    others = without(snapshot, have.kept)
+    room = Room(others)
+    started: dict[str, int] = {}
+    for job in sorted(others.jobs, key=rules.rank):
+        size = next((size for size in job.spec.allowed_sizes(max(room.devices, 0)) if size in job.curve.times), 0)
+        if size and room.fits(job, size):
+            room.take(job, size)
+            started[job.id] = size
+    return replace(have, workers={**have.workers, **started})

@@ -1,4 +1,4 @@
-"""What happened to each job, in sentences: for ``weft explain``."""
+"""What happened to each job, in sentences, for ``weft explain``."""
 
 from __future__ import annotations
 
@@ -26,18 +26,17 @@ _KEPT_DECISIONS = 1000
 
 
 class History:
-    """Told of every event, in order; keeps the last sentences of each job and the last decisions."""
+    """Gets every event, in order; keeps the last sentences of each job and the last decisions."""
 
     def __init__(self) -> None:
         self._sentences: dict[str, deque[Sentence]] = {}
         self._decisions: deque[Decision] = deque(maxlen=_KEPT_DECISIONS)
 
     def note(self, event: Event) -> None:
-        """Something happened."""
         if isinstance(event, JobsPurged):
             for job_id in event.job_ids:
                 self._sentences.pop(job_id, None)
-        for job_id, text in told(event):
+        for job_id, text in sentences_of(event):
             kept = self._sentences.setdefault(job_id, deque(maxlen=_KEPT_PER_JOB))
             if not kept or kept[-1].text != text:
                 kept.append(Sentence(event.at_s, text))
@@ -52,15 +51,11 @@ class History:
         return kept[-last:] if last > 0 else []
 
 
-def told(event: Event) -> Iterator[tuple[str, str]]:
-    """Job and sentence for everybody the event is about."""
+def sentences_of(event: Event) -> Iterator[tuple[str, str]]:
+    """Job and sentence, for every job the event is about."""
     match event:
         case JobSubmitted(spec=spec):
-            sizes = (
-                f"{spec.min_workers}"
-                if spec.min_workers == spec.max_workers
-                else f"{spec.min_workers} to {spec.max_workers}"
-            )
+            sizes = " to ".join(map(str, dict.fromkeys((spec.min_workers, spec.max_workers))))
             yield spec.id, f"submitted, for {sizes} worker{'s' if spec.max_workers > 1 else ''}"
         case CancelRequested(job_id=job_id, reason=reason):
             yield job_id, reason or "cancelled"
@@ -76,7 +71,7 @@ def told(event: Event) -> Iterator[tuple[str, str]]:
 
 _ENDS = {
     Fate.COMPLETED: "completed",
-    Fate.STOPPED: "stopped as asked",
+    Fate.STOPPED: "stopped as requested",
     Fate.FAILED: "failed",
     Fate.LOST: "was lost",
 }

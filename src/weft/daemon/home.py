@@ -1,11 +1,11 @@
-"""WEFT_HOME: where a controller keeps everything, and how a second one is kept out.
+"""WEFT_HOME: where a controller keeps everything, and how a second controller is kept out.
 
 <home>/                    0700
-    lock                   held by the controller that runs; says its pid
+    lock                   held by the running controller; contains its pid
     controller.json        pid, start, socket, port of that controller
-    token                  0600; whoever can read it may use the controller
+    token                  0600; anyone who can read it may use the controller
     journal.sqlite         what happened
-    knowledge.json         speeds that were measured; may be deleted
+    knowledge.json         measured speeds; may be deleted
     controller.log
     run/                   0700: api.sock, channel.sock; a link to a folder with a short path if this one is too long
     jobs/<id>/checkpoints
@@ -24,11 +24,10 @@ import tempfile
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 from weft.errors import UsageError, WeftError
 
-# What fits into sun_path, with room for the longest name in run/.
+# What fits in sun_path with the longest name in run/.
 _MAX_SOCKET_FOLDER_BYTES = 107 - len("/channel.sock")
 
 
@@ -37,7 +36,7 @@ class HomeError(WeftError):
 
 
 class HomeTakenError(HomeError):
-    """Another controller runs in this home."""
+    """Another controller is running in this home."""
 
 
 def default_home() -> Path:
@@ -47,7 +46,7 @@ def default_home() -> Path:
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """What ``controller.json`` says."""
+    """The contents of ``controller.json``."""
 
     pid: int
     started_s: float
@@ -92,7 +91,7 @@ class Home:
 
     @property
     def sockets(self) -> Path:
-        """``run/``, or where that points to: not a matter of the environment, running workers know the old place."""
+        """``run/``, or where it links to.  Independent of the environment: running workers know the old place."""
         folder = self.root / "run"
         try:
             return Path(os.readlink(folder))
@@ -117,7 +116,7 @@ class Home:
         return self.job_folder(job_id) / "attempts"
 
     def prepare(self) -> None:
-        """Make what is missing; refuse a folder that others could get into."""
+        """Create what is missing; refuse a folder that other users could enter."""
         _private_folder(self.root)
         folder = self.root / "run"
         if len(os.fsencode(folder)) > _MAX_SOCKET_FOLDER_BYTES and not self.sockets.is_dir():
@@ -126,9 +125,9 @@ class Home:
             _private_folder(folder)
 
     def token(self) -> str:
-        """The token of this home; made at the first call."""
+        """The token of this home; created on the first call."""
         with contextlib.suppress(FileExistsError):
-            # Written aside and linked into place: nobody ever reads half a token.
+            # Written under another name and linked, so that a reader never sees half a token.
             aside = self.root / f".token.{os.getpid()}"
             descriptor = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
             try:
@@ -149,16 +148,15 @@ class Home:
         write_whole(self.record_file, json.dumps(asdict(record)).encode())
 
     def read_record(self) -> Record | None:
-        """What the last controller wrote; it may be gone, see :meth:`holder`."""
+        """What the last controller wrote; it may have ended, see :meth:`holder`."""
         try:
-            values: dict[str, Any] = json.loads(self.record_file.read_bytes())
-            return Record(**values)
+            return Record(**json.loads(self.record_file.read_bytes()))
         except (OSError, ValueError, TypeError):
             return None
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
-        """Be the only controller of this home."""
+        """Hold the home's lock: only one controller can."""
         descriptor = os.open(self.lock_file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             try:
@@ -177,7 +175,7 @@ class Home:
             os.close(descriptor)
 
     def holder(self) -> int | None:
-        """Pid of the controller that runs in this home; ``None`` when there is none."""
+        """Pid of the controller running in this home; ``None`` if there is none."""
         try:
             descriptor = os.open(self.lock_file, os.O_RDWR | os.O_CLOEXEC)
         except OSError:
@@ -192,7 +190,7 @@ class Home:
 
 
 def write_whole(path: Path, data: bytes) -> None:
-    """Replace a file; whoever reads it sees the old or the new content, never a part."""
+    """Replace a file; a reader sees the old or the new content, never part of it."""
     aside = path.with_name(f".{path.name}.{os.getpid()}")
     descriptor = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
     with os.fdopen(descriptor, "wb") as file:
@@ -206,7 +204,7 @@ def _pid_in(descriptor: int) -> int | None:
 
 
 def _link_to_short_folder(link: Path) -> None:
-    """Its name is chosen at random: one that others could guess, they could take before us."""
+    """The folder's name is random: another user could create a predictable one before us."""
     base = os.environ.get("XDG_RUNTIME_DIR") or "/tmp"
     aside = link.with_name(f".run.{os.getpid()}")
     try:

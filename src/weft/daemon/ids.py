@@ -1,4 +1,4 @@
-"""Ids of jobs: short enough to type, unique for ever, and safe as the name of a folder."""
+"""Job ids: short enough to type, unique, and safe as folder names."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _PATTERN = re.compile(rf"[{_FIRST}][{_REST}]{{{_LENGTH - 1}}}")
 
 
 def new_id(taken: Container[str]) -> str:
-    """An id that nobody has; no letters that look like digits, and never the beginning of an option."""
+    """An unused id without letters that look like digits; never starts like an option."""
     while True:
         made = secrets.choice(_FIRST) + "".join(secrets.choice(_REST) for _ in range(_LENGTH - 1))
         if made not in taken:
@@ -21,7 +21,7 @@ def new_id(taken: Container[str]) -> str:
 
 
 def is_id(text: str) -> bool:
-    """Whether ``text`` could be the id of a job.
+    """Whether ``text`` could be a job id.
 
     >>> is_id("k3v9x2qa"), is_id("../../etc")
     (True, False)

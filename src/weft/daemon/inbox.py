@@ -1,4 +1,4 @@
-"""What came in and is not written yet: requests of other threads, news of the engine, progress reports."""
+"""What has arrived and is not written yet: requests from other threads, engine events, progress reports."""
 
 from __future__ import annotations
 
@@ -13,28 +13,29 @@ from typing import Any
 
 from weft.control.codec import event_to_json
 from weft.control.state import State
-from weft.core.events import Event
+from weft.core.events import Event, ProgressReported
 from weft.daemon.commit_log import Batch
 from weft.daemon.contract import StoppingError
 from weft.daemon.faults import AN_EVENT, Faults
-from weft.daemon.progress_batch import ProgressBatch
+from weft.daemon.report_channel import WorkerReport
 from weft.errors import ControllerError
 
-_MAX_AT_ONCE = 500
+_MAX_REQUESTS_PER_BATCH = 500
+_WRITE_PROGRESS_EVERY_S = 2.0
 
 Maker = Callable[[State, float], tuple[Sequence[Event], Any]]
-"""From state and time to the events of a request and the answer to it; raises if it cannot be met."""
+"""From state and time to a request's events and answer; raises if the request cannot be met."""
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """Asked by another thread; answered when its events are durable."""
+    """Put by another thread; answered when its events are durable."""
 
     make: Maker
     answer: Future[Any]
 
     def add_to(self, batch: Batch, state: State, now_s: float, faults: Faults) -> None:
-        """Put its events and its answer into the batch; if it cannot be met it is answered at once."""
+        """Add its events and its answer to the batch; a request that cannot be met is answered immediately."""
         try:
             made, result = self.make(state, now_s)
         except Exception as error:
@@ -42,22 +43,22 @@ class Request:
             return
         try:
             for event in made:
-                event_to_json(event)  # what cannot be written is its sender's problem alone
+                event_to_json(event)  # an event that cannot be encoded must fail only its own request
             batch.add(made)
         except Exception as error:
             faults.note(AN_EVENT, error)
-            words = f"internal error, nothing was changed: {error}; see controller.log for details"
-            self.answer.set_exception(ControllerError(words))
+            message = f"internal error, nothing was changed: {error}; see controller.log for details"
+            self.answer.set_exception(ControllerError(message))
             return
         batch.answers.append((self.answer, result))
 
 
 class Inbox:
-    """Requests are put by any thread and wake the loop; everything else is added by the loop itself."""
+    """Any thread may put requests, which wake the loop; everything else is added by the loop itself."""
 
     def __init__(self) -> None:
-        self.told: list[Event] = []
-        """By the engine, or found out by the controller itself."""
+        self.events: list[Event] = []
+        """From the engine, or made by the controller itself; they must not get lost."""
         self.progress = ProgressBatch()
         self._requests: deque[Request] = deque()
         self._lock = threading.Lock()
@@ -79,45 +80,73 @@ class Inbox:
         return bool(self._requests)
 
     def due_s(self, try_again_s: float) -> float:
-        """When what is here is to be written, given when writing may be tried again."""
-        due_s = max(self.progress.due_s, try_again_s)
-        return min(due_s, try_again_s) if self.told else due_s
+        """When to write what is here, if writing is possible from ``try_again_s`` on."""
+        return try_again_s if self.events else max(self.progress.due_s, try_again_s)
 
     def put(self, make: Maker) -> Future[Any]:
         answer: Future[Any] = Future()
         with self._lock:
             if self._closed:
-                raise StoppingError("the controller is shutting down and accepts nothing new: run `weft up` first")
+                raise StoppingError("the controller is shutting down and accepts no requests: run `weft up` first")
             self._requests.append(Request(make, answer))
         self.wake()
         return answer
 
     def take_requests(self) -> list[Request]:
         with self._lock:
-            return [self._requests.popleft() for _ in range(min(len(self._requests), _MAX_AT_ONCE))]
+            return [self._requests.popleft() for _ in range(min(len(self._requests), _MAX_REQUESTS_PER_BATCH))]
 
-    def take_told(self, now_s: float) -> tuple[list[Event], list[Event]]:
-        """What is to be written now: progress, if it is due, and what was told, which must not get lost."""
-        told, self.told = self.told, []
-        return list(self.progress.take(now_s)) if now_s >= self.progress.due_s else [], told
+    def take_events(self, now_s: float) -> tuple[list[ProgressReported], list[Event]]:
+        """What to write now: progress, if it is due, and events."""
+        events, self.events = self.events, []
+        return self.progress.take(now_s) if now_s >= self.progress.due_s else [], events
 
-    def put_back(self, told: Sequence[Event]) -> None:
+    def put_back(self, events: Sequence[Event]) -> None:
         """They could not be written."""
-        self.told = [*told, *self.told]
-
-    def take_progress(self, now_s: float) -> list[Event]:
-        """At the end: all of it, due or not."""
-        return list(self.progress.take(now_s)) if self.progress.due_s < math.inf else []
+        self.events = [*events, *self.events]
 
     def refuse_more(self) -> None:
-        """From now on no request is accepted; those that are here are still met."""
+        """Accept no more requests; those already here are still met."""
         with self._lock:
             self._closed = True
 
     def close(self) -> None:
-        """Nothing will be met any more."""
+        """Reject what is left."""
         self.refuse_more()
         while waiting := self.take_requests():
             for request in waiting:
                 error = StoppingError("the controller shut down before it did anything: run `weft up` and try again")
                 request.answer.set_exception(error)
+
+
+class ProgressBatch:
+    """The newest report of each job; the journal gets all of them together every few seconds."""
+
+    def __init__(self) -> None:
+        self._reports: dict[str, WorkerReport] = {}
+        self._written_s = -math.inf
+
+    def add(self, report: WorkerReport) -> None:
+        self._reports[report.job_id] = report
+
+    @property
+    def due_s(self) -> float:
+        """When to write them."""
+        return self._written_s + _WRITE_PROGRESS_EVERY_S if self._reports else math.inf
+
+    def take(self, now_s: float) -> list[ProgressReported]:
+        """All of them; the next batch begins."""
+        self._written_s = now_s
+        taken = [_progress(report, now_s) for report in self._reports.values()]
+        self._reports.clear()
+        return taken
+
+    def take_of(self, job_id: str, now_s: float) -> list[ProgressReported]:
+        """One job's: its attempt is ending, and its last step must not get lost."""
+        report = self._reports.pop(job_id, None)
+        return [_progress(report, now_s)] if report else []
+
+
+def _progress(report: WorkerReport, now_s: float) -> ProgressReported:
+    timing = report.step_s, report.exposed_s, report.loss
+    return ProgressReported(now_s, report.job_id, report.attempt, report.step, report.total_steps, *timing)

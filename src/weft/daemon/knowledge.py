@@ -27,12 +27,12 @@ NOTEWORTHY = 0.2
 _REFIT = 0.05
 _KEPT_SAMPLES = 31
 _MIN_SAMPLES_TO_SHARE = 5
-"""Pairs are formed by speeds measured alone, which cannot be measured any more once the jobs share."""
+"""Pairs are formed by speeds measured alone, which can no longer be measured once the jobs share."""
 _KEPT_LOSSES = 200
 _MIN_LOSSES = 12
 _REFIT_LOSS_GROWTH = 1.25
-_LARGEST_LOSS = 1e100
-"""Squares of it are still numbers."""
+_MAX_LOSS = 1e100
+"""Its square is still finite."""
 _UNKNOWN_STEP_S = 1.0
 _SLOW_STEP_S = 1.0
 
@@ -55,9 +55,9 @@ class JobKnowledge:
     restart: RestartCost | None = None
     can_resume: bool = True
     attempt: int = 0
-    """The attempt that has last reported."""
+    """The attempt that reported last."""
     num_reports: int = 0
-    """Of that attempt's first worker."""
+    """From that attempt's first worker."""
     newest: WorkerReport | None = None
     partner: str | None = None
     """The job it shared its devices with when it last reported."""
@@ -68,11 +68,11 @@ class JobKnowledge:
     pending: _Pending = field(default_factory=_Pending)
     fitted: dict[Shape, float] = field(default_factory=dict)
     """Step times the current curve was fitted to."""
-    told: dict[Shape, float] = field(default_factory=dict)
+    decided: dict[Shape, float] = field(default_factory=dict)
     """Step times that last led to a decision, so that many small changes add up to one that does."""
     curves: dict[tuple[int, ...], SpeedCurve] = field(default_factory=dict)
     loss_fit: tuple[int, float | None] | None = None
-    """Step at which the loss curve was last fitted, and the step at which the loss stops improving, if known."""
+    """Step at which the loss curve was last fitted, and the step at which the loss will stop improving, if known."""
 
     def median(self, shape: Shape) -> StepTime:
         step_s = statistics.median(sample[0] for sample in self.samples[shape])
@@ -81,7 +81,7 @@ class JobKnowledge:
 
 
 class Knowledge:
-    """All jobs that are not over."""
+    """What is known about all active jobs."""
 
     def __init__(self, cluster: Cluster, restart_prior_s: float, handover_s: float = 0.0) -> None:
         self._cluster = cluster
@@ -89,7 +89,7 @@ class Knowledge:
         self.pairs = Pairs()
         self._jobs: dict[str, JobKnowledge] = {}
         self._restart = RestartCost(restart_prior_s)
-        """What restarts cost jobs in general."""
+        """The cost of a restart across all jobs."""
         self._unknown: dict[tuple[int, ...], SpeedCurve] = {}
         self._usual_step_s: float | None = None
 
@@ -128,7 +128,7 @@ class Knowledge:
         known.takes_turns = report.takes_turns
         was_sharing, known.partner = known.partner is not None, job.partner
         if was_sharing and job.partner is None:
-            return first  # it shared its devices for a part of the time this report is about
+            return first  # it shared its devices for part of the time this report covers
         if job.partner is not None:
             return self._reported_sharing(job, job.partner, report, now_s) or first
         if not MIN_STEP_S <= report.step_s <= MAX_STEP_S or len(job.devices) != report.world_size:
@@ -138,7 +138,7 @@ class Knowledge:
         return self._measured(job, known, report)
 
     def _reported_sharing(self, job: Job, partner: str, report: WorkerReport, now_s: float) -> bool:
-        """A job that shares is slower than alone: its steps say nothing about a size, but something about the pair."""
+        """A job that shares is slower than alone: its steps say nothing about a size, only about the pair."""
         alone = {job_id: self.alone(job_id, job.devices) for job_id in (job.id, partner)}
         known = {job_id: step for job_id, step in alone.items() if step is not None}
         return len(known) == 2 and self.pairs.reported(
@@ -165,15 +165,15 @@ class Knowledge:
         now_s = known.median(shape).step_s
         if before_s is not None and abs(now_s - before_s) <= _REFIT * before_s:
             return is_news
-        # Fitted here, report by report, so that a decision about many jobs only looks results up.
+        # Fitted here, report by report, so that a decision about many jobs needs only lookups.
         known.curves = {}
         known.fitted = {shape: known.median(shape).step_s for shape in known.samples}
         self._usual_step_s = None
         self.curve(job, ())
-        told_s = known.told.get(shape)
-        if told_s is not None and abs(now_s - told_s) <= NOTEWORTHY * told_s:
+        decided_s = known.decided.get(shape)
+        if decided_s is not None and abs(now_s - decided_s) <= NOTEWORTHY * decided_s:
             return is_news
-        known.told[shape] = now_s
+        known.decided[shape] = now_s
         return True
 
     def stop_ordered(self, job_id: str, now_s: float) -> None:
@@ -191,7 +191,7 @@ class Knowledge:
         self.of(job_id).pending.start_s = now_s
 
     def started(self, job_id: str, now_s: float) -> None:
-        """The workers are there.  A first start may have waited for the engine to warm up, which a restart does not."""
+        """The workers exist.  A first start may have waited for the engine to warm up; a restart does not."""
         known = self.of(job_id)
         if known.pending.start_s is not None and known.restart is None:
             known.pending.start_s = now_s
@@ -201,7 +201,7 @@ class Knowledge:
             return
         took_s = max(known.pending.stopping_s + now_s - known.pending.start_s, 0.0)
         if known.restart is None:
-            # The first start tells as much about a restart as anything can before there was one.
+            # Before any restart, the first start is the best estimate of its cost.
             known.restart = RestartCost(prior_s=took_s)
         else:
             known.restart = known.restart.observed(took_s)
@@ -211,7 +211,7 @@ class Knowledge:
     # What is believed ------------------------------------------------------------------------------------------
 
     def belief(self, job: Job, first_sizes: tuple[int, ...], now_s: float, usual_s: float) -> Belief:
-        """What a decision is told about the job."""
+        """What a decision gets to know about the job."""
         curve = self.curve(job, first_sizes)
         remaining_steps = self.remaining_steps(job, curve, now_s, usual_s)
         return Belief(curve, remaining_steps, self.restart_s(job.id), self.can_share(job))
@@ -224,7 +224,7 @@ class Knowledge:
         return job.partner is not None or self._cluster.shape(job.devices) in known.samples
 
     def can_share(self, job: Job) -> bool:
-        """Whether enough is known about the job to predict what it would do in a pair."""
+        """Whether enough is known about the job to predict its speed in a pair."""
         known = self._jobs.get(job.id)
         return known is not None and known.takes_turns and any(map(_are_enough, known.samples.values()))
 
@@ -256,12 +256,12 @@ class Knowledge:
         return curve
 
     def _find_usual_step_s(self) -> float:
-        """What a step of one worker takes, by the jobs that have told; rounded, so that it rarely changes."""
+        """Median step time of one worker over all measured jobs; rounded, so that it rarely changes."""
         times_s = [step_s * sum(shape) for known in self._jobs.values() for shape, step_s in known.fitted.items()]
         return float(f"{statistics.median(times_s):.1g}") if times_s else _UNKNOWN_STEP_S
 
     def remaining_steps(self, job: Job, curve: SpeedCurve, now_s: float, usual_s: float) -> float:
-        """Declared, else until the loss comes to rest, else as much as it has had (and at least what is usual)."""
+        """Declared, else until the loss stops improving, else as much as it has run (and at least ``usual_s``)."""
         known = self._jobs.get(job.id)
         newest = known.newest if known else None
         step = max(job.step, newest.step if newest else 0)
@@ -281,7 +281,7 @@ class Knowledge:
         if known.loss_fit is None or report.step > _REFIT_LOSS_GROWTH * known.loss_fit[0]:
             known.loss_fit = (report.step, steps_to_rest(list(known.losses), report.step / report.epoch))
 
-    # What is kept while the controller is away ---------------------------------------------------------------------
+    # What is kept across restarts of the controller ----------------------------------------------------------------
 
     def document(self) -> dict[str, Any]:
         """Plain data for a JSON file."""
@@ -304,10 +304,10 @@ class Knowledge:
         }
 
     def restore(self, document: Mapping[str, Any], job_ids: Iterable[str]) -> None:
-        """Take back what was kept of these jobs; raises ``ValueError`` and the like on anything odd."""
+        """Restore what was kept about these jobs; raises ``ValueError`` and the like on an invalid document."""
         restored: dict[str, JobKnowledge] = {}
-        there = list(job_ids)
-        for job_id in there:
+        job_ids = list(job_ids)
+        for job_id in job_ids:
             kept = document["jobs"].get(job_id)
             if kept is None:
                 continue
@@ -321,12 +321,12 @@ class Knowledge:
             known.losses.extend((int(step), float(loss)) for step, loss in kept["losses"])
             known.num_reports = _KEPT_SAMPLES
             known.fitted = {shape: known.median(shape).step_s for shape in known.samples}
-            known.told = dict(known.fitted)
+            known.decided = dict(known.fitted)
             if kept["restart"]:
                 known.restart = RestartCost(float(kept["restart"][0]), tuple(map(float, kept["restart"][1])))
         self._restart = RestartCost(self._restart.prior_s, tuple(map(float, document["restarts_s"])))
         self._jobs.update(restored)
-        self.pairs.restore(document.get("apart", ()), there)
+        self.pairs.restore(document.get("apart", ()), job_ids)
 
 
 def _are_enough(samples: Sequence[tuple[float, float]]) -> bool:
@@ -334,10 +334,10 @@ def _are_enough(samples: Sequence[tuple[float, float]]) -> bool:
 
 
 def steps_to_rest(losses: Sequence[tuple[int, float]], steps_per_epoch: float) -> float | None:
-    """The step at which an epoch gains next to nothing, by the fitted loss curve; ``None`` if it cannot be told."""
-    if not all(0 <= loss < _LARGEST_LOSS for _, loss in losses):
-        return None  # the curve is one of losses that approach a floor above zero
-    # scipy's optimiser is loaded by the first job that needs it.
+    """The step at which the loss stops improving, by the fitted loss curve; ``None`` if unknown."""
+    if not all(0 <= loss < _MAX_LOSS for _, loss in losses):
+        return None  # the curve models losses that approach a floor of zero or more
+    # scipy's optimizer is loaded by the first job that needs it.
     from weft.perf.convergence import LossCurve, fit_loss
 
     curve = fit_loss([at for at, _ in losses], [loss for _, loss in losses])

@@ -1,53 +1,57 @@
-"""The controller's two listeners, bound by ourselves: a unix socket for its owner, and a port on 127.0.0.1.
+"""The controller's two listeners: a unix socket for its owner, and a port on 127.0.0.1.
 
 [Note: out of descriptors]
 When a process has no file descriptor left, ``accept`` fails and leaves the connection in the queue, so an event loop
-would be woken for it again and again.  A few descriptors are therefore held in reserve.  The owner's connections are
-served on them; one to the port is accepted and closed.
+would wake up for it over and over.  So we hold a few descriptors in reserve.  The owner's connections are served with
+them; a connection to the port is accepted and closed.
 """
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import errno
 import logging
 import os
 import socket
 import struct
+from collections.abc import Awaitable, Callable
+from concurrent.futures import Future
 from pathlib import Path
-from types import TracebackType
-from typing import Any
+from typing import Any, Self
 
+from weft.daemon.home import Home, Record
 from weft.errors import WeftError
 
 _CREDENTIALS = struct.Struct("3i")
 _BACKLOG = 1024
 _NUM_RESERVED = 16
 _NONE_LEFT = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
+CHECK_EVERY_S = 2.0
 
 _log = logging.getLogger(__name__)
 
 
 class PortTakenError(WeftError):
-    """Somebody else listens on the port."""
+    """Another program uses the port."""
 
 
 class Reserve:
-    """File descriptors that are held so that there are some when there are none."""
+    """File descriptors held for when the process runs out of them."""
 
     def __init__(self) -> None:
         self._held: list[int] = []
         self.refill()
 
-    def __enter__(self) -> Reserve:
+    def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+    def __exit__(self, *error: object) -> None:
         while self.lend():
             pass
 
     def lend(self) -> bool:
-        """Make room for one; ``False`` when all are lent."""
+        """Free one descriptor; ``False`` if all are lent."""
         if self._held:
             os.close(self._held.pop())
             return True
@@ -64,12 +68,12 @@ class Reserve:
 
 
 class _Listener(socket.socket):
-    """Never lets the event loop hear of a lack of descriptors: see the note above."""
+    """Never reports a lack of descriptors to the event loop: see the note above."""
 
     reserve: Reserve
 
     def listen(self, backlog: int = _BACKLOG, /) -> None:
-        """An event loop would make the queue as short as the number it accepts at once."""
+        """An event loop would shorten the queue to the number it accepts per wakeup."""
         super().listen(max(backlog, _BACKLOG))
 
     def accept(self) -> tuple[socket.socket, Any]:
@@ -82,42 +86,42 @@ class _Listener(socket.socket):
             if not self.reserve.lend():
                 raise ConnectionAbortedError("no file descriptor is left, not even in reserve") from None
             accepted = super().accept()
-            _log.error("a connection came, but the controller cannot open more files: %s", error.strerror)
+            _log.error("a client connected, but the controller cannot open more files: %s", error.strerror)
             return accepted
 
 
 class PortSocket(_Listener):
-    """Accepts anybody on this machine while there are descriptors for them."""
+    """Accepts every user of this machine while descriptors last."""
 
     def accept(self) -> tuple[socket.socket, Any]:
         connection, address = super().accept()
         if self.reserve.is_lent:
             connection.close()
-            raise ConnectionAbortedError("turned away: no file descriptors are left")
+            raise ConnectionAbortedError("rejected: no file descriptors are left")
         return connection, address
 
 
 class OwnerSocket(_Listener):
-    """Accepts connections of this user's processes only, whatever the mode of the file may have become."""
+    """Accepts only this user's processes, whatever the file's mode has become."""
 
     def accept(self) -> tuple[socket.socket, Any]:
         connection, address = super().accept()
         if peer_uid(connection) != os.getuid():
             connection.close()
-            # What an event loop takes for a caller that hung up while waiting.
-            raise ConnectionAbortedError("a process of another user was turned away")
+            # An event loop takes this for a client that hung up.
+            raise ConnectionAbortedError("a process of another user was rejected")
         return connection, address
 
 
 def peer_uid(connection: socket.socket) -> int:
-    """The user at the other end, as the kernel knows it."""
+    """The user at the other end, according to the kernel."""
     data = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
     uid: int = _CREDENTIALS.unpack(data)[1]
     return uid
 
 
 def listen_unix(path: Path, reserve: Reserve) -> OwnerSocket:
-    """Listen at ``path``, mode 0600 from its first moment; the home must be locked, an old file is replaced."""
+    """Listen at ``path``, which has mode 0600 from the start.  Replaces an old file: the home must be locked."""
     with contextlib.suppress(FileNotFoundError):
         path.unlink()
     listener = OwnerSocket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
@@ -133,7 +137,7 @@ def listen_unix(path: Path, reserve: Reserve) -> OwnerSocket:
 
 
 def listen_local(port: int, reserve: Reserve) -> PortSocket:
-    """Listen on 127.0.0.1; port 0 takes any that is free."""
+    """Listen on 127.0.0.1; port 0 means any free port."""
     listener = PortSocket(socket.AF_INET, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
     listener.reserve = reserve
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -144,7 +148,7 @@ def listen_local(port: int, reserve: Reserve) -> PortSocket:
         listener.close()
         if error.errno == errno.EADDRINUSE:
             raise PortTakenError(
-                f"port {port} of 127.0.0.1 is taken by another program: choose another one with `weft up --port`, or "
+                f"port {port} of 127.0.0.1 is used by another program: choose another one with `weft up --port`, or "
                 "let weft choose with `--port 0`"
             ) from None
         raise PortTakenError(
@@ -152,3 +156,48 @@ def listen_local(port: int, reserve: Reserve) -> PortSocket:
         ) from error
     listener.setblocking(False)
     return listener
+
+
+async def keep_reachable(
+    home: Home,
+    record: Record,
+    reserve: Reserve,
+    serve: Callable[[OwnerSocket], Awaitable[None]],
+    rebind_channel: Callable[[], Future[None]],
+) -> None:
+    """Recreate the files by which clients and workers reach the controller, if they are deleted while it runs.
+
+    ``serve`` makes the server listen on one more socket.  A deleted token stays deleted: that is how to request a new
+    one.
+    """
+
+    async def listen() -> None:
+        await serve(listen_unix(home.api_socket, reserve))
+
+    async def rebind() -> None:
+        await asyncio.wrap_future(rebind_channel())
+
+    async def write_record() -> None:
+        home.write_record(record)
+
+    makers = {home.api_socket: listen, home.channel_socket: rebind, home.record_file: write_record}
+    made = {path: _identity(path) for path in makers}
+    while True:
+        await asyncio.sleep(CHECK_EVERY_S)
+        for path, make in makers.items():
+            try:
+                if made[path] is None or _identity(path) != made[path]:
+                    home.prepare()
+                    await make()
+                    made[path] = _identity(path)
+                    _log.warning("%s was gone: created again", path)
+            except (OSError, WeftError) as error:
+                _log.warning("%s, which makes the controller reachable, cannot be created: %s", path, error)
+
+
+def _identity(path: Path) -> tuple[int, int] | None:
+    try:
+        found = os.stat(path, follow_symlinks=False)
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino

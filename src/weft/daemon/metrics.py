@@ -1,4 +1,4 @@
-"""Figures for Prometheus, counted by the loop and read by whoever scrapes."""
+"""Metrics for Prometheus."""
 
 from __future__ import annotations
 
@@ -14,12 +14,11 @@ _DECISION_BUCKETS_S = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.5, 2.0)
 
 
 class Metrics:
-    """One registry per controller, so that several may live in one process (tests do that)."""
+    """One registry per controller, so that several can live in one process (tests do that)."""
 
     def __init__(self) -> None:
-        self._registry = CollectorRegistry()
-        registry = self._registry
-        self.events = Counter("weft_events_total", "Events written down", ["kind"], registry=registry)
+        self._registry = registry = CollectorRegistry()
+        self.events = Counter("weft_events_total", "Events written to the journal", ["kind"], registry=registry)
         self.commit_s = Histogram(
             "weft_commit_seconds", "Time to make events durable", buckets=_COMMIT_BUCKETS_S, registry=registry
         )
@@ -30,21 +29,21 @@ class Metrics:
         self.store_errors = Counter("weft_store_errors_total", "Commits that failed", registry=registry)
         self.engine_errors = Counter("weft_engine_errors_total", "Engine calls that failed", registry=registry)
         self.faults = Counter(
-            "weft_faults_total", "Mistakes that were contained, by where they happened", ["where"], registry=registry
+            "weft_faults_total", "Internal errors that were contained, by location", ["where"], registry=registry
         )
-        self._troubled = Gauge("weft_attempts_troubled", "Attempts that do not get on", registry=registry)
-        self.reports = Counter("weft_reports_total", "Step reports taken in", registry=registry)
+        self._troubled = Gauge("weft_attempts_troubled", "Attempts that are held up", registry=registry)
+        self.reports = Counter("weft_reports_total", "Step reports received", registry=registry)
         self._free = Gauge("weft_disk_free_bytes", "Free space on the disk of the home", registry=registry)
-        self._low = Gauge("weft_disk_low", "1 when that disk is nearly full", registry=registry)
-        self._dropped = Gauge("weft_reports_dropped", "Datagrams that were late or no report", registry=registry)
+        self._low = Gauge("weft_disk_low", "1 if that disk is nearly full", registry=registry)
+        self._dropped = Gauge("weft_reports_dropped", "Datagrams that were late or not a report", registry=registry)
         self._jobs = Gauge("weft_jobs", "Jobs by state", ["state"], registry=registry)
-        self._devices = Gauge("weft_devices", "Devices that can be used", registry=registry)
+        self._devices = Gauge("weft_devices", "Usable devices", registry=registry)
         self._busy = Gauge("weft_devices_busy", "Devices held by jobs", registry=registry)
         self._aside = Gauge("weft_jobs_set_aside", "Jobs the policy fails on", registry=registry)
-        self._restarts = Gauge("weft_restarts", "Starts after the first, of all jobs", registry=registry)
+        self._restarts = Gauge("weft_restarts", "Restarts of all jobs", registry=registry)
 
     def text(self, state: State, num_dropped: int, num_aside: int, num_troubled: int, space: Space | None) -> bytes:
-        """The page that is scraped."""
+        """The text that Prometheus scrapes."""
         jobs = state.jobs.values()
         states = Tally(job.state for job in jobs)
         for one in JobState:

@@ -1,4 +1,4 @@
-"""Carrying out actions: calls to the engine and the channel, and what is done when a call fails."""
+"""Carries out actions: calls the engine and the channel, and repeats calls that fail."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _TRY_AGAIN_S = 1.0
 
 
 class Orders:
-    """One controller's way to its engine.  Calls are idempotent there, so a failed one is simply repeated."""
+    """Engine calls are idempotent, so a failed one is simply repeated."""
 
     def __init__(
         self,
@@ -42,15 +42,15 @@ class Orders:
         self._waiting: dict[tuple[str, int], tuple[Job, StartWorkers, str]] = {}
         """Attempts that could not be ordered yet, and why."""
         self.due_s = math.inf
-        """When calls that failed are to be repeated."""
+        """When to repeat calls that failed."""
 
     def hint(self, job_id: str, attempt: int) -> str:
-        """Why this attempt is not even ordered yet; nothing if it is."""
+        """Why this attempt could not be ordered yet; "" if it was."""
         waiting = self._waiting.get((job_id, attempt))
         return "" if waiting is None else waiting[2]
 
     def start(self, job: Job, action: StartWorkers, now_s: float) -> WorkersExited | None:
-        """Order the workers; returns how the attempt ended if it could not even be ordered."""
+        """Order the workers; returns the attempt's end if it cannot be started at all."""
         if job.launch is None:
             return WorkersExited(now_s, job.id, action.attempt, Fate.FAILED, 1, "the job has no command to start")
         failpoint("controller.before_start")
@@ -68,21 +68,21 @@ class Orders:
         except Exception as error:
             self._metrics.engine_errors.inc()
             if isinstance(error, OSError):
-                # The home cannot be written to for now.  That is not the job's fault, and nothing was started.
+                # The home cannot be written to now.  That is not the job's fault, and nothing was started.
                 self._waiting[job.id, action.attempt] = (job, action, _wait_in_words(error))
                 return None
             _log.error("attempt %d of job %s cannot be started: %s", action.attempt, job.id, error)
             reason = f"its workers cannot be started: {error}"
             return WorkersExited(now_s, job.id, action.attempt, Fate.LOST, 1, reason)
         failpoint("controller.after_start")
-        if job.workers_since_s is None:  # else it runs since before this controller was started
+        if job.workers_since_s is None:  # otherwise an earlier controller started it
             self._knowledge.start_ordered(job.id, now_s)
         return None
 
     def stop(self, job_id: str, attempt: int, now_s: float) -> WorkersExited | None:
-        """Ask the workers to leave, by the channel and by the engine's signal; returns their end if there are none."""
+        """Ask the workers to stop, by the channel and the engine's signal; returns their end if there are none."""
         if (job_id, attempt) in self._waiting:
-            return self._called_off(job_id, attempt, now_s)
+            return self._dropped(job_id, attempt, now_s)
         self._knowledge.stop_ordered(job_id, now_s)
         failpoint("controller.before_stop")
         self._channel.stop(job_id, attempt)
@@ -91,23 +91,23 @@ class Orders:
         return None
 
     def kill(self, job_id: str, attempt: int, now_s: float) -> WorkersExited | None:
-        """End the workers; returns their end if there are none."""
+        """Kill the workers; returns their end if there are none."""
         if (job_id, attempt) in self._waiting:
-            return self._called_off(job_id, attempt, now_s)
+            return self._dropped(job_id, attempt, now_s)
         failpoint("controller.before_kill")
         self._call("kill", job_id, attempt, self._engine.kill)
         failpoint("controller.after_kill")
         return None
 
     def forget(self, job_id: str, attempt: int) -> None:
-        """The end of the attempt is written down."""
+        """The attempt's end is durable."""
         self._channel.forget(job_id, attempt)
         failpoint("controller.before_forget")
         self._call("forget", job_id, attempt, self._engine.forget)
         failpoint("controller.after_forget")
 
     def try_again(self, now_s: float) -> list[WorkersExited]:
-        """Repeat calls that failed, once a second; returns attempts that came to their end by it."""
+        """Repeat calls that failed, once a second; returns the ends of attempts that cannot be started."""
         if (self._failed or self._waiting) and self.due_s == math.inf:
             self.due_s = now_s + _TRY_AGAIN_S
         if now_s < self.due_s:
@@ -120,20 +120,20 @@ class Orders:
         ends = [self.start(job, action, now_s) for job, action, _ in waiting.values()]
         return [end for end in ends if end is not None]
 
-    def _called_off(self, job_id: str, attempt: int, now_s: float) -> WorkersExited:
+    def _dropped(self, job_id: str, attempt: int, now_s: float) -> WorkersExited:
         del self._waiting[job_id, attempt]
-        return WorkersExited(now_s, job_id, attempt, Fate.STOPPED, reason="called off before it began")
+        return WorkersExited(now_s, job_id, attempt, Fate.STOPPED, reason="stopped before it was started")
 
     def _call(self, what: str, job_id: str, attempt: int, call: Callable[[str, int], None]) -> None:
         try:
             call(job_id, attempt)
         except Exception as error:
-            _log.error("attempt %d of job %s: %s failed, will be tried again: %s", attempt, job_id, what, error)
+            _log.error("attempt %d of job %s: %s failed, retrying: %s", attempt, job_id, what, error)
             self._metrics.engine_errors.inc()
             self._failed[what, job_id, attempt] = lambda: self._call(what, job_id, attempt, call)
 
 
 def _wait_in_words(error: OSError) -> str:
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        return "waits for room on the disk to be started"
-    return f"cannot be started yet ({error}): tried again every second"
+        return "waits for disk space to be started"
+    return f"cannot be started yet ({error}): retrying every second"

@@ -1,8 +1,8 @@
-"""What pairs have gained, and which pairs should not be formed: from reports and nothing else.
+"""What pairs have gained, and which pairs should not be formed, by reports alone.
 
-A pair is on trial for as long as it lasts.  Once both jobs have warmed up, their steps are counted over a window and
-compared with the speed of each job alone; then the next window begins.  A pair that gained too little is kept apart for
-some time, longer each time that happens.
+Every pair is reviewed for as long as it lasts.  Once both jobs have warmed up, their steps are counted over a window
+and compared with the speed of each job alone; then the next window begins.  A pair that gained too little is split, and
+kept apart longer each time that happens.
 """
 
 from __future__ import annotations
@@ -16,13 +16,12 @@ from weft.daemon.report_channel import WorkerReport
 from weft.elastic.pairing import PairMode, Review, predicted_gain, review
 
 WINDOW_S = 10.0
-"""Steps are counted for at least this long,"""
 WINDOW_STEPS = 10
-"""and at least this many of each job."""
+"""A window lasts at least ``WINDOW_S`` and at least this many steps of each job."""
 APART_S = 600.0
 _MAX_DOUBLINGS = 6
 _NUM_WARM_UP = 3
-"""The first reports of a pair are left out: caches and connections warm up, or the steps were made before."""
+"""The first reports of a pair do not count: caches and connections warm up, or the steps were made before."""
 
 Pair = frozenset[str]
 
@@ -62,7 +61,7 @@ class Separation:
 
 
 class Pairs:
-    """All pairs of one controller that run, or that were split."""
+    """One controller's pairs, running or split."""
 
     def __init__(self) -> None:
         self._trials: dict[Pair, _Trial] = {}
@@ -117,14 +116,14 @@ class Pairs:
             return False
         before = self._apart.get(pair)
         if before is not None and before.until_s > now_s:
-            return False  # already split: they are on their way apart
+            return False  # already being split
         num_splits = before.num_splits + 1 if before else 1
         lasts_s = APART_S * 2 ** min(num_splits - 1, _MAX_DOUBLINGS)
         self._apart[pair] = Separation(now_s + lasts_s, num_splits, trial.review.reason)
         return True
 
     def over(self, together: Iterable[Pair]) -> None:
-        """Only these pairs still run."""
+        """Drop all pairs but these, which still run."""
         if self._trials:
             kept = set(together)
             self._trials = {pair: trial for pair, trial in self._trials.items() if pair in kept}
@@ -138,7 +137,7 @@ class Pairs:
         """Who must not share now."""
         return frozenset(pair for pair, why in self._apart.items() if why.until_s > now_s)
 
-    def realised(self, one: str, other: str) -> Review | None:
+    def measured(self, one: str, other: str) -> Review | None:
         """What a running pair gained in the last window."""
         trial = self._trials.get(frozenset((one, other)))
         return trial.review if trial else None
@@ -148,15 +147,15 @@ class Pairs:
         found = [why for pair, why in self._apart.items() if job_id in pair and why.until_s > now_s]
         return max(found, key=lambda why: why.until_s, default=None)
 
-    # What is kept while the controller is away ---------------------------------------------------------------------
+    # What is kept across restarts of the controller ----------------------------------------------------------------
 
     def document(self) -> list[Any]:
         return [[sorted(pair), why.until_s, why.num_splits, why.reason] for pair, why in self._apart.items()]
 
     def restore(self, document: Iterable[Any], job_ids: Iterable[str]) -> None:
-        there = set(job_ids)
+        known = set(job_ids)
         for pair, until_s, num_splits, reason in document:
-            if there.issuperset(pair):
+            if known.issuperset(pair):
                 self._apart[frozenset(pair)] = Separation(float(until_s), int(num_splits), str(reason))
 
 

@@ -1,7 +1,7 @@
 """A policy runs in its own thread, so that one that never returns cannot block the controller.
 
-Python cannot kill a thread.  While a call is overdue, every further call fails at once, and the caller must decide
-without the policy.  When the overdue call returns, the policy can be asked again.
+Python cannot kill a thread.  While a call is overdue, further calls fail immediately, and the caller must decide
+without the policy.  When the overdue call returns, the policy can be used again.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Result = TypeVar("Result")
 
 
 class PolicyTimeoutError(WeftError):
-    """The policy did not answer in time."""
+    """The policy did not return in time."""
 
 
 class PolicyThread:

@@ -1,7 +1,7 @@
 """The controller's end of the job channel: step reports in, stop requests out.
 
-A unix datagram socket in a folder only its owner can enter.  The kernel says who sent each datagram; those of other
-users are dropped, and so is whatever does not name the present attempt of a job.  Nothing here ever blocks.
+A unix datagram socket in a folder that only its owner can enter.  The kernel says who sent each datagram; those from
+other users are dropped, and so are those that do not name the current attempt of a job.  Nothing here ever blocks.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from weft.core.plain_json import count, parse_object, real
 
 _CREDENTIALS = struct.Struct("3i")
 _MAX_MESSAGE_BYTES = 1 << 16
-_MAX_AT_ONCE = 1000
+_MAX_PER_CALL = 1000
 _STOP = json.dumps({"stop": True}).encode()
 
 Address = str | bytes
@@ -28,7 +28,7 @@ Address = str | bytes
 
 @dataclass(frozen=True, slots=True)
 class WorkerReport:
-    """What one worker says of its progress; numbers checked, nothing believed about who it is but by the caller."""
+    """One worker's progress.  The numbers are checked; the sender's identity is for the caller to check."""
 
     job_id: str
     attempt: int
@@ -41,10 +41,10 @@ class WorkerReport:
     exposed_s: float = 0.0
     loss: float | None = None
     can_resume: bool | None = None
-    """Whether the job could go on after a stop, if it says so."""
+    """Whether the job can resume after a stop, if known."""
     memory_bytes: int = 0
     takes_turns: bool = False
-    """Whether it could share its devices: only then its waits for the network are all known."""
+    """Whether it could share its devices: only then are all its waits for the network measured."""
 
 
 class JobChannel:
@@ -60,17 +60,17 @@ class JobChannel:
         return self._socket.fileno()
 
     def bind_again(self) -> None:
-        """A new socket at the path, whose file somebody deleted.  Workers connected to the old one reconnect."""
+        """Replace the socket, whose file was deleted.  Workers connected to the old one reconnect."""
         old, self._socket = self._socket, _bound(self._path)
         old.close()
 
     def receive(self, is_stopping: Callable[[str, int], bool | None]) -> Iterator[WorkerReport]:
-        """Reports that are waiting.
+        """Pending reports.
 
-        ``is_stopping(job, attempt)``: whether that attempt was asked to stop; ``None`` when it is not the present one,
-        so that the report is late.  Whoever should stop is told so again, in case the first request was lost.
+        ``is_stopping(job, attempt)``: whether that attempt was asked to stop; ``None`` if it is not the current one, so
+        that the report is late.  Workers that should stop are asked again, in case the first request was lost.
         """
-        for _ in range(_MAX_AT_ONCE):
+        for _ in range(_MAX_PER_CALL):
             try:
                 data, ancillary, _, address = self._socket.recvmsg(
                     _MAX_MESSAGE_BYTES, socket.CMSG_SPACE(_CREDENTIALS.size)
@@ -89,7 +89,7 @@ class JobChannel:
             yield report
 
     def stop(self, job_id: str, attempt: int) -> None:
-        """Ask every worker of the attempt that was ever heard of to stop after a checkpoint."""
+        """Ask every worker of the attempt that has ever reported to stop after a checkpoint."""
         for address in self._addresses.get((job_id, attempt), ()):
             self._send_stop(address)
 
@@ -103,7 +103,7 @@ class JobChannel:
             self._path.unlink()
 
     def _send_stop(self, address: Address) -> None:
-        # Gone, or its buffer full: it is told again when it reports, and the engine's signal goes its own way.
+        # It is gone or its buffer is full: it is asked again when it reports, and the engine also sends a signal.
         with contextlib.suppress(OSError):
             self._socket.sendto(_STOP, address)
 
@@ -112,7 +112,7 @@ def _bound(path: Path) -> socket.socket:
     made = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC | socket.SOCK_NONBLOCK)
     made.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
     with contextlib.suppress(FileNotFoundError):
-        path.unlink()  # left by a controller that was killed; the lock of the home says it is not in use
+        path.unlink()  # left by a killed controller; we hold the home's lock, so it is not in use
     mask = os.umask(0o177)
     try:
         made.bind(str(path))

@@ -1,8 +1,8 @@
-"""What is kept how long: jobs that are over go by a rule, with their logs and checkpoints; all others stay.
+"""How long finished jobs, their logs and their checkpoints are kept.
 
 [Note: files first]
-The files of a job are deleted before the event that says so is written.  Killed in between, the job is still listed and
-the next purge finishes it; the other way round its files would stay for ever, known to nobody.
+A job's files are deleted before the event that says so is written.  If the controller is killed in between, the job is
+still listed and the next purge finishes the work; in the other order its files would be left behind forever.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ from weft.store import Journal
 
 _log = logging.getLogger(__name__)
 
-_LOOK_EVERY_S = 30.0
+_CHECK_EVERY_S = 30.0
 _PURGE_EVERY_S = 3600.0
 _MIN_EVERY_S = 0.1
 
 
 @dataclass(frozen=True, slots=True)
 class Purged:
-    """What went, or would go."""
+    """What was deleted, or would be."""
 
     job_ids: tuple[str, ...]
     freed_bytes: int
@@ -42,7 +42,7 @@ class Purged:
 
 
 class Retention:
-    """One controller's; ``keep_s``: purge by itself what has been over for longer, ``None``: only when asked."""
+    """Purges on request, and by itself jobs that finished more than ``keep_s`` ago (``None``: never by itself)."""
 
     def __init__(
         self,
@@ -57,11 +57,11 @@ class Retention:
         self._lock = threading.Lock()
 
     def start(self) -> None:
-        """Look after the disk from now on, in a thread of its own."""
+        """Watch the disk from now on, in a separate thread."""
         threading.Thread(target=self._run, name="weft-retention", daemon=True).start()
 
     def purge(self, older_than_s: float, *, dry_run: bool) -> Purged:
-        """Delete jobs that have been over for longer than this."""
+        """Delete jobs that finished longer ago than this."""
         with self._lock:
             ids, cutoff_s = self._request(lambda state, now_s: ((), _over_since(state, now_s - older_than_s))).result()
             sizes = {job_id: size_bytes(self._home.job_folder(job_id)) for job_id in ids}
@@ -75,23 +75,23 @@ class Retention:
             return Purged(gone, sum(sizes[job_id] for job_id in gone), tuple(problems.values()))
 
     def _compacted(self, state: State, cutoff_s: float) -> tuple[Sequence[Event], None]:
-        """In the loop's thread: there the state is the one after the newest event."""
+        """Runs in the loop's thread, where the state is the one after the newest event."""
         self._journal.save_snapshot(self._journal.seq, state)
         self._journal.compact(cutoff_s)
         return (), None
 
     def _run(self) -> None:
-        # Who keeps jobs for less than an hour wants them purged as often as that.
+        # Keeping jobs for less than an hour means purging more than once an hour.
         purge_every_s = _PURGE_EVERY_S if self._keep_s is None else min(_PURGE_EVERY_S, self._keep_s)
-        look_every_s = max(min(_LOOK_EVERY_S, purge_every_s), _MIN_EVERY_S)
+        check_every_s = max(min(_CHECK_EVERY_S, purge_every_s), _MIN_EVERY_S)
         warned = ""
         purge_in_s = 0.0
-        while not self._finished.wait(look_every_s):
-            words = low_in_words(self._home)
-            if bool(words) != bool(warned):
-                _log.warning("%s", words or f"the disk of {self._home.root} has room again")
-            warned = words
-            purge_in_s -= look_every_s
+        while not self._finished.wait(check_every_s):
+            warning = low_in_words(self._home)
+            if bool(warning) != bool(warned):
+                _log.warning("%s", warning or f"the disk of {self._home.root} has free space again")
+            warned = warning
+            purge_in_s -= check_every_s
             if self._keep_s is not None and purge_in_s <= 0:
                 purge_in_s = purge_every_s
                 self._purge_by_rule(self._keep_s)
@@ -100,7 +100,7 @@ class Retention:
         try:
             done = self.purge(keep_s, dry_run=False)
         except (WeftError, OSError) as error:
-            _log.warning("old jobs were not purged, tried again next time: %s", error)
+            _log.warning("finished jobs were not purged, retrying later: %s", error)
             return
         if done.job_ids or done.problems:
             _log.info("purged %d jobs, %d bytes; %s", len(done.job_ids), done.freed_bytes, "; ".join(done.problems))
@@ -112,7 +112,7 @@ def _over_since(state: State, cutoff_s: float) -> tuple[Sequence[str], float]:
 
 
 def _deleted(folder: Path) -> str:
-    """Delete a job's folder; in words why it could not be."""
+    """Delete a job's folder; returns why it could not be deleted, or ""."""
     try:
         if folder.is_symlink():
             folder.unlink()

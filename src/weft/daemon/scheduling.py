@@ -1,11 +1,13 @@
-"""Live decisions: what the controller knows about real jobs, handed to the decision path it shares with the simulator.
+"""Live decisions: when to decide, and what the controller knows about real jobs.
 
 A job that has not reported since it started, or that cannot resume after a stop, must not be touched: stopping it would
-lose its work.  Decisions are made in ``control/decision.py``; here they get their inputs and their reasons.
+lose its work.  ``control/decision.py`` makes the decisions, live and in the simulator; this module gives it its inputs
+and explains its results.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from copy import copy
 from dataclasses import dataclass, field, replace
@@ -39,7 +41,7 @@ class SchedulingOptions:
     crossover: bool = False
     handover_s: float = 0.0
     why_unshared: str = ""
-    """What waiting jobs are told where devices are not shared."""
+    """Reason shown for waiting jobs if devices are not shared."""
     quotas: Mapping[str, int] = field(default_factory=dict)
 
 
@@ -61,7 +63,7 @@ class Scheduler:
         self._told: set[str] = set()
 
     def decide(self, state: State, knowledge: Knowledge, now_s: float) -> DecisionResult:
-        """Who should have which devices from now on; the event gives a reason for every job that should hear one."""
+        """Who gets which devices from now on; the event has a reason for every job whose situation changed."""
         before = self.guarded.aside
         decided = self._decided(state, knowledge, self.guarded, now_s)
         aside = self.guarded.aside
@@ -79,7 +81,7 @@ class Scheduler:
         self._told = set()
 
     def explain(self, decided: DecisionResult, job: Job, state: State, knowledge: Knowledge) -> str | None:
-        """Why the job has what it has, by the last decision; ``None`` if that decision did not know the job."""
+        """Why the job has its workers, by the last decision; ``None`` if that decision did not know the job."""
         if job.id not in decided.untouched and all(view.id != job.id for view in decided.snapshot.jobs):
             return None
         return self._why(decided, job, state, knowledge, self._free_bytes() if self.options.crossover else None)
@@ -89,7 +91,7 @@ class Scheduler:
     ) -> tuple[int, str]:
         """What a job would get if it were submitted now: workers, and why."""
         submitted, _ = reduce(state, JobSubmitted(now_s, spec, total_steps))
-        # A copy: what a job that is not there does to the policy is not held against those that are.
+        # A copy: if the policy fails on this hypothetical job, no real job must be set aside.
         asked = copy(self.guarded)
         decided = self._decided(submitted, knowledge, asked, now_s)
         workers = decided.allocation.workers.get(spec.id, 0)
@@ -117,7 +119,7 @@ class Scheduler:
         return replace(decided, allocation=replace(decided.allocation, valid_until_s=due_s))
 
     def _first_sizes(self, spec: JobSpec, cluster: Cluster) -> tuple[int, ...]:
-        """Where a job is tried first: at its smallest size, or as requested under a policy that never resizes."""
+        """Sizes for a job's first start: its smallest, or the requested one under a policy that never resizes."""
         allowed = spec.allowed_sizes(cluster.num_devices) or (spec.min_workers,)
         if not isinstance(self.policy, FixedSizePolicy):
             return allowed[:1]
@@ -147,3 +149,42 @@ class Scheduler:
             others = [other for other in state.jobs.active.values() if not other.is_cancelled]
             about = admission.why_alone(job, others, snapshot, knowledge, free_bytes)
         return f"{sentence}; {about}" if about else sentence
+
+
+_GATHER_S = 0.05
+"""Events this close together share one decision."""
+_MIN_GAP_S = 0.25
+_REST_PER_DECISION = 10.0
+"""Deciding takes at most about a tenth of the time."""
+_AFTER_FAILURE_S = 10.0
+
+
+class DecisionTimer:
+    """When to decide: soon after something happened, not too often, and again when a decision expires."""
+
+    def __init__(self) -> None:
+        self._wanted_s = math.inf
+        self._rested_s = -math.inf
+
+    @property
+    def due_s(self) -> float:
+        return max(self._wanted_s, self._rested_s)
+
+    def want(self, now_s: float) -> None:
+        self._wanted_s = min(self._wanted_s, now_s + _GATHER_S)
+
+    def begin(self) -> None:
+        """A decision is being made: no other is needed until something happens."""
+        self._wanted_s = math.inf
+
+    def made(self, now_s: float, took_s: float, valid_until_s: float) -> None:
+        self._rested_s = now_s + max(_MIN_GAP_S, _REST_PER_DECISION * took_s)
+        self._wanted_s = max(valid_until_s, self._rested_s)
+
+    def failed(self, now_s: float) -> float:
+        """It could not be made; returns the seconds until the next try."""
+        self._wanted_s = self._rested_s = now_s + _AFTER_FAILURE_S
+        return _AFTER_FAILURE_S
+
+    def not_written(self, try_again_s: float) -> None:
+        self._wanted_s = try_again_s

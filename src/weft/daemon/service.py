@@ -1,7 +1,8 @@
-"""The controller as an object: everything :mod:`weft.daemon.contract` promises, on top of the loop.
+"""The controller as an object, used by the REST routes, tests, or a notebook.
 
 ``Controller(...)`` restores the state of an earlier controller from the journal; ``start`` runs the loop in its own
-thread.  Methods may be called from any thread; those that write send a request to the loop and wait until it is stored.
+thread.  Methods may be called from any thread.  Those that write send a request to the loop and return when it is on
+disk; concurrent callers share one commit.  Those that read return immediately and see a consistent state.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import socket
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import replace
 from typing import TypeVar
@@ -38,7 +39,7 @@ from weft.errors import UsageError
 from weft.store import Journal
 
 RESTART_PRIOR_S = 1.0
-"""What a restart is thought to cost before any was seen; the warm pool makes them short."""
+"""Assumed cost of a restart before any was measured; the warm pool makes them short."""
 
 Result = TypeVar("Result")
 
@@ -92,7 +93,7 @@ class Controller:
         self._retention = Retention(home, journal, self._loop.request, self._loop.finished, keep_s)
 
     def start(self) -> None:
-        """Find the workers again, and go on."""
+        """Find the workers of an earlier controller, and run."""
         self._loop.start()
         self._retention.start()
 
@@ -102,17 +103,17 @@ class Controller:
 
     @property
     def finished(self) -> threading.Event:
-        """Set when the loop has ended, as asked or not."""
+        """Set when the loop has ended, for whatever reason."""
         return self._loop.finished
 
     @property
     def ready(self) -> threading.Event:
-        """Set when the loop has gone round once, or has ended before it could."""
+        """Set when the loop has completed its first turn, or has ended before it could."""
         return self._loop.ready
 
     @property
     def failure(self) -> BaseException | None:
-        """What ended the loop, if it was not asked to end."""
+        """What ended the loop, if it was not a shutdown."""
         return self._loop.failure
 
     def now_s(self) -> float:
@@ -122,11 +123,7 @@ class Controller:
     # Writing -------------------------------------------------------------------------------------------------------
 
     def submit(self, submission: Submission) -> str:
-        """Take the job in and return its id, once it is durable."""
-        return self.submitted(submission).result()
-
-    def submitted(self, submission: Submission) -> Future[str]:
-        """The same for who does not want to wait: the future has the id once the job is durable."""
+        """Accept the job and return its id, once it is durable."""
 
         def make(state: State, now_s: float) -> tuple[list[Event], str]:
             _check_fits(submission, state)
@@ -134,10 +131,11 @@ class Controller:
             spec = submission.spec(job_id, now_s)
             return [JobSubmitted(now_s, spec, submission.total_steps, submission.name, submission.launch)], job_id
 
-        return self._loop.request(make)
+        answer: Future[str] = self._loop.request(make)
+        return answer.result()
 
     def cancel(self, job_id: str, reason: str = "cancelled by its owner") -> None:
-        """Ask for the end of a job; asked again, its workers are killed."""
+        """Stop a job for good; the second call kills its workers.  Does nothing to a finished job."""
 
         def make(state: State, now_s: float) -> tuple[list[Event], None]:
             job = _job_in(state, job_id)
@@ -146,16 +144,16 @@ class Controller:
         self._loop.request(make).result()
 
     def purge(self, older_than_s: float, *, dry_run: bool = False) -> Purged:
-        """Delete jobs that have been over for longer than this, with their files."""
+        """Delete jobs that finished longer ago than this, with their logs and checkpoints."""
         return self._retention.purge(older_than_s, dry_run=dry_run)
 
     def rebind_channel(self) -> Future[None]:
-        """Listen to workers on a new socket: the file of the old one was deleted."""
+        """Listen to workers on a new socket, because the old one's file was deleted."""
         return self._loop.rebind_channel()
 
     def shutdown(self, stop_jobs: bool = False) -> None:
-        """Begin to go down and return; ``finished`` tells when it is done."""
-        self._loop.go_down(stop_jobs=stop_jobs)
+        """Start shutting down and return; ``finished`` is set at the end.  ``stop_jobs`` stops the workers first."""
+        self._loop.shut_down(stop_jobs=stop_jobs)
 
     def join(self) -> None:
         """Wait until the loop has ended."""
@@ -183,6 +181,7 @@ class Controller:
         return sentences
 
     def decisions(self, last: int = 100) -> list[Decision]:
+        """The last decisions that changed something, oldest first."""
         return self._history.decisions(last)
 
     def outlook(self, submission: Submission) -> Outlook:
@@ -216,7 +215,7 @@ class Controller:
     def logs(
         self, job_id: str, attempt: int | None = None, rank: int | None = None, stream: LogStream = "out"
     ) -> WorkerLog:
-        """Output of a worker; by default of worker 0 of the newest attempt that has any."""
+        """A worker's output; by default of worker 0 in the newest attempt that has any."""
         job = _job_in(self._loop.state, job_id)
         path, chosen, worker = find_log(self._home.attempts(job_id), job_id, attempt, rank, stream, job.attempt)
 
@@ -228,35 +227,22 @@ class Controller:
         log.check()
         return log
 
-    def wait(self, job_ids: Sequence[str], timeout_s: float | None = None) -> dict[str, Job]:
-        """Block until all of them are over, the time is up or the controller ends; returns them as they are then."""
-        for job_id in job_ids:
-            _job_in(self._loop.state, job_id)
-
-        def over() -> bool:
-            active = self._loop.state.jobs.active
-            return self._loop.finished.is_set() or not any(job_id in active for job_id in job_ids)
-
-        with self._loop.changed:
-            self._loop.changed.wait_for(over, timeout_s)
-        return {job_id: self.job(job_id) for job_id in job_ids}
-
     def warnings(self) -> list[str]:
-        """What somebody should look at now."""
+        """What needs attention: a full disk, a wrong clock, skipped events."""
         ahead_s = self._clock.now_s() - time.time()
         clock = (
-            f"the controller's clock is {ahead_s:.0f} s ahead of this machine's: `weft down` and `weft up` put it "
-            "right, jobs go on meanwhile"
+            f"the controller's clock is {ahead_s:.0f} s ahead of this machine's: `weft down` and `weft up` correct it, "
+            "and jobs keep running meanwhile"
         )
         num_left_out = self._faults.num_events_left_out
-        events = f"{num_left_out} events could not be applied and were left out: see {self._home.log_file}"
+        events = f"{num_left_out} events could not be applied and were skipped: see {self._home.log_file}"
         found = [
             self._loop.waits_for_disk,
             low_in_words(self._home),
             clock if ahead_s > MAX_AHEAD_S else "",
             events if num_left_out else "",
         ]
-        return [words for words in found if words]
+        return [warning for warning in found if warning]
 
     def metrics(self) -> bytes:
         """Prometheus text."""
@@ -292,7 +278,7 @@ class Controller:
         return Sentence(now_s, self._loop.hint(job) or text or job.reason)
 
     def _before(self) -> History:
-        """What happened before this controller was started: read from the journal by the first who asks."""
+        """What happened before this controller was started; read from the journal on first use."""
         with self._past_lock:
             if self._past is None:
                 self._past = History()
@@ -303,7 +289,7 @@ class Controller:
             return self._past
 
     def _in_loop(self, ask: Callable[[State, float], Result]) -> Result:
-        """Policies keep notes between decisions: they are asked by the loop's thread alone."""
+        """Policies keep state between decisions, so only the loop's thread may call them."""
         answer: Future[Result] = self._loop.request(lambda state, now_s: ((), ask(state, now_s)))
         return answer.result()
 
@@ -311,12 +297,12 @@ class Controller:
 def _job_in(state: State, job_id: str) -> Job:
     job = state.jobs.get(job_id)
     if job is None:
-        raise UnknownJobError(f"there is no job {job_id!r}: `weft status` lists the existing ones")
+        raise UnknownJobError(f"there is no job {job_id!r}: `weft status` lists all jobs")
     return job
 
 
 def _check_fits(submission: Submission, state: State) -> None:
-    """A job that could never run is refused at once, as long as all nodes counted could not hold it."""
+    """Refuse a job that could never run, even with every node up."""
     num_devices = sum(state.cluster.devices_by_node)
     if not submission.spec("this-job", 0.0).allowed_sizes(num_devices):
         name = f"job {submission.name}" if submission.name else "the job"

@@ -1,9 +1,9 @@
-"""The lease server of this host, as far as the controller has to do with it.
+"""The controller's side of this host's lease server.
 
-Every attempt is told where the server would be, so that a job can begin to share without a restart; the server itself
-is started when the first pair is decided.  A thread looks after it from then on: it starts the server again when it
-died, and tells it who leads and who fills, also of workers that have come since.  Nothing waits for that thread:
-without a server jobs run beside each other, and jobs whose roles are not known yet take turns.
+Every attempt gets the server's address, so that a job can start sharing without a restart; the server itself is started
+when the first pair is formed.  From then on a thread restarts the server if it dies and keeps its roles (primary,
+filler) up to date, also for workers that connect later.  Nothing waits for that thread: without a server jobs run
+uncoordinated, and jobs whose roles are not known yet take equal turns.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from weft.errors import LeaseError
 
 _log = logging.getLogger(__name__)
 
-_LOOK_EVERY_S = 1.0
+_CHECK_EVERY_S = 1.0
 
 
 class LeaseServers:
-    """Keeps the lease server's roles those of the state."""
+    """Keeps the lease server running and its roles as in the state."""
 
     def __init__(self, folder: Path, *, enabled: bool) -> None:
         self._folder = folder
@@ -38,7 +38,7 @@ class LeaseServers:
         self._trouble = ""
 
     def environment(self, job: Job, devices: tuple[int, ...]) -> dict[str, str]:
-        """What the workers of an attempt on these devices are told."""
+        """Environment variables of an attempt's workers on these devices."""
         if not self._enabled or not job.spec.may_share:
             return {}
         return {
@@ -48,7 +48,7 @@ class LeaseServers:
         }
 
     def follow(self, state: State) -> None:
-        """The state may have changed: let the server know."""
+        """Update the server if the state's pairs have changed."""
         if not self._enabled:
             return
         roles = roles_of(state)
@@ -58,20 +58,20 @@ class LeaseServers:
             self._wanted = roles
             self._changed.notify_all()
         if self._thread is None:
-            self._thread = threading.Thread(target=self._look_after, name="weft-sharing", daemon=True)
+            self._thread = threading.Thread(target=self._maintain, name="weft-sharing", daemon=True)
             self._thread.start()
 
     def close(self, *, stop: bool) -> None:
-        """Look after it no more.  ``stop``: end the server too, also one of a controller before this one."""
+        """Stop maintaining the server.  ``stop`` also ends it, even one that an earlier controller started."""
         with self._changed:
             self._ending = True
             self._changed.notify_all()
         if self._thread is not None:
             self._thread.join()
         if stop and not stop_server(self._folder / SOCKET_NAME):
-            _log.warning("the lease server in %s is still used: it ends when nobody needs it", self._folder)
+            _log.warning("the lease server in %s is still in use: it ends when no job needs it", self._folder)
 
-    def _look_after(self) -> None:
+    def _maintain(self) -> None:
         while True:
             with self._changed:
                 wanted = self._wanted
@@ -83,15 +83,15 @@ class LeaseServers:
                 self._trouble = ""
             except (LeaseError, OSError, subprocess.TimeoutExpired) as error:
                 if str(error) != self._trouble:
-                    _log.warning("pairs share without order for now: %s", error)
+                    _log.warning("pairs share devices uncoordinated for now: %s", error)
                 self._trouble = str(error)
             with self._changed:
                 if self._wanted is wanted and not self._ending:
-                    self._changed.wait(_LOOK_EVERY_S if wanted else None)
+                    self._changed.wait(_CHECK_EVERY_S if wanted else None)
 
 
 def tell_roles(path: Path, wanted: dict[str, Role]) -> None:
-    """Make the server at ``path`` hold these roles; who is in no pair any more shares as an equal."""
+    """Set these roles at the server; jobs that are no longer in a pair share as equals."""
     for job_id, role in roles_held(status(path)).items():
         right = wanted.get(job_id, Role.FAIR)
         if role is not right:
@@ -99,20 +99,17 @@ def tell_roles(path: Path, wanted: dict[str, Role]) -> None:
 
 
 def roles_held(answer: dict[str, Any]) -> dict[str, Role]:
-    """The jobs at a server and how they share, by what it says itself."""
+    """The roles of the jobs at a server, from its status."""
     return {member["job"]: Role(member["role"]) for device in answer["devices"].values() for member in device["jobs"]}
 
 
 def roles_of(state: State) -> dict[str, Role]:
-    """How each job of a pair shares."""
+    """The role of each job in a pair."""
     active = state.jobs.active
     roles: dict[str, Role] = {}
     for job in active.values():
-        if job.partner is None:
-            continue
-        partner = active.get(job.partner)
-        if job.fills:
-            roles[job.id] = Role.FILLER
-        else:
-            roles[job.id] = Role.PRIMARY if partner is not None and partner.fills else Role.FAIR
+        if job.partner is not None:
+            partner = active.get(job.partner)
+            leads = partner is not None and partner.fills
+            roles[job.id] = Role.FILLER if job.fills else Role.PRIMARY if leads else Role.FAIR
     return roles

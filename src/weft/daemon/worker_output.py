@@ -1,4 +1,4 @@
-"""Reading the output of workers while it is written."""
+"""Reads workers' output while they write it."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from pathlib import Path
 from weft.daemon.contract import LogStream, UnknownJobError
 from weft.engines.regular_file import NotRegularError, open_regular
 
-_FIRST_LOOK_S = 0.05
-_LAST_LOOK_S = 0.5
+_MIN_PAUSE_S = 0.05
+_MAX_PAUSE_S = 0.5
 
 
 class WorkerLog:
-    """One file; read from the beginning."""
+    """The output of one worker in one attempt; read from the beginning."""
 
     def __init__(self, path: Path, attempt: int, rank: int, is_over: Callable[[], bool]) -> None:
         self.path, self.attempt, self.rank = path, attempt, rank
@@ -24,17 +24,17 @@ class WorkerLog:
         self._descriptor: int | None = None
 
     def check(self) -> None:
-        """Raise what reading it would raise, before anybody was told that there is something to read."""
+        """Raise what reading it would raise, before an answer has begun."""
         self._opened()
         self.close()
 
     def read(self, max_bytes: int = 65536) -> bytes:
-        """What has come since the last call, at most so much.  Never blocks."""
+        """New output since the last call, at most ``max_bytes``.  Never blocks."""
         descriptor = self._opened()
         return b"" if descriptor is None else os.read(descriptor, max_bytes)
 
     def skip_to_last(self, num_bytes: int) -> int:
-        """Read on from so far before the end, where that is further on; returns how much was left out."""
+        """Skip to the last ``num_bytes``, never backward; returns how many bytes were skipped."""
         descriptor = self._opened()
         if descriptor is None:
             return 0
@@ -49,26 +49,26 @@ class WorkerLog:
                 try:
                     self._descriptor = open_regular(self.path)
                 except NotRegularError as error:
-                    raise UnknownJobError(f"{error}; look at it yourself, weft reads regular files only") from error
+                    raise UnknownJobError(f"{error}; weft reads only regular files") from error
                 except PermissionError as error:
                     raise UnknownJobError(f"{self.path}: permission denied; `ls -l` shows who may read it") from error
         return self._descriptor
 
     async def follow(self) -> AsyncIterator[bytes]:
-        """Everything, and what comes, until the attempt is over."""
-        pause_s = _FIRST_LOOK_S
+        """Everything so far, and new output until the attempt is over."""
+        pause_s = _MIN_PAUSE_S
         try:
             while True:
-                # Asked before reading: what was written before the end is read after it.
+                # Checked before reading, so that output written just before the end is not missed.
                 is_over = self._is_over()
                 if data := self.read():
-                    pause_s = _FIRST_LOOK_S
+                    pause_s = _MIN_PAUSE_S
                     yield data
                 elif is_over:
                     return
                 else:
                     await asyncio.sleep(pause_s)
-                    pause_s = min(2 * pause_s, _LAST_LOOK_S)
+                    pause_s = min(2 * pause_s, _MAX_PAUSE_S)
         finally:
             self.close()
 
@@ -81,14 +81,14 @@ class WorkerLog:
 def find_log(
     attempts: Path, job_id: str, attempt: int | None, rank: int | None, stream: LogStream, newest: int
 ) -> tuple[Path, int, int]:
-    """Where the output is: path, attempt, rank.  ``newest`` is the job's present or last attempt."""
+    """Path, attempt and rank of the output.  ``newest`` is the job's current or last attempt."""
     if newest == 0:
-        raise UnknownJobError(f"job {job_id} has not been started yet, so there is no output: wait for it to run")
+        raise UnknownJobError(f"job {job_id} has no output because it has not been started yet: wait for it to run")
     chosen = newest if attempt is None else attempt
     if not 1 <= chosen <= newest:
         raise UnknownJobError(f"job {job_id} has no attempt {chosen}: its attempts are 1 to {newest}")
     if attempt is None and not _ranks(attempts / str(chosen)):
-        # Just ordered: the one before says more.
+        # It was just ordered: show the attempt before it.
         chosen = next((one for one in range(newest - 1, 0, -1) if _ranks(attempts / str(one))), newest)
     worker = rank or 0
     known = _ranks(attempts / str(chosen))
@@ -98,7 +98,7 @@ def find_log(
         )
     folder = attempts / str(chosen)
     if folder.is_symlink() or attempts.is_symlink() or attempts.parent.is_symlink():
-        raise UnknownJobError(f"{folder} is a link to somewhere else: look at it yourself, weft reads its own folders")
+        raise UnknownJobError(f"{folder} is a link: weft reads only its own folders")
     return folder / f"rank{worker}.{stream}", chosen, worker
 
 

@@ -1,7 +1,7 @@
-"""The last good state in a file of its own beside the journal, for the day the journal cannot be read.
+"""The last good state, in a separate file next to the journal, for when the journal cannot be read.
 
-One snapshot in the journal's own tables, written aside and renamed: whole or absent.  It costs as much as the
-snapshot it repeats, and it is never open while the controller works, so what damages the journal leaves it alone.
+It has the journal's tables with one snapshot, and is written under another name and renamed: complete or absent.  The
+controller never keeps it open, so damage to the journal does not affect it.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ def place(path: Path) -> Path:
 
 
 def write(path: Path, snapshot: tuple[int, bytes, int]) -> None:
-    """Replace the copy by one that holds this snapshot (event number, body, checksum)."""
+    """Replace the copy by one with this snapshot (event number, body, checksum)."""
     aside = path.with_name(path.name + ".copy-aside")
     aside.unlink(missing_ok=True)
     database.make_private(aside)
     with database.in_words(aside, "writing"):
         connection = sqlite3.connect(aside, isolation_level=None)
         try:
-            connection.execute("PRAGMA journal_mode = MEMORY")  # one file: what is half written is thrown away
+            connection.execute("PRAGMA journal_mode = MEMORY")  # no second file: a half-written copy is discarded
             connection.execute("PRAGMA synchronous = FULL")
             schema.migrate(connection, aside)
             connection.execute("INSERT INTO snapshots (seq, body, crc32) VALUES (?, ?, ?)", snapshot)
@@ -45,7 +45,7 @@ def write(path: Path, snapshot: tuple[int, bytes, int]) -> None:
 
 
 def read(path: Path) -> tuple[int, bytes, int] | None:
-    """The newest intact snapshot in the copy; None if there is no copy or none can be read."""
+    """The newest intact snapshot in the copy; None if there is none."""
     if not place(path).exists():
         return None
     snapshots, _ = salvaged_rows(place(path))
@@ -54,13 +54,13 @@ def read(path: Path) -> tuple[int, bytes, int] | None:
 
 
 def put_aside(path: Path) -> None:
-    """Keep the copy under another name: the journal has forgotten what it holds, and that was accepted."""
+    """Keep the copy under another name: the journal lacks events that it has, and the user accepted that."""
     if place(path).exists():
         os.replace(place(path), unused_name(place(path), "lost"))
 
 
 def unused_name(path: Path, word: str) -> Path:
-    """``path.word-1``, or the next number that is free."""
+    """``path.word-1``, or the next free number."""
     number = 1
     while (found := path.with_name(f"{path.name}.{word}-{number}")).exists():
         number += 1

@@ -1,10 +1,10 @@
-"""Opening the journal's file: settings, who holds it, whether it is whole, and how SQLite's errors read.
+"""Opening the journal's file: settings, locks, integrity, and error messages.
 
 [Note: one writer]
-``locking_mode=EXCLUSIVE`` keeps SQLite's own lock for as long as the file is open, and the kernel gives it back when
-the process dies, however it dies.  So a second controller, or a curious ``sqlite3`` shell in the midst of a write,
-is refused by the file itself and not by a lock file that can be stale.  Such locks end when *any* handle on the file is
-closed by the process that holds them: nothing else in the controller may open this file.
+``locking_mode=EXCLUSIVE`` keeps SQLite's own lock while the file is open, and the kernel releases it when the process
+dies, for whatever reason.  So a second controller, or a ``sqlite3`` shell during a write, is refused by the file itself
+and not by a lock file that can be stale.  The lock ends when the process closes *any* handle on the file: nothing else
+in the controller may open it.
 """
 
 from __future__ import annotations
@@ -18,23 +18,23 @@ from pathlib import Path
 from weft.errors import StoreError
 
 BUSY_S = 2.0
-"""How long to wait for somebody who holds the file; a controller that was just killed is gone long before."""
+"""How long to wait for another process that holds the file; a controller that was just killed ends much sooner."""
 
 DAMAGED = (
-    "{path} is damaged ({how}). It was left as it is. `weft repair` keeps it beside a new one, made of the last good "
-    "copy and of every event that can still be read; then start again"
+    "{path} is damaged ({how}) and was not changed. Run `weft repair`, which keeps it and makes a new one from the last "
+    "good copy and every event that can still be read; then start again"
 )
 
 
 def connect(path: Path) -> sqlite3.Connection:
-    """A connection that writes durably and alone.  Transactions are begun and ended by hand."""
+    """A connection that writes durably and exclusively.  Transactions are explicit."""
     make_private(path)
     connection = sqlite3.connect(path, timeout=BUSY_S, isolation_level=None, check_same_thread=False)
     try:
         connection.execute("PRAGMA locking_mode = EXCLUSIVE")
         connection.execute("PRAGMA journal_mode = WAL")
         connection.execute("PRAGMA synchronous = FULL")
-        # Takes the lock now: in WAL mode a reader alone would not hold it against a second writer.
+        # Take the lock now: in WAL mode, a connection that only reads would not keep out a second writer.
         connection.execute("BEGIN IMMEDIATE")
         connection.execute("COMMIT")
     except BaseException:
@@ -44,19 +44,19 @@ def connect(path: Path) -> sqlite3.Connection:
 
 
 def make_private(path: Path) -> None:
-    """Make a file that only its owner may read, if there is none: jobs' environments hold secrets."""
+    """Create the file, readable only by its owner, if it does not exist: jobs' environments contain secrets."""
     try:
         os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600))
     except FileExistsError:
         return
     except OSError as error:
         raise StoreError(
-            f"{path} cannot be made ({error.strerror}): expected a folder that you may write to, with room on its disk"
+            f"{path} cannot be created ({error.strerror}): expected a folder that you can write to, and free disk space"
         ) from error
 
 
 def check_whole(connection: sqlite3.Connection) -> None:
-    """Raise what SQLite raises for a damaged file, if this one is."""
+    """Raise what SQLite raises for a damaged file, if this file is damaged."""
     found = [row[0] for row in connection.execute("PRAGMA quick_check(3)")]
     if found != ["ok"]:
         raise sqlite3.DatabaseError("; ".join(found))
@@ -64,7 +64,7 @@ def check_whole(connection: sqlite3.Connection) -> None:
 
 @contextlib.contextmanager
 def in_words(path: Path, doing: str) -> Iterator[None]:
-    """Turn SQLite's errors into ones that say what to do."""
+    """Turn SQLite's errors into messages that say what to do."""
     try:
         yield
     except sqlite3.Error as error:
@@ -73,13 +73,13 @@ def in_words(path: Path, doing: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def transaction(connection: sqlite3.Connection) -> Iterator[None]:
-    """All of the block or nothing of it; the connection is usable again after a failure."""
+    """Commit the whole block or none of it; the connection stays usable after a failure."""
     connection.execute("BEGIN IMMEDIATE")
     try:
         yield
         connection.execute("COMMIT")
     except BaseException:
-        if connection.in_transaction:  # SQLite rolls some failures back by itself, a full disk among them
+        if connection.in_transaction:  # after some failures, such as a full disk, SQLite has already rolled back
             connection.execute("ROLLBACK")
         raise
 
@@ -88,26 +88,26 @@ def _explained(path: Path, doing: str, error: sqlite3.Error) -> StoreError:
     name = getattr(error, "sqlite_errorname", None) or ""
     if name.startswith(("SQLITE_BUSY", "SQLITE_LOCKED")):
         return StoreError(
-            f"{path} is held by {_holders_in_words(path)}: one controller at a time may write it. "
-            "`weft status` talks to the one that runs; `weft down` ends it"
+            f"{path} is in use by {_holders_in_words(path)}: only one controller can write it. "
+            "Use that controller (`weft status`), or stop it with `weft down`"
         )
     if name.startswith("SQLITE_FULL") or (name.startswith("SQLITE_IOERR") and _is_nearly_full(path)):
         return StoreError(
-            f"{doing} {path}: the disk is full. Nothing of it was acknowledged, and what was before is safe: "
-            f"make room on the disk of {path.parent} and it goes on"
+            f"{doing} {path}: the disk is full. This was not acknowledged, and earlier events are safe: "
+            f"free some space on the disk of {path.parent}, and the controller continues"
         )
     if name.startswith(("SQLITE_CANTOPEN", "SQLITE_READONLY", "SQLITE_PERM", "SQLITE_AUTH")):
-        return StoreError(f"{doing} {path} failed ({error}): expected a folder and a file that you may write to")
+        return StoreError(f"{doing} {path} failed ({error}): expected a folder and a file that you can write to")
     if name.startswith("SQLITE_IOERR"):
         return StoreError(
-            f"{doing} {path} failed ({error}, {name}): nothing of it was acknowledged. Is the disk full or a limit on "
-            "file sizes in force (`df`, `ulimit -f`), or does the disk fail (`dmesg`)?"
+            f"{doing} {path} failed ({error}, {name}) and was not acknowledged. Is the disk full (`df`), is there a "
+            "limit on file sizes (`ulimit -f`), or is the disk failing (`dmesg`)?"
         )
     return StoreError(DAMAGED.format(path=path, how=error))
 
 
 def _is_nearly_full(path: Path) -> bool:
-    """The disk filled up at a place where SQLite reports no more than a failed write."""
+    """For failures where SQLite reports a full disk only as a failed write."""
     try:
         room = os.statvfs(path.parent)
     except OSError:
@@ -123,7 +123,7 @@ def _holders_in_words(path: Path) -> str:
 
 
 def holders(path: Path) -> list[int]:
-    """Other processes that have a lock on the file, as far as the kernel tells."""
+    """Other processes that hold a lock on the file, according to the kernel."""
     try:
         found = path.stat()
         lines = Path("/proc/locks").read_text().splitlines()
@@ -139,6 +139,6 @@ def _command(pid: int) -> str:
     try:
         words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
     except OSError:
-        return "gone by now"
+        return "ended meanwhile"
     shown = " ".join(b" ".join(words[:4]).decode(errors="replace").split())
     return shown[:80] or "no command line"

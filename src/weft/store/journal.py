@@ -1,7 +1,7 @@
-"""The journal: every event in the order it happened, and snapshots so that few of them need replaying.
+"""The journal: every event in order, and snapshots so that few of them need replaying.
 
-An event is durable when ``append`` returns: only then may anybody be told of it.  Many events appended together cost
-one write to the disk.
+An event is durable when ``append`` returns: only then may it be acknowledged.  Events appended together cost one disk
+write.
 """
 
 from __future__ import annotations
@@ -11,8 +11,7 @@ import threading
 import zlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from types import TracebackType
-from typing import Any
+from typing import Any, Self
 
 from weft.control.codec import CodecError, event_from_json, event_to_json, state_from_json, state_to_json
 from weft.control.state import State
@@ -26,15 +25,15 @@ NUM_KEPT_SNAPSHOTS = 2
 NUM_KEPT_EVENTS = 100_000
 READ_ROWS = 1000
 REMEDY = (
-    "Nothing was changed, and workers go on. `weft repair` makes a journal of everything that can still be read; "
-    "`weft up --accept-loss` goes on without the rest"
+    "Nothing was changed, and workers keep running. `weft repair` makes a journal of everything that can still be read; "
+    "`weft up --accept-loss` continues without the rest"
 )
 
 
 class Journal:
-    """One file; safe to use from several threads, each call being whole.
+    """One file; thread-safe.
 
-    ``num_kept_events``: how much history stays once a snapshot has made it unnecessary.
+    ``num_kept_events``: how many events to keep as history once a snapshot has made them unnecessary.
     """
 
     def __init__(self, path: Path, *, create: bool, num_kept_events: int, accept_loss: bool = False) -> None:
@@ -45,7 +44,7 @@ class Journal:
         if not path.exists():
             _prepare(path, create=create, accept_loss=accept_loss)
         elif not accept_loss and not path.stat().st_size and self._mark.read():
-            raise StoreError(f"{path} is empty and held {self._mark.read()} events: it was emptied. {REMEDY}")
+            raise StoreError(f"{path} is empty but had {self._mark.read()} events: it was truncated. {REMEDY}")
         with database.in_words(path, "opening"):
             self._connection = database.connect(path)
         try:
@@ -71,9 +70,9 @@ class Journal:
         num_kept_events: int = NUM_KEPT_EVENTS,
         accept_loss: bool = False,
     ) -> Journal:
-        """Open the journal, checked; ``create`` makes an empty one where there is none.
+        """Open and check the journal; ``create`` makes an empty one if there is none.
 
-        ``accept_loss``: take it as it is, though it has forgotten what its copy or its log would still know.
+        ``accept_loss``: accept it even if it lacks events that it is known to have had.
         """
         return cls(Path(path), create=create, num_kept_events=num_kept_events, accept_loss=accept_loss)
 
@@ -84,11 +83,11 @@ class Journal:
 
     @property
     def num_events_since_snapshot(self) -> int:
-        """How many events ``load`` would hand back for replay."""
+        """How many events ``load`` would return for replay."""
         return self._seq - self._snapshot_seq
 
     def append(self, events: Sequence[Event]) -> int:
-        """Write the events down, durably, in one transaction.  Returns the number of the last one."""
+        """Write the events durably in one transaction.  Returns the number of the last one."""
         bodies = [_packed(event_to_json(event)) for event in events]
         with self._lock, database.in_words(self.path, "writing to"):
             if not bodies:
@@ -104,7 +103,7 @@ class Journal:
             return last
 
     def read(self, after: int = 0) -> Iterator[tuple[int, Event]]:
-        """Events with a number above ``after``, oldest first; those dropped from history are not among them."""
+        """Events numbered above ``after``, oldest first, without those dropped from history."""
         while True:
             with self._lock, database.in_words(self.path, "reading"):
                 rows = self._connection.execute(
@@ -128,11 +127,11 @@ class Journal:
             ) from error
 
     def save_snapshot(self, seq: int, state: State) -> None:
-        """Write down the state as it was after event ``seq``, here and in the copy beside the journal."""
+        """Save the state after event ``seq``, here and in the journal's copy."""
         body = zlib.compress(_packed(state_to_json(state)).encode(), level=1)
         with self._lock, database.in_words(self.path, "writing to"):
             if seq > self._seq:
-                raise StoreError(f"a snapshot after event {seq}, and the journal ends with {self._seq}: append first")
+                raise StoreError(f"snapshot after event {seq}, but the journal ends with {self._seq}: append first")
             row = (seq, body, schema.checksum(seq, body))
             with database.transaction(self._connection):
                 self._connection.execute("INSERT OR REPLACE INTO snapshots (seq, body, crc32) VALUES (?, ?, ?)", row)
@@ -143,9 +142,9 @@ class Journal:
         copy.write(self.path, row)
 
     def compact(self, before_s: float) -> None:
-        """Drop history from before ``before_s`` that the newest snapshot makes unnecessary, and give the space back.
+        """Drop history before ``before_s`` that the newest snapshot makes unnecessary, and free the space.
 
-        Killed at any point: SQLite's own transactions leave the journal as it was before or after each step.
+        If killed at any point, SQLite's transactions leave the journal as it was before or after each step.
         """
         with self._lock, database.in_words(self.path, "compacting"):
             with database.transaction(self._connection):
@@ -161,11 +160,11 @@ class Journal:
             self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
 
     def load(self) -> tuple[State | None, int, list[tuple[int, Event]]]:
-        """The newest snapshot, the number of the event it was taken after, and the events since then."""
+        """The newest intact snapshot, the number of the event it was taken after, and the events since then."""
         with self._lock, database.in_words(self.path, "reading"):
             rows = self._connection.execute("SELECT seq, body, crc32 FROM snapshots ORDER BY seq DESC").fetchall()
         for seq, body, crc32 in rows:
-            if schema.is_intact(seq, body, crc32):  # if not, the one before it is there, with all events since
+            if schema.is_intact(seq, body, crc32):  # if not, use the one before it, with all events since
                 return unpacked_state(body), seq, list(self.read(after=seq))
         if rows:
             raise _damaged(self.path, "no snapshot matches its checksum")
@@ -176,30 +175,28 @@ class Journal:
             self._mark.close()
             self._connection.close()
 
-    def __enter__(self) -> Journal:
+    def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
     def _check_not_shortened(self) -> None:
-        """Before anything is written: whether it still has the events it is known to have had."""
+        """Before anything is written, check that it still has the events it is known to have had."""
         tables = ("events", "snapshots") if schema.version(self._connection) else ()
         seq = max([self._newest(f"SELECT max(seq) FROM {table}") for table in tables], default=0)
         marked = self._mark.read()
         if seq < marked:
             raise StoreError(
-                f"{self.path} ends with event {seq}, and {marked} events had been written: it was put back or its log "
-                f"({self.path.name}-wal) is gone. {REMEDY}"
+                f"{self.path} ends with event {seq}, but {marked} events had been written: it was restored from a "
+                f"backup, or its log ({self.path.name}-wal) is gone. {REMEDY}"
             )
 
     def _newest(self, query: str) -> int:
         return int(self._connection.execute(query).fetchone()[0] or 0)
 
     def _drop_history(self) -> None:
-        """Old snapshots, and old events that no kept snapshot would need for a replay."""
+        """Delete old snapshots, and old events that no kept snapshot needs for a replay."""
         kept = self._connection.execute(
             "SELECT seq FROM snapshots ORDER BY seq DESC LIMIT ?", (NUM_KEPT_SNAPSHOTS,)
         ).fetchall()
@@ -222,17 +219,17 @@ def _packed(document: Any) -> str:
 
 
 def _prepare(path: Path, *, create: bool, accept_loss: bool) -> None:
-    """A place for a new journal, unless there should be an old one."""
+    """Create the folder for a new journal, unless an old journal is missing."""
     if not create:
-        raise StoreError(f"there is no journal at {path}: `weft up` makes one, or is WEFT_HOME another folder?")
+        raise StoreError(f"there is no journal at {path}: `weft up` creates one, or is WEFT_HOME another folder?")
     if copy.place(path).exists() and not accept_loss:
         raise StoreError(
-            f"{path} is gone, but its copy {copy.place(path).name} is there: an empty journal would forget the jobs. "
+            f"{path} is gone, but its copy {copy.place(path).name} exists: an empty journal would lose the jobs. "
             f"{REMEDY}"
         )
     try:
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     except OSError as error:
         raise StoreError(
-            f"{path.parent} cannot be made ({error.strerror}): choose a WEFT_HOME you may write to"
+            f"{path.parent} cannot be created ({error.strerror}): choose a WEFT_HOME you can write to"
         ) from error

@@ -1,8 +1,8 @@
 """A new journal from the copy and from whatever can still be read of a damaged one.
 
-``weft repair``: started by hand, while no controller runs.  The damaged file is kept.  Every event that can be read
-goes into the new journal, also those behind one that cannot: an acknowledged job is worth more than a history without
-gaps, and the reducer takes any sequence.
+Run by ``weft repair`` while no controller is running.  The damaged file is kept.  Every readable event goes into the
+new journal, even those after an unreadable one: an acknowledged job matters more than a history without gaps, and the
+reducer accepts any sequence.
 """
 
 from __future__ import annotations
@@ -19,36 +19,36 @@ from weft.store.salvage import Row, salvaged_rows
 
 @dataclass(frozen=True, slots=True)
 class Repaired:
-    """What became of a damaged journal."""
+    """The result of a repair."""
 
     kept_as: Path | None
-    """The damaged file; None when it was gone."""
+    """The damaged file; None if it was gone."""
     snapshot_seq: int
     num_events: int
     missing: tuple[int, ...]
     """Numbers of events after the snapshot that could not be read, though later ones could."""
 
     def __str__(self) -> str:
-        words = f"the state after event {self.snapshot_seq} and {self.num_events} events after it were saved"
+        words = f"recovered the state after event {self.snapshot_seq} and {self.num_events} events after it"
         if self.missing:
             words += f"; events {', '.join(map(str, self.missing))} could not be read"
         if self.kept_as is not None:
             words += f"; the damaged file is now {self.kept_as}"
-        return f"{words}. `weft up` goes on from here; `weft status` shows which jobs there are"
+        return f"{words}. Continue with `weft up`; then `weft status` lists the recovered jobs"
 
 
 def repair(path: Path) -> Repaired:
-    """Put a new journal in the place of the damaged one."""
+    """Replace the damaged journal with a new one."""
     if database.holders(path):
         raise StoreError(f"{path} is in use: `weft down` first")
     snapshots, events = salvaged_rows(path)
     kept = copy.read(path)
-    # At the same number the journal's own comes first: it is written before the copy is.
+    # At the same number the journal's own wins: it is written before the copy.
     newest = max([*snapshots, *([kept] if kept is not None else [])], default=None, key=lambda row: row[0])
     if newest is None and not events:
         raise StoreError(
-            f"nothing can be read of {path} or of a copy of it: it was left as it is. Look into your backups, or "
-            "move it away to start with an empty queue; workers that still run are found with `ps`"
+            f"nothing can be read from {path} or a copy of it, and it was not changed. Restore a backup, or move it "
+            "away to start with an empty queue; `ps` shows workers that are still running"
         )
     base = 0 if newest is None else newest[0]
     after = {seq for seq, _, _ in events if seq > base}
@@ -71,10 +71,10 @@ def _write(aside: Path, snapshot: Row | None, events: list[Row]) -> None:
 
 
 def _put_aside(path: Path) -> Path:
-    """Keep the damaged file, and its log even if the file itself is gone: beside a new file it would be read as its."""
+    """Keep the damaged file, and its log even if the file is gone: SQLite would take it for the new file's log."""
     kept_as = copy.unused_name(path, "damaged")
     if path.exists():
-        os.link(path, kept_as)  # the journal's name is never without a file
+        os.link(path, kept_as)  # a link, so that the journal's name always exists
     for suffix in ("-wal", "-shm"):
         if Path(f"{path}{suffix}").exists():
             os.replace(f"{path}{suffix}", f"{kept_as}{suffix}")

@@ -1,7 +1,7 @@
-"""The number of the newest event, in a file of its own beside the journal: a journal that ends earlier has lost some.
+"""The number of the newest event, in a separate file next to the journal: a journal that ends earlier has lost events.
 
-Written after every commit, in place and without waiting for the disk.  So it can be behind after the machine lost
-power, and then notices less; it is never ahead, and never refuses a journal that is whole.
+Written after every commit, in place and without waiting for the disk.  So it can be behind after a power loss, and
+then detects less; it is never ahead, and never rejects a complete journal.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class Mark:
         self._file: int | None = None
 
     def read(self) -> int:
-        """The number, 0 if there is none."""
+        """The number; 0 if there is none."""
         try:
             text = self._path.read_bytes()[:_DIGITS]
         except OSError:
@@ -31,7 +31,7 @@ class Mark:
         return int(text) if text.isdigit() else 0
 
     def write(self, seq: int) -> None:
-        with contextlib.suppress(OSError):  # without it less would be noticed, nothing lost
+        with contextlib.suppress(OSError):  # without the mark, a loss may go undetected
             if self._file is None:
                 database.make_private(self._path)
                 self._file = os.open(self._path, os.O_WRONLY | os.O_CLOEXEC)

@@ -1,9 +1,9 @@
-"""Rows of a damaged journal, read from the raw bytes of its file and of its write-ahead log.
+"""Rows of a damaged journal, read from the raw bytes of its file and its write-ahead log.
 
 [Note: why not through SQLite]
 SQLite reaches a row through the pages above it: one damaged inner page hides every intact row below it, and a zeroed
-page can send a search in a circle.  Here every page is looked at once, whatever points to it, so the scan ends on any
-input.  A row counts only if its checksum, which covers its number too, matches: nothing is guessed.
+page can make a search loop.  Here every page is read once, whatever points to it, so the scan ends on any input.  A row
+counts only if its checksum, which includes its number, matches: nothing is guessed.
 
 Formats: https://www.sqlite.org/fileformat2.html, sections 1.5 and 1.6 (pages, cells), 2 (records), 4 (the log).
 """
@@ -19,18 +19,18 @@ from weft.store.schema import is_intact
 Row = tuple[int, bytes | str, int]
 Pages = Mapping[int, bytes]
 
-_USUAL_PAGE_BYTES = 4096
+_DEFAULT_PAGE_BYTES = 4096
 _LEAF = 0x0D
 _WAL_HEADER, _FRAME_HEADER = 32, 24
 _INTEGER_BYTES = {1: 1, 2: 2, 3: 3, 4: 4, 5: 6, 6: 8}
 
 
 class _Torn(Exception):
-    """What was to be a row is none."""
+    """These bytes are not a row."""
 
 
 def salvaged_rows(path: Path) -> tuple[list[Row], list[Row]]:
-    """All snapshots and all events that can be read, by number; of two with one number the newer."""
+    """All readable snapshots and events by number; of two with the same number, the newer."""
     data, log = _content(path), _content(Path(f"{path}-wal"))
     size = _page_bytes(data, log)
     main = {at // size + 1: data[at : at + size] for at in range(0, len(data), size)}
@@ -39,7 +39,7 @@ def salvaged_rows(path: Path) -> tuple[list[Row], list[Row]]:
     newest = dict(main)
     for number, page in _frames(log, size):
         newest[number] = page
-    # Oldest first, so that what was written later replaces it.
+    # Oldest first, so that newer rows replace older ones.
     for pages in [(main, main), *(({number: page}, newest) for number, page in _frames(log, size))]:
         for number, page in pages[0].items():
             for seq, body, crc32 in _rows(page, pages[1], size, header=100 if number == 1 else 0):
@@ -52,21 +52,20 @@ def _content(path: Path) -> bytes:
 
 
 def _page_bytes(data: bytes, log: bytes) -> int:
-    """As the file says, else as its log says, else as always."""
-    said = [int.from_bytes(data[16:18], "big"), int.from_bytes(log[8:12], "big")]
-    return next((size for size in said if size in (512, 1024, 2048, 4096, 8192, 16384, 32768)), _USUAL_PAGE_BYTES)
+    """From the file's header, else from its log's, else the default."""
+    found = [int.from_bytes(data[16:18], "big"), int.from_bytes(log[8:12], "big")]
+    return next((size for size in found if size in (512, 1024, 2048, 4096, 8192, 16384, 32768)), _DEFAULT_PAGE_BYTES)
 
 
 def _frames(log: bytes, size: int) -> Iterator[tuple[int, bytes]]:
     """Page number and page of every committed frame of the log, oldest first.
 
-    A frame of an earlier round of the log has another salt.  What stands behind the last commit was never
-    acknowledged.
+    Frames from before the log was last reset have another salt.  Frames after the last commit were never acknowledged.
     """
     starts = range(_WAL_HEADER, len(log) - _FRAME_HEADER + 1, _FRAME_HEADER + size)
     headers = [(at, *struct.unpack_from(">II8s", log, at)) for at in starts]
     salts = [salt for _, _, _, salt in headers]
-    # The header's own salt, unless it is damaged itself: then the one most frames have.
+    # The header's salt or, if the header is damaged, the most common one.
     salt = log[16:24] if log[16:24] in salts else max(set(salts), key=salts.count, default=b"")
     current = [(at, number, commit) for at, number, commit, found in headers if found == salt]
     last = max((at for at, _, commit in current if commit), default=-1)
@@ -106,7 +105,7 @@ def _cell(page: bytes, at: int, pages: Pages, size: int) -> Row:
 
 
 def _overflow(pointer: bytes, length: int, pages: Pages, size: int) -> bytes:
-    """The rest of a row that did not fit into its page: a chain of pages, followed no further than the row is long."""
+    """The rest of a row that did not fit in its page: a chain of pages, followed only for the row's length."""
     parts: list[bytes] = []
     for _ in range(-(-length // (size - 4))):
         page = pages.get(int.from_bytes(pointer, "big"), b"")
@@ -118,7 +117,7 @@ def _overflow(pointer: bytes, length: int, pages: Pages, size: int) -> bytes:
 
 
 def _record(payload: bytes) -> tuple[bytes | str, int]:
-    """Body and checksum of a row of ``events`` or ``snapshots``: a number that stands elsewhere, a body, a checksum."""
+    """Body and checksum of a row of ``events`` or ``snapshots``; its number is not part of the record."""
     end, at = _varint(payload, 0)
     kinds: list[int] = []
     while at < end:

@@ -1,4 +1,4 @@
-"""Tables of the journal, their version, and the way from one version to the next."""
+"""Tables of the journal, their version, and migrations."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from weft.errors import StoreError
+from weft.store.database import transaction
 
 Migration = Callable[[sqlite3.Connection], None]
 
@@ -18,33 +19,33 @@ def _first_tables(connection: sqlite3.Connection) -> None:
 
 
 def _checksums(connection: sqlite3.Connection) -> None:
-    """SQLite finds a broken page, not a broken byte inside a value; version 2 can tell."""
+    """Version 2 detects a wrong byte inside a value; SQLite itself detects only a broken page."""
     for table in ("events", "snapshots"):
         connection.execute(f"ALTER TABLE {table} ADD COLUMN crc32 INTEGER")
 
 
 def _numbers_in_checksums(connection: sqlite3.Connection) -> None:
-    """Version 3: the checksum covers the row's number, so a row that was moved by damage is noticed, too."""
+    """Version 3: the checksum includes the row's number, so that a row moved by damage is detected, too."""
     for table in ("events", "snapshots"):
         rows = connection.execute(f"SELECT seq, body, crc32 FROM {table}").fetchall()
-        sound = [(seq, body) for seq, body, crc32 in rows if crc32 is None or crc32 == zlib.crc32(_bytes(body))]
-        changes = [(checksum(seq, body), seq) for seq, body in sound]
+        intact = [(seq, body) for seq, body, crc32 in rows if crc32 is None or crc32 == zlib.crc32(_bytes(body))]
+        changes = [(checksum(seq, body), seq) for seq, body in intact]
         connection.executemany(f"UPDATE {table} SET crc32 = ? WHERE seq = ?", changes)
 
 
 MIGRATIONS: Sequence[Migration] = (_first_tables, _checksums, _numbers_in_checksums)
-"""The n-th of them makes version n of what version n - 1 was.  Never changed once released: only added to."""
+"""The n-th one turns version n - 1 into version n.  Append only: never change one that was released."""
 
 VERSION = len(MIGRATIONS)
 
 
 def checksum(seq: int, body: bytes | str) -> int:
-    """Of one row, its number included."""
+    """Of one row, including its number."""
     return zlib.crc32(_bytes(body), zlib.crc32(b"%d:" % seq))
 
 
 def is_intact(seq: int, body: bytes | str, crc32: int | None) -> bool:
-    """Whether this is a row that was written under this number; ``False`` also for one without a checksum."""
+    """Whether this row was written with this number; ``False`` also for a row without a checksum."""
     return crc32 == checksum(seq, body)
 
 
@@ -62,25 +63,19 @@ def version(connection: sqlite3.Connection) -> int:
 
 
 def migrate(connection: sqlite3.Connection, path: Path, migrations: Sequence[Migration] = MIGRATIONS) -> None:
-    """Bring the tables to the newest version, in one transaction: all of it or nothing."""
+    """Bring the tables to the newest version, in one transaction."""
     present, newest = version(connection), len(migrations)
     if present > newest:
         raise StoreError(
-            f"{path} was written by a newer weft (schema {present}; this one knows up to {newest}): it was not "
-            "touched. Use that weft again, or another WEFT_HOME"
+            f"{path} was written by a newer weft (schema {present}; this one supports up to {newest}) and was not "
+            "changed. Use that weft again, or another WEFT_HOME"
         )
     if present == newest:
         return
-    connection.execute("BEGIN IMMEDIATE")
-    try:
+    with transaction(connection):
         if present == 0:
             connection.execute("CREATE TABLE IF NOT EXISTS schema (version INTEGER NOT NULL) STRICT")
             connection.execute("INSERT INTO schema VALUES (0)")
         for step in migrations[present:]:
             step(connection)
         connection.execute("UPDATE schema SET version = ?", (newest,))
-        connection.execute("COMMIT")
-    except BaseException:
-        if connection.in_transaction:
-            connection.execute("ROLLBACK")
-        raise

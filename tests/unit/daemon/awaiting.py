@@ -1,8 +1,9 @@
-"""Waiting for the controller by its own notifications, never by sleeping."""
+"""Waiting for a controller in this process."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Sequence
 
 from weft.control.state import Job, JobState
 from weft.daemon.service import Controller
@@ -10,13 +11,20 @@ from weft.daemon.service import Controller
 LIMIT_S = 30.0
 
 
-def until(controller: Controller, happened: Callable[[], bool], what: str) -> None:
-    """Block until ``happened`` is true; looked at after every event."""
-    changed = controller._loop.changed
-    with changed:
-        assert changed.wait_for(happened, LIMIT_S), f"never came: {what}"
+def until(happened: Callable[[], bool], what: str) -> None:
+    """Block until ``happened`` is true."""
+    deadline_s = time.monotonic() + LIMIT_S
+    while not happened():
+        assert time.monotonic() < deadline_s, f"never happened: {what}"
+        time.sleep(0.002)
 
 
 def until_state(controller: Controller, job_id: str, state: JobState) -> Job:
-    until(controller, lambda: controller.job(job_id).state is state, f"{job_id} {state.value}")
+    until(lambda: controller.job(job_id).state is state, f"{job_id} {state.value}")
     return controller.job(job_id)
+
+
+def until_over(controller: Controller, job_ids: Sequence[str]) -> dict[str, Job]:
+    """The jobs once all of them have finished."""
+    until(lambda: all(controller.job(one).state.is_final for one in job_ids), f"the end of {job_ids}")
+    return {job_id: controller.job(job_id) for job_id in job_ids}

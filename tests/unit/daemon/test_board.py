@@ -9,7 +9,7 @@ from typing import Any
 from tests.fake_controller import FakeController
 
 from weft.control.state import JobState
-from weft.daemon.api.board import LOOK_EVERY_S, Board
+from weft.daemon.api.board import UPDATE_EVERY_S, Board
 from weft.daemon.contract import Decision
 
 
@@ -30,7 +30,7 @@ class Site:
 
         self.controller.jobs = counted  # type: ignore[method-assign]
 
-    def look(self, since: str = "", after_s: float = 2 * LOOK_EVERY_S) -> dict[str, Any]:
+    def look(self, since: str = "", after_s: float = 2 * UPDATE_EVERY_S) -> dict[str, Any]:
         self.now_s += after_s
         found: dict[str, Any] = json.loads(self.board.changes(since))
         return found
@@ -73,7 +73,7 @@ def test_many_readers_cost_one_look() -> None:
     version = site.look()["version"]
     site.change(site.ids[0], step=9)
     answers = [site.board.changes(version)]
-    site.now_s += 2 * LOOK_EVERY_S
+    site.now_s += 2 * UPDATE_EVERY_S
     before = site.num_looks
     answers = [site.board.changes(version) for _ in range(20)]
     assert site.num_looks == before + 1

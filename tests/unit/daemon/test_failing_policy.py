@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
-from tests.unit.daemon.awaiting import until
+from tests.unit.daemon.awaiting import until, until_over
 from tests.unit.daemon.conftest import a_job
 from tests.unit.daemon.scripted_engine import ScriptedEngine
 from tests.unit.daemon.test_scheduling import World
@@ -19,8 +19,7 @@ from weft.core.events import DevicesAssigned, Fate
 from weft.core.job import JobSpec
 from weft.core.snapshot import Allocation, JobView, Snapshot
 from weft.core.speed import SpeedCurve, StepTime
-from weft.daemon.fallback import MAX_TRIALS, without
-from weft.daemon.guarded_policy import LOOK_AGAIN_S, GuardedPolicy
+from weft.daemon.guarded_policy import MAX_TRIALS, RETRY_S, GuardedPolicy, without
 from weft.daemon.knowledge import Knowledge
 from weft.daemon.service import Controller
 from weft.elastic import Rules
@@ -149,7 +148,7 @@ def test_finding_the_job_is_not_repeated_with_every_decision_and_ends_when_the_p
     world.decide()
     assert policy.num_calls == before + 1
     policy._answer = lambda _, found: found
-    world.now_s += LOOK_AGAIN_S + 1
+    world.now_s += RETRY_S + 1
     world.decide()
     assert world.scheduler.guarded.aside == {}
     assert "fails" not in world.state.jobs["j42"].reason
@@ -205,9 +204,9 @@ def test_controller_reports_the_job_in_status_explain_and_metrics_and_runs_the_o
     controller._scheduler.guarded.policy = policy
     bad = controller.submit(a_job(weight=BAD_WEIGHT))
     good = controller.submit(a_job())
-    until(controller, lambda: (good, 1) in engine.running(), "the other job's workers")
+    until(lambda: (good, 1) in engine.running(), "the other job's workers")
     engine.end(good, 1, Fate.COMPLETED)
-    controller.wait([good])
+    until_over(controller, [good])
     assert "OverflowError: math range error" in controller.job(bad).reason
     assert "OverflowError: math range error" in controller.explain(bad)[-1].text
     metrics = controller.metrics().decode()
@@ -222,13 +221,13 @@ def test_a_job_of_any_priority_starts_beside_others_also_after_a_restart(
 ) -> None:
     controller = open_controller(policy)
     first = [controller.submit(a_job(priority=priority)), controller.submit(a_job())]
-    until(controller, lambda: all((one, 1) in engine.running() for one in first), "both jobs")
+    until(lambda: all((one, 1) in engine.running() for one in first), "both jobs")
     assert controller.outlook(a_job(priority=priority)).reason
     controller = open_controller(policy)
     for one in first:
         engine.end(one, 1, Fate.COMPLETED)
     later = [controller.submit(a_job(priority=priority)), controller.submit(a_job())]
-    until(controller, lambda: all((one, 1) in engine.running() for one in later), "both jobs after the restart")
+    until(lambda: all((one, 1) in engine.running() for one in later), "both jobs after the restart")
     for one in later:
         engine.end(one, 1, Fate.COMPLETED)
-    controller.wait(later)
+    until_over(controller, later)

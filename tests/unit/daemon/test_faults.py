@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 
 import pytest
-from tests.unit.daemon.awaiting import LIMIT_S, until
+from tests.unit.daemon.awaiting import until, until_over
 from tests.unit.daemon.conftest import a_job
 from tests.unit.daemon.scripted_engine import ScriptedEngine
 
@@ -25,34 +24,26 @@ def failing(draft: object, event: object) -> None:
     raise RuntimeError("a mistake of the reducer")
 
 
-def until_looked(happened: Callable[[], bool]) -> None:
-    """For what no event tells of."""
-    deadline_s = time.monotonic() + LIMIT_S
-    while not happened():
-        assert time.monotonic() < deadline_s
-        time.sleep(0.01)
-
-
 def counted(controller: Controller, where: str) -> bool:
     return f'weft_faults_total{{where="{where}"}}' in controller.metrics().decode()
 
 
 def completes(controller: Controller, engine: ScriptedEngine) -> None:
     job_id = controller.submit(a_job())
-    until(controller, lambda: (job_id, 1) in engine.running(), "workers ordered")
+    until(lambda: (job_id, 1) in engine.running(), "workers ordered")
     engine.end(job_id, 1, Fate.COMPLETED)
-    assert controller.wait([job_id], 30)[job_id].state is JobState.COMPLETED
+    assert until_over(controller, [job_id])[job_id].state is JobState.COMPLETED
 
 
 def test_an_engine_that_fails_to_tell_anything_ends_nothing(controller: Controller, engine: ScriptedEngine) -> None:
     running = controller.submit(a_job())
-    until(controller, lambda: (running, 1) in engine.running(), "workers ordered")
+    until(lambda: (running, 1) in engine.running(), "workers ordered")
     engine.num_failing_polls = 1 << 60
     engine.end(running, 1, Fate.COMPLETED)
-    until_looked(lambda: counted(controller, "engine.poll"))
+    until(lambda: counted(controller, "engine.poll"), "the fault")
     assert controller.job(running).state is JobState.RUNNING
     engine.num_failing_polls = 0
-    assert controller.wait([running], 30)[running].state is JobState.COMPLETED
+    assert until_over(controller, [running])[running].state is JobState.COMPLETED
     completes(controller, engine)
 
 
@@ -60,7 +51,7 @@ def test_a_report_that_cannot_be_taken_is_put_down_to_its_job(
     controller: Controller, engine: ScriptedEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     job_id = controller.submit(a_job())
-    until(controller, lambda: (job_id, 1) in engine.running(), "workers ordered")
+    until(lambda: (job_id, 1) in engine.running(), "workers ordered")
 
     def fails(*args: object) -> bool:
         raise ZeroDivisionError("in a model")
@@ -73,7 +64,7 @@ def test_a_report_that_cannot_be_taken_is_put_down_to_its_job(
     assert "ZeroDivisionError" in controller.job(job_id).reason
     assert "ZeroDivisionError" in controller.explain(job_id)[-1].text
     engine.end(job_id, 1, Fate.COMPLETED)
-    assert "mistake" not in controller.wait([job_id], 30)[job_id].reason
+    assert "internal error" not in until_over(controller, [job_id])[job_id].reason
 
 
 def test_an_event_the_reducer_fails_on_is_left_out_now_and_after_a_restart(
@@ -82,12 +73,12 @@ def test_an_event_the_reducer_fails_on_is_left_out_now_and_after_a_restart(
     monkeypatch.setitem(reducer._HANDLERS, WorkersStarted, failing)
     controller = open_controller()
     job_id = controller.submit(a_job())
-    until_looked(lambda: counted(controller, "an event"))
+    until(lambda: counted(controller, "an event"), "the fault")
     assert "a mistake of the reducer" in controller.job(job_id).reason
     assert any("1 events could not be applied" in words for words in controller.warnings())
     controller = open_controller()
     engine.end(job_id, 1, Fate.COMPLETED)
-    assert controller.wait([job_id], 30)[job_id].state is JobState.COMPLETED
+    assert until_over(controller, [job_id])[job_id].state is JobState.COMPLETED
 
 
 def test_a_job_the_reducer_fails_on_is_refused_and_never_acknowledged(
@@ -108,16 +99,16 @@ def test_the_end_of_workers_that_could_not_be_applied_is_told_again_to_the_next_
 ) -> None:
     controller = open_controller()
     job_id = controller.submit(a_job())
-    until(controller, lambda: (job_id, 1) in engine.running(), "workers ordered")
+    until(lambda: (job_id, 1) in engine.running(), "workers ordered")
     with monkeypatch.context() as patched:
         patched.setitem(reducer._HANDLERS, WorkersExited, failing)
         engine.end(job_id, 1, Fate.COMPLETED)
-        until_looked(lambda: counted(controller, "an event"))
+        until(lambda: counted(controller, "an event"), "the fault")
         assert controller.job(job_id).state is JobState.RUNNING
         assert "a mistake of the reducer" in controller.job(job_id).reason
         controller.shutdown()
         controller.join()
-    assert open_controller().wait([job_id], 30)[job_id].state is JobState.COMPLETED
+    assert until_over(open_controller(), [job_id])[job_id].state is JobState.COMPLETED
 
 
 def test_a_journal_whose_acknowledged_job_cannot_be_applied_is_not_used_unless_the_loss_is_accepted(
@@ -154,9 +145,9 @@ def test_an_engine_that_raises_anything_at_a_start_costs_that_attempt(
 
     monkeypatch.setattr(engine, "start", start)
     job_id = controller.submit(a_job())
-    until(controller, lambda: (job_id, 2) in engine.running(), "started again")
+    until(lambda: (job_id, 2) in engine.running(), "started again")
     engine.end(job_id, 2, Fate.COMPLETED)
-    assert controller.wait([job_id], 30)[job_id].state is JobState.COMPLETED
+    assert until_over(controller, [job_id])[job_id].state is JobState.COMPLETED
 
 
 def test_a_home_that_may_not_be_written_to_for_a_while_costs_no_attempt(
@@ -168,10 +159,10 @@ def test_a_home_that_may_not_be_written_to_for_a_while_costs_no_attempt(
     with monkeypatch.context() as patched:
         patched.setattr(engine, "start", denied)
         job_id = controller.submit(a_job())
-        until_looked(lambda: "Permission denied" in controller.job(job_id).reason)
-    until_looked(lambda: (job_id, 1) in engine.running())
+        until(lambda: "Permission denied" in controller.job(job_id).reason, "the fault")
+    until(lambda: (job_id, 1) in engine.running(), "the fault")
     engine.end(job_id, 1, Fate.COMPLETED)
-    assert controller.wait([job_id], 30)[job_id].attempt == 1
+    assert until_over(controller, [job_id])[job_id].attempt == 1
 
 
 def test_a_request_that_cannot_be_written_down_is_refused_and_harms_nobody(
@@ -186,9 +177,9 @@ def test_what_an_attempt_waits_for_is_shown_in_status_and_explain(
     controller: Controller, engine: ScriptedEngine
 ) -> None:
     job_id = controller.submit(a_job())
-    until(controller, lambda: (job_id, 1) in engine.running(), "workers ordered")
+    until(lambda: (job_id, 1) in engine.running(), "workers ordered")
     engine.troubles[job_id, 1] = "the process that starts workers (7) was stopped by a signal"
     engine._tell(WorkersStarted(0.0, job_id, 1))
-    until_looked(lambda: "stopped by a signal" in controller.job(job_id).reason)
+    until(lambda: "stopped by a signal" in controller.job(job_id).reason, "the fault")
     assert "stopped by a signal" in controller.explain(job_id)[-1].text
     assert "weft_attempts_troubled 1.0" in controller.metrics().decode()

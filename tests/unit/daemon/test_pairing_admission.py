@@ -118,7 +118,7 @@ def test_no_pair_for_which_there_is_no_memory(free_gib: float, is_paired: bool) 
     world.decide()
     assert bool(world.pairs()) is is_paired
     if not is_paired:
-        assert "1.0 GiB more into memory, 0.5 GiB are free" in world.why("a")
+        assert "1.0 GiB more memory, but only 0.5 GiB are free" in world.why("a")
 
 
 def test_steps_made_beside_another_job_say_nothing_about_the_speed_alone() -> None:
@@ -177,14 +177,14 @@ def reports(pairs: Pairs, step_s: float, now_s: float, attempt: int = 1, num: in
 def test_a_pair_is_not_judged_by_its_first_moments() -> None:
     pairs = Pairs()
     reports(pairs, 5.0, 0.0, num=4)
-    assert pairs.realised("a", "b") is None
+    assert pairs.measured("a", "b") is None
     assert WINDOW_S < 4 * 5.0, "this test shows nothing any more"
 
 
 def test_a_speed_alone_that_was_measured_on_a_busy_machine_is_not_counted_as_a_gain() -> None:
     pairs = Pairs()
     reports(pairs, 0.5, 0.0, num=80)
-    done = pairs.realised("a", "b")
+    done = pairs.measured("a", "b")
     assert done is not None
     assert done.gain == pytest.approx(2.0)
 

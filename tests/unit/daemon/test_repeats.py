@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 
-from weft.daemon.repeats import MAX_REPEATS, WINDOW_S, Repeats
+from weft.daemon.faults import MAX_REPEATS, WINDOW_S, Repeats
 
 
 def record(message: str, *args: object, level: int = logging.WARNING) -> logging.LogRecord:

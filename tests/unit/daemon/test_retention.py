@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from tests.unit.daemon.awaiting import until
+from tests.unit.daemon.awaiting import until, until_over
 from tests.unit.daemon.conftest import a_job
 from tests.unit.daemon.scripted_engine import ScriptedEngine
 
@@ -41,11 +41,11 @@ def with_files(home: Home, job_id: str) -> Path:
 def one_over(controller: Controller, engine: ScriptedEngine, home: Home) -> tuple[str, str]:
     """A job that is over and one that runs, both with files."""
     over, running = controller.submit(a_job()), controller.submit(a_job())
-    until(controller, lambda: len(engine.running()) == 2, "workers ordered")
+    until(lambda: len(engine.running()) == 2, "workers ordered")
     for job_id in (over, running):
         with_files(home, job_id)
     engine.end(over, 1, Fate.COMPLETED)
-    controller.wait([over], 30)
+    until_over(controller, [over])
     return over, running
 
 
@@ -72,7 +72,7 @@ def test_the_journal_is_small_again_after_a_purge(controller: Controller, engine
     ids = [controller.submit(a_job(name="long name " * 18)) for _ in range(300)]
     for job_id in ids:
         controller.cancel(job_id)
-    controller.wait(ids, 30)
+    until_over(controller, ids)
     size_before = disk.usage(home)["journal"]
     done = controller.purge(1e-9)
     assert len(done.job_ids) == len(ids)
@@ -117,9 +117,9 @@ def test_a_clock_that_was_a_year_ahead_is_right_again_after_a_restart(home: Home
         ahead._clock._start_s += YEAR_S  # as if it had been started with the clock wrong
         ahead.start()
         over = ahead.submit(a_job())
-        until(ahead, lambda: (over, 1) in engine.running(), "workers ordered")
+        until(lambda: (over, 1) in engine.running(), "workers ordered")
         engine.end(over, 1, Fate.COMPLETED)
-        ahead.wait([over], 30)
+        until_over(ahead, [over])
         waiting = ahead.submit(a_job())
         wrong_s = ahead.job(over).finished_s
         assert any("ahead" in words for words in ahead.warnings())

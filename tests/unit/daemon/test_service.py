@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 
 import pytest
-from tests.unit.daemon.awaiting import until, until_state
+from tests.unit.daemon.awaiting import until, until_over, until_state
 from tests.unit.daemon.conftest import a_job
 from tests.unit.daemon.scripted_engine import ScriptedEngine
 
@@ -34,11 +34,10 @@ def test_acknowledged_job_is_in_the_journal(controller: Controller, home: Home) 
 
 def test_job_runs_to_its_end(controller: Controller, engine: ScriptedEngine) -> None:
     job_id = controller.submit(a_job())
-    until(controller, lambda: (job_id, 1) in engine.running(), "workers ordered")
+    until(lambda: (job_id, 1) in engine.running(), "workers ordered")
     assert len(engine.orders[job_id, 1].devices) == 1
     engine.end(job_id, 1, Fate.COMPLETED)
-    assert controller.wait([job_id])[job_id].state is JobState.COMPLETED
-    until(controller, lambda: True, "the end")
+    assert until_over(controller, [job_id])[job_id].state is JobState.COMPLETED
     controller.shutdown()
     controller.join()
     assert ("forget", job_id, 1) in engine.calls
@@ -48,7 +47,7 @@ def test_workers_are_told_channel_checkpoints_job_and_attempt(
     controller: Controller, engine: ScriptedEngine, home: Home
 ) -> None:
     job_id = controller.submit(a_job())
-    until(controller, lambda: (job_id, 1) in engine.orders, "workers ordered")
+    until(lambda: (job_id, 1) in engine.orders, "workers ordered")
     environment = engine.orders[job_id, 1].environment
     assert environment["WEFT_JOB_ID"] == job_id
     assert environment["WEFT_ATTEMPT"] == "1"
@@ -74,12 +73,12 @@ def test_many_clients_at_once_get_one_id_each(controller: Controller) -> None:
 
 def test_cancel_of_a_waiting_job_never_starts_it(controller: Controller, engine: ScriptedEngine) -> None:
     first = [controller.submit(a_job()) for _ in range(4)]
-    until(controller, lambda: len(engine.running()) == 4, "all devices in use")
+    until(lambda: len(engine.running()) == 4, "all devices in use")
     waiting = controller.submit(a_job())
     controller.cancel(waiting)
     assert controller.job(waiting).state is JobState.CANCELLED
     engine.end(first[0], 1, Fate.COMPLETED)
-    controller.wait([first[0]])
+    until_over(controller, [first[0]])
     assert all(job_id != waiting for job_id, _ in engine.orders)
 
 
@@ -87,12 +86,12 @@ def test_cancel_stops_and_a_second_cancel_kills(open_controller: Open, engine: S
     engine.obedient = False
     controller = open_controller()
     job_id = controller.submit(a_job())
-    until(controller, lambda: (job_id, 1) in engine.running(), "workers ordered")
+    until(lambda: (job_id, 1) in engine.running(), "workers ordered")
     controller.cancel(job_id)
     assert controller.job(job_id).state is JobState.STOPPING
-    until(controller, lambda: ("stop", job_id, 1) in engine.calls, "stop asked for")
+    until(lambda: ("stop", job_id, 1) in engine.calls, "stop asked for")
     controller.cancel(job_id)
-    assert controller.wait([job_id])[job_id].state is JobState.CANCELLED
+    assert until_over(controller, [job_id])[job_id].state is JobState.CANCELLED
     assert ("kill", job_id, 1) in engine.calls
 
 
@@ -100,8 +99,6 @@ def test_unknown_job_is_named(controller: Controller) -> None:
     for ask in (controller.job, controller.cancel, controller.explain, controller.logs):
         with pytest.raises(UnknownJobError, match="no job 'nosuchid'"):
             ask("nosuchid")
-    with pytest.raises(UnknownJobError):
-        controller.wait(["nosuchid"])
 
 
 def test_job_too_large_for_the_cluster_is_refused_with_the_way_out(controller: Controller) -> None:
@@ -113,7 +110,7 @@ def test_job_too_large_for_the_cluster_is_refused_with_the_way_out(controller: C
 def test_explain_tells_the_story_across_a_restart(open_controller: Open, engine: ScriptedEngine) -> None:
     controller = open_controller()
     job_id = controller.submit(a_job(max_workers=2))
-    until(controller, lambda: (job_id, 1) in engine.running(), "workers ordered")
+    until(lambda: (job_id, 1) in engine.running(), "workers ordered")
     controller = open_controller()
     story = [sentence.text for sentence in controller.explain(job_id)]
     assert story[0] == "submitted, for 1 to 2 workers"
@@ -125,9 +122,9 @@ def test_explain_tells_the_story_across_a_restart(open_controller: Open, engine:
 def test_silent_job_keeps_its_devices(open_controller: Open, engine: ScriptedEngine) -> None:
     controller = open_controller(policy="srtf", hold_s=0.0)
     silent = controller.submit(a_job(min_workers=4, max_workers=4))
-    until(controller, lambda: (silent, 1) in engine.running(), "workers ordered")
+    until(lambda: (silent, 1) in engine.running(), "workers ordered")
     urgent = controller.submit(a_job(total_steps=1, priority=9))
-    until(controller, lambda: "went to others" in controller.job(urgent).reason, "a decision about the second job")
+    until(lambda: "went to others" in controller.job(urgent).reason, "a decision about the second job")
     assert controller.job(silent).state is JobState.RUNNING
     assert "would lose its work" in controller.explain(silent)[-1].text
     assert not [call for call in engine.calls if call[0] == "stop"]
@@ -137,7 +134,7 @@ def test_engine_that_cannot_start_workers_ends_in_a_reason(open_controller: Open
     engine.refuse_starts = True
     controller = open_controller()
     job_id = controller.submit(a_job())
-    job = controller.wait([job_id])[job_id]
+    job = until_over(controller, [job_id])[job_id]
     assert job.state is JobState.FAILED
     assert "limit on processes" in job.reason
 
@@ -145,18 +142,18 @@ def test_engine_that_cannot_start_workers_ends_in_a_reason(open_controller: Open
 def test_down_with_jobs_leaves_no_worker_and_keeps_the_queue(open_controller: Open, engine: ScriptedEngine) -> None:
     controller = open_controller()
     job_id = controller.submit(a_job())
-    until(controller, lambda: (job_id, 1) in engine.running(), "workers ordered")
+    until(lambda: (job_id, 1) in engine.running(), "workers ordered")
     controller.shutdown(stop_jobs=True)
     controller.join()
     assert engine.running() == []
     controller = open_controller()
-    until(controller, lambda: (job_id, 2) in engine.running(), "the job goes on")
+    until(lambda: (job_id, 2) in engine.running(), "the job goes on")
 
 
 def test_down_leaves_workers_alone(open_controller: Open, engine: ScriptedEngine) -> None:
     controller = open_controller()
     job_id = controller.submit(a_job())
-    until(controller, lambda: (job_id, 1) in engine.running(), "workers ordered")
+    until(lambda: (job_id, 1) in engine.running(), "workers ordered")
     controller.shutdown()
     controller.join()
     assert engine.running() == [(job_id, 1)]
@@ -167,12 +164,12 @@ def test_down_leaves_workers_alone(open_controller: Open, engine: ScriptedEngine
 def test_job_that_ended_while_nobody_looked_is_completed(open_controller: Open, engine: ScriptedEngine) -> None:
     controller = open_controller()
     job_id = controller.submit(a_job())
-    until(controller, lambda: (job_id, 1) in engine.running(), "workers ordered")
+    until(lambda: (job_id, 1) in engine.running(), "workers ordered")
     controller.shutdown()
     controller.join()
     engine.end(job_id, 1, Fate.COMPLETED)
     controller = open_controller()
-    assert controller.wait([job_id])[job_id].state is JobState.COMPLETED
+    assert until_over(controller, [job_id])[job_id].state is JobState.COMPLETED
     assert engine.num_starts == {(job_id, 1): 1}
 
 
@@ -180,7 +177,7 @@ def test_full_disk_refuses_new_jobs_and_loses_no_outcome(
     controller: Controller, engine: ScriptedEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     job_id = controller.submit(a_job())
-    until(controller, lambda: (job_id, 1) in engine.running(), "workers ordered")
+    until(lambda: (job_id, 1) in engine.running(), "workers ordered")
     append, refused = Journal.append, threading.Event()
 
     def full(journal: Journal, events: object) -> int:
@@ -195,7 +192,7 @@ def test_full_disk_refuses_new_jobs_and_loses_no_outcome(
     assert refused.wait(30), "the outcome was never tried to be written"
     assert controller.job(job_id).state is JobState.RUNNING
     monkeypatch.setattr(Journal, "append", append)
-    assert controller.wait([job_id])[job_id].state is JobState.COMPLETED
+    assert until_over(controller, [job_id])[job_id].state is JobState.COMPLETED
     assert len(controller.jobs()) == 1
 
 
@@ -238,7 +235,7 @@ def test_clock_set_back_an_hour_while_away_does_not_turn_time_round(
 ) -> None:
     controller = open_controller()
     first = controller.submit(a_job())
-    until(controller, lambda: (first, 1) in engine.running(), "workers ordered")
+    until(lambda: (first, 1) in engine.running(), "workers ordered")
     controller.shutdown()
     controller.join()
     engine.reopened()
@@ -252,7 +249,7 @@ def test_clock_set_back_an_hour_while_away_does_not_turn_time_round(
     late.start()
     second = late.submit(a_job())
     engine.end(first, 1, Fate.COMPLETED)
-    done = late.wait([first])[first]
+    done = until_over(late, [first])[first]
     assert done.finished_s is not None
     assert done.started_s is not None
     assert done.finished_s >= done.started_s
@@ -265,10 +262,10 @@ def test_an_engine_that_cannot_tell_its_news_for_a_while_loses_no_end_of_a_job(
     controller: Controller, engine: ScriptedEngine
 ) -> None:
     job_id = controller.submit(a_job())
-    until(controller, lambda: (job_id, 1) in engine.running(), "workers ordered")
+    until(lambda: (job_id, 1) in engine.running(), "workers ordered")
     engine.num_failing_polls = 3
     engine.end(job_id, 1, Fate.COMPLETED)
-    assert controller.wait([job_id], timeout_s=30.0)[job_id].state is JobState.COMPLETED
+    assert until_over(controller, [job_id])[job_id].state is JobState.COMPLETED
     assert engine.num_failing_polls == 0
     assert controller.failure is None
 

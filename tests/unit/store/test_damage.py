@@ -40,7 +40,7 @@ def overwrite(path: Path, at: int, data: bytes) -> None:
 def test_a_smashed_file_is_refused_kept_and_rebuilt_from_the_copy(path: Path) -> None:
     overwrite(path, 0, b"\xff" * 4096)
     damaged = path.read_bytes()
-    with pytest.raises(StoreError, match=r"is damaged .* left as it is.*`weft repair`"):
+    with pytest.raises(StoreError, match=r"is damaged .* was not changed.*`weft repair`"):
         Journal.open(path)
     assert path.read_bytes() == damaged
     done = repair(path)
@@ -100,7 +100,7 @@ def test_a_broken_snapshot_is_made_good_by_the_one_before_it(path: Path) -> None
 
 def test_a_lost_journal_is_not_silently_replaced_by_an_empty_one(path: Path) -> None:
     path.unlink()
-    with pytest.raises(StoreError, match="would forget the jobs"):
+    with pytest.raises(StoreError, match="would lose the jobs"):
         Journal.open(path)
     assert repair(path).kept_as is None
     with Journal.open(path) as journal:

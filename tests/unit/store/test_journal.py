@@ -102,7 +102,7 @@ def test_a_second_controller_is_refused_and_told_who_holds_the_journal(path: Pat
     with subprocess.Popen([sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as holder:
         assert holder.stdout is not None
         assert holder.stdout.readline() == b"open\n"
-        with pytest.raises(StoreError, match=f"held by process {holder.pid} .*weft down"):
+        with pytest.raises(StoreError, match=f"in use by process {holder.pid} .*weft down"):
             Journal.open(path)
         holder.kill()
     with Journal.open(path) as journal:  # the kernel gave the lock back
@@ -129,7 +129,7 @@ def test_a_journal_of_a_newer_weft_is_refused_and_not_touched(path: Path) -> Non
         connection.execute("UPDATE schema SET version = 99")
     connection.close()
     before = path.read_bytes()
-    with pytest.raises(StoreError, match=r"newer weft \(schema 99; this one knows up to 3\)"):
+    with pytest.raises(StoreError, match=r"newer weft \(schema 99; this one supports up to 3\)"):
         Journal.open(path)
     assert path.read_bytes() == before
 
@@ -172,5 +172,5 @@ def test_no_journal_where_there_should_be_one(path: Path) -> None:
 
 def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(StoreError, match="cannot be made"):
+    with pytest.raises(StoreError, match="cannot be created"):
         Journal.open(tmp_path / "file" / "home" / "journal.db")

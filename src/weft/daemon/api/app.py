@@ -1,4 +1,4 @@
-"""The controller's HTTP application: routes behind the guard, every error an answer with a sentence in it."""
+"""The controller's HTTP application: routes behind the guard; every error is answered with a sentence."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ from weft.daemon.api.guard import BODY_S, Application, Guard
 from weft.daemon.api.routes import Json, make_router
 from weft.daemon.api.schemas import JobRequest, PurgeRequest, ShutdownRequest
 from weft.daemon.api.sessions import Sessions
-from weft.daemon.contract import ControllerApi, StoppingError, UnknownJobError
+from weft.daemon.contract import StoppingError, UnknownJobError
+from weft.daemon.service import Controller
 from weft.errors import StoreError, UsageError, WeftError
 from weft.version import __version__
 
@@ -29,9 +30,9 @@ _BODIES: dict[str, type[BaseModel]] = {
 }
 
 
-def make_app(controller: ControllerApi, token: str, *, port: int | None = None, body_s: float = BODY_S) -> Application:
-    """The application for both listeners.  ``port``: of the one on 127.0.0.1, for the names we answer to."""
-    # The framework's pages of documentation load scripts from elsewhere; the description itself is enough.
+def make_app(controller: Controller, token: str, *, port: int | None = None, body_s: float = BODY_S) -> Application:
+    """The application for both listeners.  ``port``: the one on 127.0.0.1, for the host names it accepts."""
+    # The framework's documentation pages load scripts from other hosts; the description itself is enough.
     app = FastAPI(title="weft", version=__version__, docs_url=None, redoc_url=None, openapi_url="/openapi.json")
     app.include_router(make_router(controller))
     sessions = Sessions()
@@ -62,7 +63,7 @@ async def _http_error(request: Request, error: Exception) -> Json:
 
 
 async def _misread(request: Request, error: Exception) -> Json:
-    """The first thing that is wrong, without repeating what was sent."""
+    """The first error, without repeating what was sent."""
     if not isinstance(error, RequestValidationError) or not error.errors():
         return await _unforeseen(request, error)
     first = error.errors()[0]
@@ -77,7 +78,7 @@ async def _misread(request: Request, error: Exception) -> Json:
 
 
 async def _unforeseen(request: Request, error: Exception) -> Json:
-    """A bug of ours; details go to the log (no headers, so no token), not to the caller."""
+    """A bug; details go to the log (no headers, so no token), not to the client."""
     _log.error("%r %r failed", request.method, request.scope["path"], exc_info=error)
     message = "internal error in the controller: see controller.log in its home; nothing else is affected"
     return Json({"error": message}, status_code=500)

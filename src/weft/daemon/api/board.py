@@ -1,7 +1,7 @@
-"""What open dashboards look at, worked out once for all of them; each is sent what changed since it last looked.
+"""What open dashboards show, computed once for all of them; each gets only what changed since its last request.
 
-A job that did not change is neither looked at again nor made into JSON again, and readers that come from the same
-version get the same bytes.  So a dashboard costs the controller what changes, not what there is.
+A job that did not change is not encoded again, and readers of the same version get the same bytes.  So the cost of a
+dashboard depends on what changes, not on the number of jobs.
 """
 
 from __future__ import annotations
@@ -16,42 +16,43 @@ from typing import Any
 
 from weft.control.state import Job
 from weft.daemon.api.rows import decision_row, health_row, job_detail, node_row
-from weft.daemon.contract import ControllerApi, Decision
+from weft.daemon.contract import Decision
+from weft.daemon.service import Controller
 
-LOOK_EVERY_S = 0.5
-"""More often nothing is worked out, however many readers ask."""
-_REST_PER_LOOK = 50.0
-"""And looking takes at most a fiftieth of the time, however many jobs there are."""
+UPDATE_EVERY_S = 0.5
+"""At most this often, however many readers there are."""
+_REST_PER_UPDATE = 50.0
+"""Updates take at most about a fiftieth of the time, however many jobs there are."""
 KEPT_DECISIONS = 1000
 
 
 class Board:
-    """Versions of everything; asked by many threads."""
+    """Versions of everything; thread-safe."""
 
-    def __init__(self, controller: ControllerApi, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, controller: Controller, clock: Callable[[], float] = time.monotonic) -> None:
         self._controller, self._clock = controller, clock
         self._lock = threading.Lock()
         self._begun = secrets.token_hex(4)
-        """Tells the versions of this process from those of one before it."""
+        """Tells this process's versions from those of an earlier one."""
         self._version = 0
-        self._look_again_s = float("-inf")
+        self._due_s = float("-inf")
         self._jobs: dict[str, Job] = {}
         self._rows: dict[str, tuple[int, str]] = {}
-        """Version and JSON of each job, the last changed at the end."""
+        """Version and JSON of each job, in order of their last change."""
         self._nodes = (0, "[]")
         self._decisions: deque[tuple[int, str]] = deque(maxlen=KEPT_DECISIONS)
         self._last_decision: Decision | None = None
         self._whole_from = 0
-        """Readers from before this version are sent everything."""
+        """Readers of an older version get everything."""
         self._answers: dict[int, bytes] = {}
 
     def changes(self, since: str) -> bytes:
-        """JSON: what changed after version ``since``; everything if that is no version of this board."""
+        """JSON: what changed after version ``since``; everything if that is not a version of this board."""
         with self._lock:
             began_s = self._clock()
-            if began_s >= self._look_again_s:
-                self._look()
-                self._look_again_s = began_s + max(LOOK_EVERY_S, _REST_PER_LOOK * (self._clock() - began_s))
+            if began_s >= self._due_s:
+                self._update()
+                self._due_s = began_s + max(UPDATE_EVERY_S, _REST_PER_UPDATE * (self._clock() - began_s))
             begun, _, number = since.partition("-")
             known = begun == self._begun and number.isdecimal() and len(number) < 20
             before = int(number) if known and self._whole_from <= int(number) <= self._version else -1
@@ -60,10 +61,10 @@ class Board:
                 answer = self._answers[before] = self._answer(before)
             return answer
 
-    def _look(self) -> None:
+    def _update(self) -> None:
         version = self._version + 1
         jobs = {job.id: job for job in self._controller.jobs()}
-        if self._jobs.keys() - jobs.keys():  # forgotten by retention: rare, so everybody starts anew
+        if self._jobs.keys() - jobs.keys():  # purged: rare, so every reader starts over
             self._rows, self._jobs, self._whole_from = {}, {}, version
         changed = False
         for job_id, job in jobs.items():
@@ -103,12 +104,12 @@ class Board:
             "whole": before < 0,
             "health": health_row(self._controller.policy_name, self._controller.warnings()) if before < 0 else None,
         }
-        # Put together from the rows' own JSON, which is made once for all readers.
+        # Assembled from the rows' JSON, which is made once for all readers.
         return f'{_text(head)[:-1]},"jobs":[{jobs}],"nodes":{nodes},"decisions":[{decisions}]}}'.encode()
 
 
 def _since(before: int, versions: Iterable[tuple[int, str]]) -> list[str]:
-    """Oldest change first; looks no further back than it has to."""
+    """What is newer than ``before``, oldest first."""
     found: list[str] = []
     for version, text in reversed(list(versions)):
         if version <= before:

@@ -12,7 +12,7 @@ from weft.daemon.api.sessions import VALID_S, Sessions
 
 LoggedIn = create_model("LoggedIn", key=(str, ...), valid_s=(float, ...))
 
-# Jobs' text is shown as text; with these two, a mistake of ours that would show it as HTML is an error instead.
+# Text from jobs is shown as text; with these two, a bug that would show it as HTML becomes an error.
 _TEXT_STAYS_TEXT = "require-trusted-types-for 'script'; trusted-types 'none'"
 _CLOSED = f"frame-ancestors 'none'; base-uri 'none'; form-action 'none'; {_TEXT_STAYS_TEXT}"
 DASHBOARD_POLICY = (

@@ -1,15 +1,14 @@
-"""Who may talk to the controller.  Stands before every route, known or not, on both listeners.
+"""Who may access the controller.  Runs before every route, known or not, on both listeners.
 
 [Note: in this order]
-1. The ``Host`` must be ours: a page elsewhere whose name was made to point at 127.0.0.1 sends its own name there.
-2. The ``Origin``, where a browser sends one, must be ours: other pages may not even knock.
-3. The bearer token must be right, compared in constant time.  It is taken from the header and from nowhere else:
-   URLs end up in histories and logs, cookies are sent to whoever listens on another port of this machine.
-   The key of a browser's session is taken in its place, for looking and cancelling; the cookie that goes with a session
-   opens the page's own files (see ``sessions.py``).
-4. The body may not be larger than :data:`MAX_BODY_BYTES`, whatever it says about itself, and must be complete
-   :data:`BODY_S` seconds after it was asked for.
-Nothing here looks at who the caller says it is (``User-Agent``).
+1. The ``Host`` must be ours: a page whose domain was made to resolve to 127.0.0.1 sends its own name there.
+2. The ``Origin``, if a browser sends one, must be ours.
+3. The bearer token must be correct, compared in constant time.  It is read only from the header: URLs end up in
+   histories and logs, and cookies are sent to any server on another port of this machine.
+   A browser session's key is accepted instead, for viewing and canceling; a session's cookie gives access to the
+   dashboard's own files (see ``sessions.py``).
+4. The body may not be larger than :data:`MAX_BODY_BYTES`, whatever its headers say, and must be complete within
+   :data:`BODY_S` seconds.
 """
 
 from __future__ import annotations
@@ -41,16 +40,16 @@ _ON_EVERY_ANSWER = (
 )
 
 
-# Where the routes find in the scope who asks: the id of a session, or None for the token itself.
+# Key in the scope: the session's id, or None for the token itself.
 SESSION: Final = "weft.session"
-# Where the server leaves a function to call once a request on the connection was let in.
+# Key in the scope: a function to call once a request on the connection was admitted.
 RECOGNIZED: Final = "weft.recognized"
 
 Given = dict[bytes, list[bytes]]
 
 
 class Refused(NamedTuple):
-    """What a browser without a session is shown."""
+    """What a browser without a session gets."""
 
     body: bytes
     headers: list[tuple[bytes, bytes]]
@@ -61,7 +60,7 @@ class _Refusal(HTTPException):
 
 
 class Guard:
-    """ASGI application around ours."""
+    """An ASGI application around ours."""
 
     def __init__(
         self,
@@ -74,7 +73,7 @@ class Guard:
         login: Refused,
         body_s: float = BODY_S,
     ) -> None:
-        """``cookie``: name of the page's; ``login``: shown to browsers instead of the 401 that programs get."""
+        """``cookie``: its name; ``login``: shown to browsers instead of the 401 that programs get."""
         self._inner = inner
         self._token = token.encode()
         self._sessions = sessions
@@ -89,7 +88,7 @@ class Guard:
         elif scope["type"] == "http":
             await self._http(scope, receive, send)
         else:
-            # Nothing of ours speaks over a websocket; closing before accepting is a 403.
+            # We use no websockets; closing before accepting is a 403.
             await send({"type": "websocket.close", "code": 1008})
 
     async def _http(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -110,7 +109,7 @@ class Guard:
             if RECOGNIZED in scope:
                 scope[RECOGNIZED]()
             if not scope["query_string"].isascii():
-                raise _Refusal(400, "the address holds bytes that are not ASCII: write them as %XX")
+                raise _Refusal(400, "the URL contains bytes that are not ASCII: write them as %XX")
             await self._inner(scope, _capped(receive, self._body_s), sending)
         except _Refusal as refusal:
             if started:
@@ -119,20 +118,19 @@ class Guard:
             await _answer(sending, refusal, self._login if is_browser else None)
 
     def _check(self, scope: Scope, given: Given) -> SessionId | None:
-        """Raises unless the request may go on; returns the session it belongs to, none if it has the token itself."""
+        """Raises if the request is refused; returns its session, or ``None`` if it has the token itself."""
         hosts = given.get(b"host", [])
         if len(hosts) != 1:
             raise _Refusal(400, "expected exactly one Host header")
         if hosts[0].lower() not in self._hosts:
-            raise _Refusal(421, "this controller does not answer to that Host: use the address that `weft up` printed")
+            raise _Refusal(421, "this controller does not serve that Host: use the URL that `weft up` printed")
         if any(origin.lower() not in self._origins for origin in given.get(b"origin", [])):
-            raise _Refusal(403, "pages of another origin may not talk to this controller")
+            raise _Refusal(403, "pages of another origin may not access this controller")
         if any(site not in (b"same-origin", b"none") for site in given.get(b"sec-fetch-site", [])):
-            raise _Refusal(403, "pages of another site may not talk to this controller")
+            raise _Refusal(403, "pages of another site may not access this controller")
         session_id = self._admitted(scope, given)
         for length in given.get(b"content-length", []):
-            # isdigit alone would let through digits of other scripts, but these are bytes.
-            if not length.isdigit():
+            if not length.isdigit():  # bytes, so only ASCII digits
                 raise _Refusal(400, "Content-Length is not a number")
             if len(length) > 20 or int(length) > MAX_BODY_BYTES:
                 raise _too_large()
@@ -146,11 +144,11 @@ class Guard:
         session_id = None if bearer is None else self._sessions.of_key(bearer)
         if session_id is not None:
             if not _may_in_session(method, path):
-                raise _Refusal(403, "a session of the page may look and cancel: this needs the token itself")
+                raise _Refusal(403, "a dashboard session may only view and cancel: this needs the token itself")
             return session_id
         if method == "GET" and _is_file(path) and any(map(self._sessions.knows_cookie, self._cookies(given))):
-            return None  # files are the same for everybody
-        raise _Refusal(401, "no valid token: send `Authorization: Bearer TOKEN` with what is in WEFT_HOME/token")
+            return None  # files are the same for everyone
+        raise _Refusal(401, "no valid token: send `Authorization: Bearer TOKEN` with the contents of WEFT_HOME/token")
 
     def _cookies(self, given: Given) -> list[bytes]:
         """Values of our cookie; others on this machine may have set some of that name, so all are looked at."""
@@ -166,7 +164,7 @@ def _bearer(values: list[bytes]) -> bytes | None:
 
 
 def _may_in_session(method: str, path: str) -> bool:
-    """What the page does, and no more: who steals a session's key can run nothing with it."""
+    """Only what the dashboard does: a stolen key cannot be used to run anything."""
     if method == "POST":
         return path == "/v1/logout" or (path.startswith("/v1/jobs/") and path.endswith("/cancel"))
     return method == "GET"
@@ -177,7 +175,7 @@ def _is_file(path: str) -> bool:
 
 
 def _prefers_html(given: Given) -> bool:
-    """As browsers do when somebody goes to an address; scripts and programs do not."""
+    """As browsers do when a user opens a URL; scripts and programs do not."""
     first = b",".join(given.get(b"accept", [])).partition(b",")[0]
     return first.partition(b";")[0].strip().lower() == b"text/html"
 
@@ -190,7 +188,7 @@ def _by_name(headers: Iterable[tuple[bytes, bytes]]) -> Given:
 
 
 def _own_names(port: int | None) -> tuple[frozenset[bytes], frozenset[bytes]]:
-    """What we are called: over the unix socket without a port, over TCP with it."""
+    """Our host names and origins: without a port over the unix socket, with it over TCP."""
     names = ("localhost", "127.0.0.1")
     with_port = [] if port is None else [f"{name}:{port}" for name in names]
     hosts = frozenset(name.encode() for name in (*names, *with_port))
@@ -198,7 +196,7 @@ def _own_names(port: int | None) -> tuple[frozenset[bytes], frozenset[bytes]]:
 
 
 def _capped(receive: Receive, limit_s: float) -> Receive:
-    """A body without a length (chunked) is counted as it comes; all of it has one deadline."""
+    """Counts a body without a length (chunked) as it arrives; the whole body has one deadline."""
     num_bytes = 0
     has_more = True
     deadline_s: float | None = None
@@ -206,7 +204,7 @@ def _capped(receive: Receive, limit_s: float) -> Receive:
     async def counted() -> Message:
         nonlocal num_bytes, has_more, deadline_s
         if not has_more:
-            return await receive()  # waits for the caller to hang up, for as long as that takes
+            return await receive()  # waits for the client to hang up, however long that takes
         if deadline_s is None:
             deadline_s = asyncio.get_running_loop().time() + limit_s
         try:

@@ -1,8 +1,8 @@
-"""The routes.  Each asks the controller one thing; ids are looked up, never joined to a path.
+"""The routes.  Each makes one call to the controller; ids are looked up, never joined to a path.
 
-Routes that may wait for the disk or for the controller's loop are plain functions: the framework runs them in
-threads.  Routes that wait for a job are coroutines that look now and then: a hundred waiting clients would otherwise
-hold all the threads that submissions need.
+Routes that may wait for the disk or the controller's loop are plain functions, which the framework runs in threads.
+Routes that wait for a job are coroutines that poll: otherwise a hundred waiting clients would take all the threads that
+submissions need.
 """
 
 from __future__ import annotations
@@ -35,21 +35,23 @@ from weft.daemon.api.schemas import (
     ShutdownRequest,
     Submitted,
 )
-from weft.daemon.contract import ControllerApi, LogFile, StoppingError, UnknownJobError
+from weft.daemon.contract import StoppingError, UnknownJobError
 from weft.daemon.ids import is_id
+from weft.daemon.service import Controller
+from weft.daemon.worker_output import WorkerLog
 
 MAX_WAIT_S = 60.0
 MAX_DECISIONS = 1000
 MAX_SHOWN = 10_000
-_FIRST_LOOK_S = 0.02
-_LAST_LOOK_S = 0.25
+_MIN_PAUSE_S = 0.02
+_MAX_PAUSE_S = 0.25
 
 JobId = Annotated[str, Path(description="id of a job, as `weft submit` printed it")]
 Detail = Annotated[bool, Query(description="everything about each job")]
 PROBLEMS: dict[int | str, dict[str, Any]] = {
     status: {"model": Problem, "description": text}
     for status, text in (
-        (400, "the request cannot be right"),
+        (400, "the request is invalid"),
         (401, "no valid token"),
         (403, "foreign origin"),
         (404, "no such job"),
@@ -63,13 +65,13 @@ PROBLEMS: dict[int | str, dict[str, Any]] = {
 
 
 class Json(JSONResponse):
-    """JSON in ASCII: no text a job has chosen can break the encoding."""
+    """JSON in ASCII: no text from a job can break the encoding."""
 
     def render(self, content: Any) -> bytes:
         return json.dumps(content, allow_nan=False, separators=(",", ":")).encode()
 
 
-def make_router(controller: ControllerApi) -> APIRouter:
+def make_router(controller: Controller) -> APIRouter:
     """All routes, bound to one controller."""
     router = APIRouter(default_response_class=Json, responses=PROBLEMS)
     _add_job_routes(router, controller)
@@ -78,7 +80,7 @@ def make_router(controller: ControllerApi) -> APIRouter:
     return router
 
 
-def _add_job_routes(router: APIRouter, controller: ControllerApi) -> None:
+def _add_job_routes(router: APIRouter, controller: Controller) -> None:
     @router.post("/v1/jobs", status_code=201, response_model=Submitted, tags=["jobs"])
     def submit(request: JobRequest) -> Response:
         """Submit a job.  Answered when the job is on disk."""
@@ -98,9 +100,9 @@ def _add_job_routes(router: APIRouter, controller: ControllerApi) -> None:
 
     @router.get("/v1/overview", response_model=Overview, tags=["jobs"])
     def overview(
-        limit: Annotated[int, Query(ge=0, le=MAX_SHOWN, description="no more jobs than this")] = 100,
+        limit: Annotated[int, Query(ge=0, le=MAX_SHOWN, description="maximum number of jobs")] = 100,
     ) -> Response:
-        """How many jobs there are in each state, and some of them: running, waiting, then those that ended last."""
+        """The number of jobs in each state, and some of them: running, waiting, then those that finished last."""
         jobs = controller.jobs()
         shown = [job_detail(job) for job in most_interesting(jobs, limit)]
         return Json({"jobs": shown, "counts": Tally(job.state.value for job in jobs)})
@@ -112,7 +114,7 @@ def _add_job_routes(router: APIRouter, controller: ControllerApi) -> None:
 
     @router.post("/v1/jobs/{job_id}/cancel", status_code=202, response_model=Job, tags=["jobs"])
     def cancel(job_id: JobId) -> Response:
-        """Stop a job for good.  Asked again, its workers are killed."""
+        """Stop a job for good.  A second request kills its workers."""
         controller.cancel(_checked(job_id))
         return Json(job_detail(controller.job(job_id)), status_code=202)
 
@@ -122,7 +124,7 @@ def _add_job_routes(router: APIRouter, controller: ControllerApi) -> None:
         return Json({"sentences": [sentence_row(one) for one in controller.explain(_checked(job_id))]})
 
 
-def _add_watch_routes(router: APIRouter, controller: ControllerApi) -> None:
+def _add_watch_routes(router: APIRouter, controller: Controller) -> None:
     @router.get("/v1/jobs/{job_id}/logs", response_class=PlainTextResponse, tags=["jobs"])
     async def logs(
         job_id: JobId,
@@ -130,9 +132,9 @@ def _add_watch_routes(router: APIRouter, controller: ControllerApi) -> None:
         rank: Annotated[int | None, Query(ge=0, le=2**31, description="which worker; default 0")] = None,
         stream: Annotated[Literal["out", "err"], Query(description="standard output or standard error")] = "out",
         follow: Annotated[bool, Query(description="continue until the attempt is over")] = False,
-        tail_bytes: Annotated[int | None, Query(ge=0, le=2**53, description="no more than the end of it")] = None,
+        tail_bytes: Annotated[int | None, Query(ge=0, le=2**53, description="only the last bytes")] = None,
     ) -> Response:
-        """Output of one worker.  The headers say of which attempt and rank, and how much was left out before it."""
+        """Output of one worker.  The headers give its attempt and rank, and how many bytes were skipped."""
         log = controller.logs(_checked(job_id), attempt, rank, stream)
         skipped = 0 if tail_bytes is None else log.skip_to_last(tail_bytes)
         headers = {
@@ -148,14 +150,14 @@ def _add_watch_routes(router: APIRouter, controller: ControllerApi) -> None:
         job_id: Annotated[list[str], Query(alias="id", min_length=1, max_length=1000)],
         timeout_s: Annotated[float, Query(ge=0, le=MAX_WAIT_S, allow_inf_nan=False)] = 30.0,
     ) -> Response:
-        """Wait until all these jobs are over or the time is up; then says how they stand."""
+        """Wait until all these jobs have finished or the time is up; returns them as they are then."""
         return Json({"jobs": [job_row(job) for job in await _awaited(controller, job_id, timeout_s)]})
 
 
-def _add_cluster_routes(router: APIRouter, controller: ControllerApi) -> None:
+def _add_cluster_routes(router: APIRouter, controller: Controller) -> None:
     @router.get("/v1/nodes", response_model=Nodes, tags=["cluster"])
     def nodes() -> Response:
-        """Nodes, their devices and who has them."""
+        """Nodes, their devices and the jobs on them."""
         return Json({"nodes": [node_row(node) for node in controller.nodes()]})
 
     @router.get("/v1/decisions", response_model=Decisions, tags=["cluster"])
@@ -169,40 +171,39 @@ def _add_cluster_routes(router: APIRouter, controller: ControllerApi) -> None:
     def changes(
         since: Annotated[str, Query(max_length=40, description="the version of the last answer, if any")] = "",
     ) -> Response:
-        """Jobs, nodes and decisions that changed since the version of an earlier answer; everything without one."""
+        """Jobs, nodes and decisions that changed since the version of an earlier answer; without one, everything."""
         return Response(board.changes(since), media_type="application/json")
 
     @router.post("/v1/purge", response_model=Purged, tags=["controller"])
     def purge(request: PurgeRequest) -> Response:
-        """Delete jobs that have been over for longer than asked, with their logs and checkpoints."""
+        """Delete jobs that finished longer ago than requested, with their logs and checkpoints."""
         done = controller.purge(request.older_than_s, dry_run=request.dry_run)
-        row = {"jobs": list(done.job_ids), "freed_bytes": done.freed_bytes, "problems": list(done.problems)}
-        return Json(row)
+        return Json({"jobs": done.job_ids, "freed_bytes": done.freed_bytes, "problems": done.problems})
 
     @router.post("/v1/shutdown", status_code=202, tags=["controller"])
     def shutdown(request: Annotated[ShutdownRequest | None, Body()] = None) -> Response:
-        """Go down.  Jobs stay in the queue; their workers go on unless ``stop_jobs`` is set."""
+        """Shut down.  Jobs stay in the queue; their workers keep running unless ``stop_jobs`` is set."""
         controller.shutdown(stop_jobs=request is not None and request.stop_jobs)
-        return Json({"status": "going down"}, status_code=202)
+        return Json({"status": "shutting down"}, status_code=202)
 
     @router.get("/metrics", response_class=PlainTextResponse, tags=["controller"])
     def metrics() -> Response:
-        """Figures for Prometheus."""
+        """Metrics for Prometheus."""
         return Response(controller.metrics(), media_type="text/plain; version=0.0.4; charset=utf-8")
 
     @router.get("/healthz", response_model=Health, tags=["controller"])
     def healthz() -> Response:
-        """Who answers."""
+        """Version, policy, pid and warnings of the controller."""
         return Json(health_row(controller.policy_name, controller.warnings()))
 
 
 def _checked(job_id: str) -> str:
     if not is_id(job_id):
-        raise UnknownJobError(f"there is no job {job_id[:80]!r}: `weft status` lists the existing ones")
+        raise UnknownJobError(f"there is no job {job_id[:80]!r}: `weft status` lists all jobs")
     return job_id
 
 
-async def _whole(log: LogFile) -> AsyncIterator[bytes]:
+async def _whole(log: WorkerLog) -> AsyncIterator[bytes]:
     try:
         while data := log.read():
             yield data
@@ -210,16 +211,16 @@ async def _whole(log: LogFile) -> AsyncIterator[bytes]:
         log.close()
 
 
-async def _awaited(controller: ControllerApi, job_ids: Sequence[str], timeout_s: float) -> list[Any]:
+async def _awaited(controller: Controller, job_ids: Sequence[str], timeout_s: float) -> list[Any]:
     found: Mapping[str, Any] = {job_id: controller.job(_checked(job_id)) for job_id in job_ids}
     clock = asyncio.get_running_loop().time
-    deadline_s, pause_s = clock() + timeout_s, _FIRST_LOOK_S
+    deadline_s, pause_s = clock() + timeout_s, _MIN_PAUSE_S
     while not all(job.state.is_final for job in found.values()) and (left_s := deadline_s - clock()) > 0:
         try:
             await asyncio.sleep(min(pause_s, left_s))
         except asyncio.CancelledError:
-            # The server ends and lets nobody wait any longer: no mistake of ours, and the caller may come again.
-            raise StoppingError("the controller is shutting down: try again when it is back") from None
-        pause_s = min(2 * pause_s, _LAST_LOOK_S)
+            # The server is shutting down and cancels all waits.
+            raise StoppingError("the controller is shutting down: try again after `weft up`") from None
+        pause_s = min(2 * pause_s, _MAX_PAUSE_S)
         found = {job_id: controller.job(job_id) for job_id in found}
     return list(found.values())

@@ -1,4 +1,4 @@
-"""From what the controller knows to the JSON that travels.  Whatever a job reports, what comes out is valid JSON."""
+"""The controller's answers as JSON.  Whatever a job reports, the result is valid JSON."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def job_row(job: Job) -> JobRow:
 
 
 def job_detail(job: Job) -> JobDetail:
-    """The same and everything else.  The environment stays out: people put passwords there."""
+    """Everything about a job, except its environment, which may contain passwords."""
     return {
         **job_row(job),
         "command": list(job.launch.argv) if job.launch else [],
@@ -52,7 +52,7 @@ def job_detail(job: Job) -> JobDetail:
 
 
 def most_interesting(jobs: Sequence[Job], limit: int) -> list[Job]:
-    """Running ones, then waiting ones, both in order of submission, then those that ended last."""
+    """Running ones, then waiting ones, both in order of submission, then those that finished last."""
     active = [job for job in jobs if not job.state.is_final]
     shown = sorted(active, key=lambda job: not job.devices)[:limit]
     if len(shown) < limit:
@@ -87,5 +87,5 @@ def node_row(node: NodeView) -> NodeRow:
 
 
 def _number(value: float | None) -> float | None:
-    """A diverged loss is NaN, which JSON has no word for."""
+    """A diverged loss is NaN, which JSON cannot represent."""
     return value if value is not None and math.isfinite(value) else None

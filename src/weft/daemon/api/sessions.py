@@ -1,12 +1,12 @@
-"""Browsers that gave the token: each has a session of its own, so that the token itself need not stay in a browser.
+"""Browser sessions: a browser exchanges the token for a session, so that it need not keep the token itself.
 
 [Note: two values]
-Browsers do not keep cookies apart by port: what 127.0.0.1:8477 sets, a server of somebody else on 127.0.0.1:9000 is
-sent too.  So the cookie opens the page's own files and nothing else; they are the same for everybody.  What opens the
-api is the session's key, which the page keeps in storage of its own origin (port included) and sends in the
-``Authorization`` header, as the token is sent.  It is not sent by itself, so no other page can make a browser use it.
+Browsers share cookies between ports: a cookie set by 127.0.0.1:8477 is also sent to another user's server on
+127.0.0.1:9000.  So the cookie gives access only to the dashboard's own files, which are the same for everyone.  Access
+to the API needs the session's key, which the dashboard keeps in the storage of its own origin (port included) and sends
+in the ``Authorization`` header.  Browsers never send it by themselves, so no other page can make a browser use it.
 
-Kept in memory only: a key that a browser still has is worth nothing once the controller has ended.
+Sessions are kept in memory only: a key is worthless once the controller has ended.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ VALID_S = 12 * 3600.0
 MAX_SESSIONS = 16
 
 SessionId = bytes
-"""Digest of a key: names the session, opens nothing."""
+"""Digest of a key: identifies the session but gives no access."""
 
 
 @dataclass(frozen=True, slots=True)
 class Admission:
-    """What a browser is given once."""
+    """What a browser gets once."""
 
     key: str
-    """For the api; goes into the ``Authorization`` header."""
+    """For the API, in the ``Authorization`` header."""
     cookie: str
-    """For the page's files."""
+    """For the dashboard's files."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,14 +41,14 @@ class _Session:
 
 
 class Sessions:
-    """All of them.  Digests are looked up, not secrets compared: the time that takes tells nothing of use."""
+    """Looks up digests instead of comparing secrets, so that timing reveals nothing useful."""
 
     def __init__(self, now_s: Callable[[], float] = time.monotonic) -> None:
         self._now_s = now_s
         self._by_id: dict[SessionId, _Session] = {}
 
     def begin(self) -> Admission:
-        """One more; beyond :data:`MAX_SESSIONS` the oldest ends."""
+        """Start a session; beyond :data:`MAX_SESSIONS` the oldest ends."""
         self._drop_expired()
         while len(self._by_id) >= MAX_SESSIONS:
             del self._by_id[next(iter(self._by_id))]
@@ -57,13 +57,13 @@ class Sessions:
         return given
 
     def of_key(self, key: bytes) -> SessionId | None:
-        """The session this key opens, if it opens one."""
+        """The session this key belongs to, if any."""
         self._drop_expired()
         session_id = _digest(key)
         return session_id if session_id in self._by_id else None
 
     def knows_cookie(self, cookie: bytes) -> bool:
-        """Whether it was given with a session that goes on."""
+        """Whether it belongs to a current session."""
         self._drop_expired()
         digest = _digest(cookie)
         return any(session.cookie_digest == digest for session in self._by_id.values())
@@ -75,7 +75,7 @@ class Sessions:
         self._by_id.clear()
 
     def _drop_expired(self) -> None:
-        # In order of beginning, and all last equally long.
+        # Oldest first, and all last equally long.
         while self._by_id and next(iter(self._by_id.values())).ends_s <= self._now_s():
             del self._by_id[next(iter(self._by_id))]
 
