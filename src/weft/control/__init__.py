@@ -1,1 +1,1 @@
-"""The life of jobs: events in, actions out, no I/O.  The controller and the simulator run the same code."""
+"""The job life cycle: events in, actions out, no I/O.  The controller and the simulator run the same code."""

@@ -1,17 +1,17 @@
 """One decision: state and beliefs -> snapshot -> policy -> allocation -> placement -> ``DevicesAssigned``.
 
-The controller and the simulator both decide here, and nowhere else.  Data in, data out: no clock, no I/O.  What differs
-between them is where beliefs come from (reports of real workers, or the profile of a simulated job) and which jobs
-must not be touched; both are inputs.
+The controller and the simulator both decide here, and nowhere else.  Data in, data out: no clock, no I/O.  They differ
+in where beliefs come from (reports of real workers, or a simulated job's profile) and in which jobs must not be
+touched; both are inputs.
 
 [Note: decided counts as done]
-A decision that is not yet carried out (a job still stopping, or waiting for devices to come free) counts as if it were:
-``workers`` and ``partner`` of a job are what the last decision gave it, not what it holds at the moment.  Otherwise the
-next decision would see a job that is being resized at its old size, and reverse a resize under way.
+A decision that has not been carried out yet (a job still stopping, or waiting for devices) counts as if it were: a
+job's ``workers`` and ``partner`` are those of the last decision, not those it has at the moment.  Otherwise the next
+decision would see a job that is being resized at its old size, and reverse the resize.
 
 [Note: jobs that must not be touched]
-They keep exactly what the last decision gave them, partner and role included.  The policy sees neither them nor
-their devices, so that no policy can take anything from them.
+They keep exactly what the last decision gave them, including partner and role.  The policy sees neither them nor their
+devices, so that it cannot take anything from them.
 """
 
 from __future__ import annotations
@@ -32,18 +32,18 @@ _NO_QUOTAS: Mapping[str, int] = MappingProxyType({})
 
 @dataclass(slots=True)
 class Belief:
-    """What is believed about a job beyond its state: estimates, all of them."""
+    """Estimates about a job, beyond its state."""
 
     curve: SpeedCurve
     remaining_steps: float
     restart_s: float
     can_share: bool = True
-    """Whether enough is known about the job to predict what it would do in a pair."""
+    """Whether enough is known about the job to predict its speed in a pair."""
 
 
 @dataclass(frozen=True, slots=True)
 class SharingTerms:
-    """Given where two jobs may share devices."""
+    """Conditions for sharing; none if devices are not shared."""
 
     handover_s: float
     apart: frozenset[frozenset[str]] = frozenset()
@@ -57,7 +57,7 @@ class DecisionResult:
     snapshot: Snapshot
     allocation: Allocation
     untouched: frozenset[str]
-    """Jobs that keep what they have whatever the policy says."""
+    """Jobs that keep what they have, whatever the policy says."""
     event: DevicesAssigned
     changed: frozenset[str]
     """Jobs for which ``event`` differs from the last decision."""
@@ -79,7 +79,7 @@ def decide(
     quotas: Mapping[str, int] = _NO_QUOTAS,
     sharing: SharingTerms | None = None,
 ) -> DecisionResult:
-    """Who should have which devices from now on.
+    """Which job gets which devices from now on.
 
     ``beliefs`` are needed for every active job that is neither cancelled nor in ``untouchable``.
     """
@@ -96,15 +96,15 @@ def decide(
 
 
 def outnumbers(state: State) -> bool:
-    """Whether there are too few devices to give every job its own."""
+    """Whether there are too few devices to give every job its minimum."""
     least = sum([job.spec.min_workers for job in state.jobs.active.values() if not job.is_cancelled])
     return least > state.cluster.num_devices
 
 
 def _with_partners(jobs: Mapping[str, Job], names: Set[str]) -> frozenset[str]:
-    """Only both jobs of a pair together can stay as they are."""
-    there = frozenset(name for name in names if name in jobs)
-    return there | {other for name in there if (other := jobs[name].wanted_partner) is not None}
+    """The two jobs of a pair can only stay as they are together."""
+    active = frozenset(name for name in names if name in jobs)
+    return active | {other for name in active if (other := jobs[name].wanted_partner) is not None}
 
 
 def _snapshot(
@@ -145,7 +145,7 @@ def _snapshot(
         }
     if sharing is None:
         return Snapshot(now_s, state.cluster, tuple(views), quotas, num_held=num_held)
-    # While there are devices for every job, pairs may continue but no new ones are formed.
+    # While there are enough devices for every job, pairs may continue but no new ones are formed.
     may_begin = outnumbers(state)
     alone = frozenset(view.id for view in views if not beliefs[view.id].can_share or not (may_begin or view.partner))
     return Snapshot(
@@ -156,7 +156,7 @@ def _snapshot(
 def _assignment(
     state: State, jobs: Mapping[str, Job], allocation: Allocation, fixed: frozenset[str], at_s: float
 ) -> tuple[DevicesAssigned, frozenset[str]]:
-    """The event that puts ``allocation`` into force, and the jobs it changes something for."""
+    """The event that puts ``allocation`` into effect, and the jobs that it changes."""
     partners, fillers, workers = allocation.partners(), allocation.fillers, allocation.workers
     if fixed:
         pairs = {name: other for name in fixed if (other := jobs[name].wanted_partner) is not None}
@@ -175,7 +175,7 @@ def _assignment(
             or (name in fillers) != job.wanted_fills
         ):
             changed.add(name)
-    # Where every job keeps its size and its partner, placement would leave all of them where they are.
+    # If every job keeps its size and partner, placement would leave all of them where they are.
     if changed:
         devices = _placed(state, jobs, workers, partners, fixed)
         changed |= {name for name, job in jobs.items() if devices.get(name, ()) != job.wanted}
@@ -189,7 +189,7 @@ def _placed(
     partners: Mapping[str, str],
     fixed: frozenset[str],
 ) -> dict[str, Devices]:
-    """Devices for every job that gets some: those in ``fixed`` stay where they are, the others go around them."""
+    """Devices for every job that gets some; those in ``fixed`` stay where they are."""
     staying = {name: job.wanted for name, job in jobs.items() if name in fixed}
     units: list[Unit] = []
     for name, job in jobs.items():

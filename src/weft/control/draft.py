@@ -1,7 +1,7 @@
-"""The next state while it is being made.  Lives inside one call of ``reducer.reduce`` and is never seen outside.
+"""The next state while it is being built.  Lives inside one call of ``reducer.reduce``.
 
-What is here holds for every event: how a job takes and gives back devices, how it ends, who may start.  Which event
-leads to which of these is the reducer's business.
+This module has what all events share: how a job gets and releases devices, how it ends, which jobs can start.  The
+reducer decides which event leads to which of these.
 """
 
 from __future__ import annotations
@@ -18,30 +18,30 @@ from weft.core.actions import Action, Decide, StartWorkers
 
 
 def altered(job: Job, changes: dict[str, Any]) -> Job:
-    """``dataclasses.replace`` at a tenth of its price: in a long replay jobs change a million times."""
+    """``dataclasses.replace`` at a tenth of its cost: in a long replay jobs change a million times."""
     new = object.__new__(Job)
     object.__setattr__(new, "__dict__", job.__dict__ | changes)
     return new
 
 
 def _set_back(job: Job, now_s: float, by_s: float) -> Job:
-    def right(at_s: float, not_before_s: float = 0.0) -> float:
+    def corrected(at_s: float, not_before_s: float = 0.0) -> float:
         return max(at_s - by_s, not_before_s) if at_s > now_s else at_s
 
-    submitted_s = right(job.submitted_s)
+    submitted_s = corrected(job.submitted_s)
     changes: dict[str, Any] = {
-        "spec": replace(job.spec, submitted_s=right(job.spec.submitted_s)),
+        "spec": replace(job.spec, submitted_s=corrected(job.spec.submitted_s)),
         "submitted_s": submitted_s,
-        "changed_s": right(job.changed_s, submitted_s),
+        "changed_s": corrected(job.changed_s, submitted_s),
     }
     for name in ("started_s", "workers_since_s", "finished_s"):
         at_s = getattr(job, name)
-        changes[name] = None if at_s is None else right(at_s, submitted_s)
+        changes[name] = None if at_s is None else corrected(at_s, submitted_s)
     return altered(job, changes)
 
 
 class Draft:
-    """A working copy of a state: its active jobs are copied when the first of them changes."""
+    """A working copy of a state; its active jobs are copied when the first one changes."""
 
     __slots__ = ("_before", "_finished", "_own", "_purged", "_set_back_s", "actions", "active", "cluster", "now_s")
 
@@ -58,7 +58,7 @@ class Draft:
         self.actions: list[Action] = []
 
     def state(self) -> State:
-        """What it has come to."""
+        """The result."""
         before = self._before
         jobs = before.jobs if self._own is None else before.jobs.next_version(self._own, self._finished)
         if self._purged:
@@ -68,7 +68,7 @@ class Draft:
         return State(self.cluster, jobs, self.now_s, before.num_events + 1)
 
     def knows(self, job_id: str) -> bool:
-        """Whether a job of this id was ever submitted."""
+        """Whether a job with this id was ever submitted."""
         return job_id in self._before.jobs
 
     @property
@@ -76,12 +76,12 @@ class Draft:
         return self._before.jobs.next_number
 
     def purge(self, job_ids: Iterable[str]) -> None:
-        """Forget jobs that are over; any other stays."""
+        """Forget finished jobs; others stay."""
         jobs = self._before.jobs
         self._purged = frozenset(job_id for job_id in job_ids if job_id in jobs and job_id not in jobs.active)
 
     def set_clock_back(self, to_s: float) -> None:
-        """Times that are still to come move back with the clock, so that what lies between them stays as long."""
+        """Move times in the future back with the clock, so that the durations between them stay the same."""
         if to_s < self._before.now_s:
             self._set_back_s = self._before.now_s - to_s
             self.now_s = to_s
@@ -91,7 +91,7 @@ class Draft:
         self._writable()[job.spec.id] = job
 
     def change(self, job: Job, changes: dict[str, Any]) -> Job:
-        """The job with other values; its state may only be changed by :meth:`move`."""
+        """Change fields other than ``state``, which only :meth:`move` may change."""
         new = altered(job, changes)
         if self._own is None:
             self.active = self._own = dict(self._before.jobs.active)
@@ -99,18 +99,18 @@ class Draft:
         return new
 
     def move(self, job: Job, state: JobState, changes: dict[str, Any]) -> Job:
-        """The job in another state, if the table knows the way."""
+        """Change the job's state, if the table allows it."""
         if state not in LEGAL[job.state]:
             check_transition(job.id, job.state, state)
         changes["state"] = state
         return self.change(job, changes)
 
     def decide(self) -> None:
-        """Ask for a decision."""
+        """Request a decision."""
         self.actions.append(Decide())
 
     def unwant(self, job: Job) -> Job:
-        """What the last decision gave the job is void; its partner-to-be keeps the devices alone."""
+        """Cancel what the last decision gave the job; its future partner keeps the devices alone."""
         if not job.wanted:
             return job
         if job.wanted_partner is not None:
@@ -118,7 +118,7 @@ class Draft:
         return self.change(job, {"wanted": (), "wanted_partner": None, "wanted_fills": False})
 
     def release(self, job: Job, state: JobState, changes: dict[str, Any]) -> Job:
-        """The last worker of the present attempt is gone: its devices are free."""
+        """The current attempt's last worker has exited: its devices are free."""
         if job.partner is not None:
             self.change(self.active[job.partner], {"partner": None, "fills": False})
         held_device_s = len(job.devices) * (self.now_s - job.changed_s)
@@ -134,7 +134,7 @@ class Draft:
         return self.move(job, state, changes)
 
     def finish(self, job: Job, state: JobState, reason: str, exit_code: int | None = None) -> None:
-        """The job is over; it holds and wants nothing any more."""
+        """The job has ended; it no longer holds or wants anything."""
         job = self.unwant(job)
         over = {"finished_s": self.now_s, "reason": reason, "exit_code": exit_code}
         job = self.release(job, state, over) if job.devices else self.move(job, state, over)
@@ -143,7 +143,7 @@ class Draft:
         self.decide()
 
     def start_ready(self) -> None:
-        """Start whoever waits for nothing but devices that are free by now, in order of submission."""
+        """Start jobs whose devices are free now, in order of submission."""
         waiting = [job for job in self.active.values() if job.wanted and not job.devices]
         if not waiting:
             return
@@ -152,12 +152,10 @@ class Draft:
             if held.isdisjoint(job.wanted):
                 self._start(job, partner=None)
                 held.update(job.wanted)
-            elif job.wanted_partner is not None and self._only_partner_is_there(job):
-                self._start(job, partner=self.active[job.wanted_partner])
-
-    def _only_partner_is_there(self, job: Job) -> bool:
-        partner = self.active[job.wanted_partner] if job.wanted_partner is not None else None
-        return partner is not None and partner.devices == job.wanted and partner.partner is None
+            elif job.wanted_partner is not None:
+                partner = self.active[job.wanted_partner]
+                if partner.devices == job.wanted and partner.partner is None:
+                    self._start(job, partner=partner)
 
     def _start(self, job: Job, *, partner: Job | None) -> None:
         attempt = job.attempt + 1

@@ -1,4 +1,4 @@
-"""What is true of every state, whatever happened.  Checked after each event in tests and with ``--paranoid``."""
+"""What is true of every state, whatever happened.  Checked after every event in tests and with ``--paranoid``."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ _WITH_WORKERS: Final = (JobState.RUNNING, JobState.STOPPING)
 
 
 class InvariantBroken(WeftError):
-    """The controller is in a state that must not be: an error of weft, not of its user."""
+    """The controller is in an impossible state: a bug in weft, not a user error."""
 
 
 def check(state: State) -> None:
-    """Raise :class:`InvariantBroken`, saying what was expected, unless all is as it must be."""
+    """Raise :class:`InvariantBroken`, saying what was expected, if an invariant does not hold."""
     active = state.jobs.active
     numbers = [job.number for job in state.jobs.values()]
     _expect(numbers == sorted(set(numbers)), f"jobs numbered as submitted, each with its own number: {numbers}")
@@ -66,7 +66,7 @@ def _check_times(state: State, job: Job) -> None:
     _expect(job.submitted_s <= job.changed_s <= state.now_s, f"job {job.id} to have changed between then and now")
     if job.started_s is not None:
         _expect(job.submitted_s <= job.started_s <= state.now_s, f"job {job.id} started between then and now")
-    _expect((job.started_s is None) == (job.attempt == 0), f"job {job.id}, attempt {job.attempt}, to have a start")
+    _expect((job.started_s is None) == (job.attempt == 0), f"job {job.id}, attempt {job.attempt}, to have a start time")
     _expect(job.num_restarts == max(0, job.attempt - 1), f"job {job.id} to have counted its restarts")
     allowed = job.launch.max_restarts if job.launch else 0
     _expect(job.num_failures <= allowed + 1, f"job {job.id} to be given up after {allowed} restarts")
@@ -91,7 +91,7 @@ def _check_with_workers(cluster: Cluster, job: Job) -> None:
     _check_exist(cluster, job, job.devices)
     if job.state is JobState.RUNNING:
         _expect(job.devices == job.wanted, f"running job {job.id} to be where it should be, on {job.wanted}")
-        _expect(not job.is_killed and not job.is_cancelled, f"job {job.id}, which is to leave, not to be running")
+        _expect(not job.is_killed and not job.is_cancelled, f"job {job.id}, which is to stop, not to be running")
     if not job.is_killed:
         _check_in_use(cluster, job, job.devices)
 
@@ -120,14 +120,14 @@ def _check_wanted(cluster: Cluster, active: Mapping[str, Job], job: Job) -> None
             f"jobs {job.id} and {other.id}, to be a pair, to be promised the same devices",
         )
     else:
-        _expect(not job.wanted_fills, f"job {job.id} not to fill the gaps of nobody")
+        _expect(not job.wanted_fills, f"job {job.id}, which has no partner, not to be a filler")
 
 
 def _check_final(job: Job) -> None:
     _expect(job.state.is_final, f"finished job {job.id} not to be {job.state.value}")
-    _expect(job.finished_s is not None, f"job {job.id} to know when it was over")
+    _expect(job.finished_s is not None, f"job {job.id} to have an end time")
     holds = (job.devices, job.partner, job.wanted, job.wanted_partner)
-    _expect(holds == ((), None, (), None), f"job {job.id}, which is over, to hold and want nothing, not {holds}")
+    _expect(holds == ((), None, (), None), f"finished job {job.id} to hold and want nothing, not {holds}")
 
 
 def _check_exist(cluster: Cluster, job: Job, devices: tuple[int, ...]) -> None:

@@ -1,10 +1,9 @@
-"""All jobs there ever were, as one value: cheap to make the next version of, however long the history.
+"""All jobs as one immutable value; making the next version is cheap, however long the history.
 
 [Note: shared history]
-A new version copies the jobs that are not over yet, which are few.  Those that are over never change again, so all
-versions share one dictionary that only grows, and each remembers how much of it existed in its time.  Two different
-futures of one version are possible (tests make them): whoever comes second finds the dictionary longer than its own
-mark and copies its part first.
+A new version copies the active jobs, which are few.  Finished jobs never change again, so all versions share one
+dictionary that only grows, and each version remembers how much of it existed in its time.  If one version gets two
+different successors (in tests), the second one finds the dictionary longer than its own mark and copies its part first.
 """
 
 from __future__ import annotations
@@ -18,14 +17,14 @@ if TYPE_CHECKING:
 
 
 class JobTable(Mapping[str, "Job"]):
-    """Jobs by id, in order of submission.  Never changed once made."""
+    """Jobs by id, in order of submission.  Immutable."""
 
     __slots__ = ("_finished", "_num_finished", "active", "next_number")
 
     active: Mapping[str, Job]
-    """Jobs that are not over, in order of submission."""
+    """Unfinished jobs, in order of submission."""
     next_number: int
-    """Larger than that of any job here."""
+    """Larger than any job's number."""
 
     def __init__(self, jobs: Iterable[Job] = ()) -> None:
         ordered = sorted(jobs, key=lambda job: job.number)
@@ -37,11 +36,11 @@ class JobTable(Mapping[str, "Job"]):
 
     @property
     def finished(self) -> Iterator[Job]:
-        """Jobs that are over, in the order in which they ended."""
+        """Finished jobs, in the order in which they ended."""
         return (job for _, job in islice(self._finished.values(), self._num_finished))
 
     def next_version(self, active: dict[str, Job], newly_finished: Iterable[Job] = ()) -> JobTable:
-        """The table with these active jobs, which it keeps, and some more that are over."""
+        """The table with these active jobs (not copied) and more finished ones."""
         table = object.__new__(JobTable)
         table.active = active
         history, mark = self._finished, self._num_finished

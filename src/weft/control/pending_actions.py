@@ -1,6 +1,6 @@
-"""What a controller that comes back must ask for again: it was killed between writing down and doing.
+"""What a restarted controller must do again, in case the last one was killed between recording and doing it.
 
-Engines are idempotent (core/engine.py, [Note: exactly once]), so asking for what was done already does no harm.
+Engines are idempotent (core/engine.py, [Note: exactly once]), so repeating what was done already does no harm.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from weft.core.events import Fate, WorkersExited
 
 
 def actions_outstanding(state: State) -> tuple[Action, ...]:
-    """Every action whose outcome is not known yet, in order of submission; then a decision, if there is anybody."""
+    """Every action whose outcome is not known yet, in order of submission; then a decision, if any job is active."""
     actions: list[Action] = []
     for job in state.jobs.active.values():
         if job.state is JobState.RUNNING:
@@ -26,12 +26,12 @@ def actions_outstanding(state: State) -> tuple[Action, ...]:
 
 
 def attempts_never_begun(state: State, known: Collection[tuple[str, int]], at_s: float) -> tuple[WorkersExited, ...]:
-    """Attempts that are to be stopped although the engine has never heard of them: nobody would ever tell their end.
+    """The ends of attempts that are to be stopped but that the engine does not know, so it would never report them.
 
-    That is so when an attempt was ordered and called off, and the controller was killed before it passed on either.
+    This happens if an attempt was ordered and stopped, and the controller was killed before it did either.
     """
     return tuple(
-        WorkersExited(at_s, job.id, job.attempt, Fate.STOPPED, reason="called off before it began")
+        WorkersExited(at_s, job.id, job.attempt, Fate.STOPPED, reason="stopped before it was started")
         for job in state.jobs.active.values()
         if job.state is JobState.STOPPING and (job.id, job.attempt) not in known
     )

@@ -1,8 +1,7 @@
-"""``(state, event) -> (state, actions)``: the one place where the life of a job is decided.  No I/O, no clock.
+"""``(state, event) -> (state, actions)``: the only place where a job's state changes.  No I/O, no clock.
 
-Whatever happens in whatever order has an answer here, if only that nothing changes: an event about an attempt that is
-over is late, one about a job nobody knows is not ours, one that says what is known already is old news.  The same
-events give the same state, so a journal of events is all that must survive.
+Every event in every order is valid, even if it changes nothing: it may be about an attempt that has ended or a job that
+is unknown, or say what is already known.  The same events give the same state, so the journal is all that must survive.
 """
 
 from __future__ import annotations
@@ -31,11 +30,11 @@ from weft.core.events import (
 )
 
 MAX_LOSSES: Final = 5
-"""So many attempts in a row may vanish without having got any further before the job is given up."""
+"""After this many lost attempts in a row without progress, the job fails."""
 
 
 def reduce(state: State, event: Event) -> tuple[State, tuple[Action, ...]]:
-    """What the event makes of the state, and what is to be done about it."""
+    """The state after the event, and what to do about it."""
     draft = Draft(state, event.at_s)
     _HANDLERS[type(event)](draft, event)
     return draft.state(), tuple(draft.actions)
@@ -43,7 +42,7 @@ def reduce(state: State, event: Event) -> tuple[State, tuple[Action, ...]]:
 
 def _job_submitted(draft: Draft, event: JobSubmitted) -> None:
     if draft.knows(event.spec.id):
-        return  # ids are unique for ever: the same submission, told twice
+        return  # ids are unique: this is the same submission again
     draft.add(
         Job(
             event.spec,
@@ -75,7 +74,7 @@ def _cancel_requested(draft: Draft, event: CancelRequested) -> None:
 
 
 def _devices_assigned(draft: Draft, event: DevicesAssigned) -> None:
-    """Each job moves when it can; a decision that does not fit the cluster (any more) is void as a whole."""
+    """Each job moves when it can; a decision that does not fit the cluster (anymore) is ignored as a whole."""
     active = draft.active
     wanted: dict[str, tuple[int, ...]] = {}
     for job_id, devices in event.devices.items():
@@ -89,7 +88,7 @@ def _devices_assigned(draft: Draft, event: DevicesAssigned) -> None:
     if not _fits(draft.cluster, wanted, partners):
         return
     fillers, reasons = event.fillers, event.reasons
-    for job_id, job in active.items():  # the old jobs: the draft writes to its own
+    for job_id, job in active.items():  # the old jobs: the draft writes to its own copy
         devices, partner = wanted.get(job_id, ()), partners.get(job_id)
         fills = partner is not None and job_id in fillers
         reason = reasons.get(job_id, job.reason) if reasons else job.reason
@@ -106,13 +105,13 @@ def _devices_assigned(draft: Draft, event: DevicesAssigned) -> None:
             _stop(draft, job, changes)
             continue
         if job.partner is not None and job.partner == partner and job.state is JobState.RUNNING:
-            changes["fills"] = fills  # another role on the same devices: nobody need be restarted
+            changes["fills"] = fills  # another role on the same devices needs no restart
         draft.change(job, changes)
     draft.start_ready()
 
 
 def _fits(cluster: Cluster, wanted: Mapping[str, tuple[int, ...]], partners: Mapping[str, str]) -> bool:
-    """Whether every device exists, works, and is promised once; to a pair: once to both."""
+    """Whether every device exists, works, and is promised to one job or one pair."""
     once: Mapping[str, tuple[int, ...]] = wanted
     if partners:
         for job_id, other in partners.items():
@@ -129,13 +128,13 @@ def _fits(cluster: Cluster, wanted: Mapping[str, tuple[int, ...]], partners: Map
 
 
 def _workers_started(draft: Draft, event: WorkersStarted) -> None:
-    job = _present(draft, event.job_id, event.attempt)
+    job = _current(draft, event.job_id, event.attempt)
     if job is not None and job.workers_since_s is None:
         draft.change(job, {"workers_since_s": draft.now_s})
 
 
 def _progress_reported(draft: Draft, event: ProgressReported) -> None:
-    job = _present(draft, event.job_id, event.attempt)
+    job = _current(draft, event.job_id, event.attempt)
     if job is None:
         return
     draft.change(
@@ -152,7 +151,7 @@ def _progress_reported(draft: Draft, event: ProgressReported) -> None:
 
 
 def _workers_exited(draft: Draft, event: WorkersExited) -> None:
-    job = _present(draft, event.job_id, event.attempt)
+    job = _current(draft, event.job_id, event.attempt)
     if job is None:
         return
     fate = event.fate
@@ -161,7 +160,7 @@ def _workers_exited(draft: Draft, event: WorkersExited) -> None:
     elif job.is_cancelled:
         draft.finish(job, JobState.CANCELLED, job.reason, event.exit_code)
     elif job.is_killed or (fate is Fate.STOPPED and job.state is JobState.STOPPING):
-        # What a job of a failed node says in dying is the node's fault.
+        # If its node failed, whatever the job reports is the node's fault.
         draft.release(job, JobState.PENDING, {"exit_code": event.exit_code})
     elif fate is Fate.FAILED:
         _failed(draft, job, event)
@@ -183,19 +182,19 @@ def _failed(draft: Draft, job: Job, event: WorkersExited) -> None:
 
 
 def _lost(draft: Draft, job: Job, event: WorkersExited) -> None:
-    """Its workers are gone and neither the controller nor the script meant it."""
+    """Its workers ended although the controller did not stop them and the script did not fail."""
     num_losses = job.num_losses + 1
     what = event.reason or ("stopped from outside" if event.fate is Fate.STOPPED else "workers vanished")
     job = draft.change(job, {"num_losses": num_losses, "lost_at_step": max(job.lost_at_step, job.step)})
     if num_losses >= MAX_LOSSES:
-        reason = f"{what}, {num_losses} times in a row without getting beyond step {job.lost_at_step}"
+        reason = f"{what}, {num_losses} times in a row without progress beyond step {job.lost_at_step}"
         draft.finish(job, JobState.FAILED, reason, event.exit_code)
     else:
-        _back_in_queue(draft, job, f"{what}, will be started again", event.exit_code)
+        _back_in_queue(draft, job, f"{what}, will be restarted", event.exit_code)
 
 
 def _back_in_queue(draft: Draft, job: Job, reason: str, exit_code: int) -> None:
-    """A job on its way elsewhere goes on there; any other asks for a new decision, which may know better places."""
+    """A job that is moving keeps its new devices; any other gets a new decision, which may place it elsewhere."""
     if job.state is JobState.RUNNING:
         job = draft.unwant(job)
         draft.decide()
@@ -208,13 +207,13 @@ def _node_failed(draft: Draft, event: NodeFailed) -> None:
         return
     draft.cluster = cluster.without(cluster.failed_nodes | {node})
     first = cluster.first_device[node]
-    gone = range(first, first + cluster.devices_by_node[node])
+    failed = range(first, first + cluster.devices_by_node[node])
     reason = f"node {node} failed"
     for job_id in list(draft.active):
         job = draft.active[job_id]
-        if any(device in gone for device in job.wanted):
+        if any(device in failed for device in job.wanted):
             job = draft.unwant(job)
-        if not job.is_killed and any(device in gone for device in job.devices):
+        if not job.is_killed and any(device in failed for device in job.devices):
             _kill(draft, job, job.reason if job.is_cancelled else reason)
     draft.decide()
 
@@ -234,8 +233,8 @@ def _clock_set_back(draft: Draft, event: ClockSetBack) -> None:
     draft.set_clock_back(event.at_s)
 
 
-def _present(draft: Draft, job_id: str, attempt: int) -> Job | None:
-    """The job, if this is its present attempt; events of any other are late."""
+def _current(draft: Draft, job_id: str, attempt: int) -> Job | None:
+    """The job, if this is its current attempt; events of any other are late."""
     job = draft.active.get(job_id)
     return job if job is not None and job.attempt == attempt and job.devices else None
 

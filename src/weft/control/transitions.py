@@ -1,14 +1,14 @@
-"""Where a job can go from where it is: the whole life cycle, as a table.
+"""The life cycle of a job, as a table.
 
     PENDING ---start---> RUNNING ---------- completed, failed too often ----------> COMPLETED, FAILED
      |  ^                 |   |                                                        ^
      |  |---lost, failed--|   |--resize, pause, cancel, node failed--> STOPPING -------|
      |  |                                                               |   |
-     |  |-------------------------- gone, to go on later ---------------|   |
+     |  |----------------------------- stopped -------------------------|   |
      |                                                                      |
      `----------------------------- cancelled ------------------------------`----> CANCELLED
 
-A resized job passes through PENDING, be it for no time at all: its old workers are gone, its new ones are not ordered.
+A resized job passes through PENDING, even if only for an instant, between its old workers and its new ones.
 """
 
 from __future__ import annotations
@@ -30,17 +30,17 @@ LEGAL: Final[Mapping[JobState, frozenset[JobState]]] = {
 
 
 class IllegalTransition(WeftError):
-    """A job was to go where it cannot go from where it is: an error of weft, not of its user."""
+    """A state change that the table does not allow: a bug in weft, not a user error."""
 
 
 def check_transition(job_id: str, before: JobState, after: JobState) -> None:
-    """Raise unless the table knows the way.
+    """Raise unless the table allows it.
 
     >>> check_transition("resnet", JobState.PENDING, JobState.RUNNING)
     """
     if after not in LEGAL[before]:
-        ways = ", ".join(sorted(state.value for state in LEGAL[before])) or "nowhere, it is over"
+        allowed = ", ".join(sorted(state.value for state in LEGAL[before])) or "none, it has finished"
         raise IllegalTransition(
-            f"job {job_id} was to go from {before.value} to {after.value}: expected one of {ways}; "
+            f"job {job_id} was to change from {before.value} to {after.value}: expected one of {allowed}; "
             "please report this with the event log"
         )

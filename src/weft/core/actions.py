@@ -1,4 +1,4 @@
-"""What is to be done, in the imperative.  The reducer of ``control/`` asks; an engine does it, or the simulator."""
+"""What to do, in the imperative.  The reducer in ``control/`` returns actions; an engine carries them out."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class StartWorkers:
-    """One worker on each of ``devices``.  Asked twice for the same attempt, an engine starts it once."""
+    """Start one worker on each of ``devices``.  An engine starts the same attempt only once."""
 
     job_id: str
     attempt: int
@@ -16,7 +16,7 @@ class StartWorkers:
 
 @dataclass(frozen=True, slots=True)
 class StopWorkers:
-    """Ask the workers to save and leave; they have the engine's grace to do so."""
+    """Ask the workers to save and exit within the engine's grace period."""
 
     job_id: str
     attempt: int
@@ -24,7 +24,7 @@ class StopWorkers:
 
 @dataclass(frozen=True, slots=True)
 class KillWorkers:
-    """End the workers now, with everything they started."""
+    """Kill the workers and every process they started."""
 
     job_id: str
     attempt: int
@@ -32,7 +32,7 @@ class KillWorkers:
 
 @dataclass(frozen=True, slots=True)
 class Decide:
-    """Something changed that the policy should know about."""
+    """Make a decision: something changed that the policy should know about."""
 
 
 Action = StartWorkers | StopWorkers | KillWorkers | Decide

@@ -1,6 +1,6 @@
 """Timelines in the Chrome trace format, which Perfetto and chrome://tracing open.
 
-One :class:`Span` is one coloured bar; spans of the same ``process`` and ``track`` share a row.
+One :class:`Span` is one bar; spans with the same ``process`` and ``track`` share a row.
 
 >>> trace = chrome_trace([Span("worker 0", "compute", "forward", start_s=0.0, duration_s=0.5)])
 >>> [event["ph"] for event in trace["traceEvents"]]
@@ -19,7 +19,7 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """Something that took time, on a row of a picture."""
+    """Something that took time, on a row of the timeline."""
 
     process: str
     track: str
@@ -34,7 +34,7 @@ class Span:
 
 
 def chrome_trace(spans: Iterable[Span]) -> dict[str, Any]:
-    """The JSON document for ``spans``; rows appear in the order in which they are first named."""
+    """The JSON document for ``spans``; rows appear in the order of their first span."""
     processes: dict[str, int] = {}
     tracks: dict[tuple[str, str], int] = {}
     names: list[dict[str, Any]] = []
@@ -86,7 +86,7 @@ def spans_of(document: Mapping[str, Any]) -> list[Span]:
 
 
 def write_chrome_trace(path: str | Path, spans: Iterable[Span]) -> None:
-    """Write the document aside and rename it into place: a reader sees all of it or nothing."""
+    """Write the document under another name and rename it: a reader sees all of it or nothing."""
     target = Path(path)
     aside = target.with_name(f".{target.name}.{os.getpid()}")
     try:

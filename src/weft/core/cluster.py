@@ -1,4 +1,4 @@
-"""Nodes, devices, and where the workers of a job sit."""
+"""Nodes, devices, and where a job's workers are."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from functools import cached_property
 from weft.errors import UsageError
 
 MAX_DEVICES = 100_000
-"""Decisions, placement and the dashboard look at every device."""
+"""Decisions, placement and the dashboard iterate over all devices."""
 
 Shape = tuple[int, ...]
-"""Workers per node, in the order of the nodes, nodes without a worker left out: ``(4, 4, 2)``."""
+"""Workers per node, in node order, without nodes that have none: ``(4, 4, 2)``."""
 
 
 @dataclass(frozen=True)
 class Cluster:
-    """Nodes with their devices.  Devices are numbered through: node 0 first, then node 1, ...
+    """Nodes with their devices.  Devices are numbered consecutively: node 0 first, then node 1, ...
 
     >>> cluster = Cluster.uniform(num_nodes=2, devices_per_node=4)
     >>> cluster.num_devices, cluster.node_of(5), cluster.shape((2, 3, 4))
@@ -33,7 +33,6 @@ class Cluster:
                 f"a cluster of nodes with {list(self.devices_by_node)} devices: expected at least one node "
                 "and at least one device on each"
             )
-
         if sum(self.devices_by_node) > MAX_DEVICES:
             raise UsageError(f"a cluster of {sum(self.devices_by_node)} devices: expected at most {MAX_DEVICES}")
 
@@ -48,7 +47,7 @@ class Cluster:
 
     @cached_property
     def num_devices(self) -> int:
-        """Devices that can be used now, that is without those of failed nodes."""
+        """Usable devices, without those of failed nodes."""
         return sum(n for node, n in enumerate(self.devices_by_node) if node not in self.failed_nodes)
 
     @cached_property
@@ -65,11 +64,11 @@ class Cluster:
         return tuple(node for node, num in enumerate(self.devices_by_node) for _ in range(num))
 
     def node_of(self, device: int) -> int:
-        """The node that holds ``device``."""
+        """The node of ``device``."""
         return self._nodes[device]
 
     def shape(self, devices: Iterable[int]) -> Shape:
-        """Workers per node when one worker sits on each of ``devices``."""
+        """Workers per node with one worker on each of ``devices``."""
         counts: dict[int, int] = {}
         nodes = self._nodes
         for device in devices:
@@ -78,7 +77,7 @@ class Cluster:
         return tuple(counts[node] for node in sorted(counts))
 
     def packed_shape(self, num_workers: int) -> Shape:
-        """``num_workers`` on as few nodes as possible, were the cluster empty."""
+        """``num_workers`` on as few nodes as possible in an empty cluster."""
         per_node = max(self.devices_by_node)
         full, rest = divmod(num_workers, per_node)
         return (per_node,) * full + ((rest,) if rest else ())

@@ -36,7 +36,7 @@ class Option:
 
     help: str
     default: str = ""
-    """How the default reads in the help text, when the value itself (``None``, ``""``) says nothing."""
+    """The default as shown in the help text, if the value itself (``None``, ``""``) says nothing."""
     name: str = ""
     short: str = ""
     metavar: str = ""

@@ -1,4 +1,4 @@
-"""Durations as people type them: ``30d``, ``12h``, ``90m``, ``45s``.  A number alone is refused: of what?"""
+"""Durations as people type them: ``30d``, ``12h``, ``90m``, ``45s``.  A number without a unit is refused."""
 
 from __future__ import annotations
 

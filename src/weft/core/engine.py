@@ -1,10 +1,10 @@
-"""What every engine can do; one contract suite holds all of them, and the simulator, to it.
+"""What every engine does; one contract suite tests all of them, including the simulator's.
 
 [Note: exactly once]
-An engine may be asked again for what it was already asked: the controller is killed between writing down an
-action and carrying it out, and carries it out again when it comes back.  So every call is idempotent by (job,
-attempt): starting an attempt that was ever started does nothing, stopping or killing one that is over does nothing.
-What became of an attempt stays known until it is forgotten, however long the controller was away.
+An engine may get the same call twice: if the controller is killed between recording an action and carrying it out, the
+next one carries it out again.  So every call is idempotent by (job, attempt): starting an attempt that was ever started
+does nothing, and neither does stopping or killing one that has ended.  The outcome of an attempt stays known until it
+is forgotten, however long no controller is running.
 """
 
 from __future__ import annotations
@@ -28,39 +28,39 @@ class StartOrder:
     devices: tuple[int, ...]
     launch: Launch
     environment: Mapping[str, str] = field(default_factory=dict)
-    """What the controller adds to the job's own environment: channel, checkpoint folder, lease, ..."""
+    """What the controller adds to the job's environment: channel, checkpoint folder, lease, ..."""
 
 
 class Engine(Protocol):
-    """Runs attempts.  Calls return at once; what comes of them is told by ``poll``."""
+    """Runs attempts.  Calls return immediately; ``poll`` reports their outcome."""
 
     @property
     def devices_by_node(self) -> tuple[int, ...]:
-        """What there is to run on."""
+        """Number of devices of each node."""
 
     def start(self, order: StartOrder) -> None:
         """Start one worker per device of the order."""
 
     def stop(self, job_id: str, attempt: int) -> None:
-        """Ask the workers to stop after a checkpoint; whoever has not left after the grace is killed."""
+        """Ask the workers to stop after a checkpoint; after the grace period they are killed."""
 
     def kill(self, job_id: str, attempt: int) -> None:
-        """End the workers and everything they started, now."""
+        """Kill the workers and every process they started."""
 
     def poll(self) -> Sequence[EngineEvent]:
-        """What became of the attempts since the last call, oldest first; never blocks."""
+        """New events since the last call, oldest first; never blocks."""
 
     def fileno(self) -> int:
-        """Becomes readable when ``poll`` has something to tell; -1 for an engine that must be asked."""
+        """Becomes readable when ``poll`` has events; -1 for an engine that must be polled."""
 
     def known(self) -> Sequence[tuple[str, int]]:
-        """Attempts this engine has started and not forgotten, also before the controller was last away."""
+        """Attempts that were started and not forgotten, including those of earlier controllers."""
 
     def hints(self) -> Mapping[tuple[str, int], str]:
-        """Attempts that do not get on as they should, and why, in words; asked for every few seconds."""
+        """Attempts that are held up, and why, in words; called every few seconds."""
 
     def forget(self, job_id: str, attempt: int) -> None:
-        """The controller has written down how this attempt ended; nothing of it need be kept but its output."""
+        """The controller has recorded how this attempt ended; only its output need be kept."""
 
     def close(self) -> None:
-        """Let go of the engine.  Workers go on."""
+        """Release the engine's resources.  Workers keep running."""

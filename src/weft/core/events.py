@@ -1,8 +1,7 @@
-"""What happened, in the past tense.  Events are the only way into the reducer of ``control/``.
+"""What happened, in the past tense.  Events are the only input of the reducer in ``control/``.
 
-Times are seconds of the controller's clock: wall-clock seconds live, virtual seconds in the simulator.  Workers
-are named by job and attempt; attempts are counted from 1, and an event of an attempt that is over is late and
-changes nothing.
+Times are seconds of the controller's clock: wall-clock seconds live, virtual seconds in the simulator.  Workers are
+identified by job and attempt; attempts are numbered from 1, and an event of an attempt that has ended changes nothing.
 """
 
 from __future__ import annotations
@@ -18,13 +17,13 @@ class Fate(enum.Enum):
     """How an attempt ended."""
 
     COMPLETED = "completed"
-    """Every worker ended well: the job is done."""
+    """Every worker succeeded: the job is done."""
     STOPPED = "stopped"
-    """Asked to stop, and stopped; it can go on from its checkpoint (or from the start, if it keeps none)."""
+    """Stopped on request; it can resume from its checkpoint (or start over, if it has none)."""
     FAILED = "failed"
-    """The script failed by itself."""
+    """The script failed."""
     LOST = "lost"
-    """The workers vanished without having failed: killed from outside, their node gone, never started."""
+    """The workers vanished without having failed: killed from outside, on a failed node, or never started."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,12 +36,12 @@ class JobSubmitted:
     name: str = ""
     """The name its owner gave it; need not be unique."""
     launch: Launch | None = None
-    """How its workers are started; the simulator needs none."""
+    """How to start its workers; unused in the simulator."""
 
 
 @dataclass(frozen=True, slots=True)
 class CancelRequested:
-    """Its owner, or an operator, wants the job gone."""
+    """Its owner or an operator canceled the job."""
 
     at_s: float
     job_id: str
@@ -51,23 +50,23 @@ class CancelRequested:
 
 @dataclass(frozen=True, slots=True)
 class DevicesAssigned:
-    """A decision of the policy, placed on devices: who shall have which from now on.
+    """A decision, placed on devices: which job gets which devices from now on.
 
-    Active jobs that are not named shall have none.  The two jobs of a pair are given the same devices.
+    Active jobs that are not listed get none.  The two jobs of a pair get the same devices.
     """
 
     at_s: float
     devices: Mapping[str, tuple[int, ...]]
     partners: Mapping[str, str] = field(default_factory=dict)
-    """The job each one shares its devices with; symmetric."""
+    """The job that each one shares its devices with; symmetric."""
     fillers: frozenset[str] = frozenset()
     reasons: Mapping[str, str] = field(default_factory=dict)
-    """Why, in a sentence per job whose allocation changed."""
+    """Why: a sentence for each job whose allocation changed."""
 
 
 @dataclass(frozen=True, slots=True)
 class WorkersStarted:
-    """All workers of the attempt exist; ``at_s`` is when they began to exist, not when they made a step."""
+    """All workers of the attempt exist; ``at_s`` is when they were created, not when they finished a step."""
 
     at_s: float
     job_id: str
@@ -76,7 +75,7 @@ class WorkersStarted:
 
 @dataclass(frozen=True, slots=True)
 class ProgressReported:
-    """What the workers of an attempt say of themselves, thinned out by whoever passes it on."""
+    """The newest step report of an attempt; not every report becomes an event."""
 
     at_s: float
     job_id: str
@@ -102,7 +101,7 @@ class WorkersExited:
 
 @dataclass(frozen=True, slots=True)
 class NodeFailed:
-    """A node and what ran on it are gone."""
+    """A node failed, and with it everything that ran on it."""
 
     at_s: float
     node: int
@@ -110,7 +109,7 @@ class NodeFailed:
 
 @dataclass(frozen=True, slots=True)
 class NodeRepaired:
-    """A node is back."""
+    """A node works again."""
 
     at_s: float
     node: int
@@ -118,7 +117,7 @@ class NodeRepaired:
 
 @dataclass(frozen=True, slots=True)
 class JobsPurged:
-    """Jobs that were over have been deleted with their files, by the rule for what is kept."""
+    """Finished jobs were deleted with their files."""
 
     at_s: float
     job_ids: tuple[str, ...]
@@ -126,7 +125,7 @@ class JobsPurged:
 
 @dataclass(frozen=True, slots=True)
 class ClockSetBack:
-    """The clock had been ahead; ``at_s`` is the right time.  The only event after which it is earlier than before."""
+    """The clock had been ahead; ``at_s`` is the correct time.  The only event that moves time backward."""
 
     at_s: float
 

@@ -1,4 +1,4 @@
-"""Words for a name nobody knows."""
+"""The message for an unknown name."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from collections.abc import Collection
 
 
 def unknown_name(kind: str, name: str, known: Collection[str]) -> str:
-    """The nearest known name is offered, else all of them.
+    """Suggests the nearest known name, or else lists all of them.
 
     >>> unknown_name("key", "wokers", ["workers", "name"])
     "there is no key 'wokers': did you mean 'workers'?"
     """
-    import difflib  # only for messages: it would slow down every command
+    import difflib  # imported only for messages: it would slow down every command
 
     near = difflib.get_close_matches(name, known, n=1)
     if near:

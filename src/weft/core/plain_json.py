@@ -1,4 +1,4 @@
-"""JSON from somebody who may send anything: too deep, too many digits, not a number, not text."""
+"""JSON from an untrusted sender: nested too deeply, too many digits, not a number, not text."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def parse_object(data: bytes) -> dict[str, Any] | None:
 
 
 def count(value: object) -> int | None:
-    """A number of things: whole, not negative, exact as a float; else ``None``.
+    """A count: whole, not negative, exact as a float; else ``None``.
 
     >>> count(3), count(-1), count(True), count(10**400)
     (3, None, None, None)
@@ -47,7 +47,7 @@ def real(value: object) -> float | None:
 
 
 def text(value: object, max_length: int) -> str | None:
-    """Text that can be written anywhere, not longer than that; else ``None``.
+    """Text that can be encoded and is at most that long; else ``None``.
 
     >>> text("a", 5), text("abcdef", 5), text("\\ud800", 5)
     ('a', None, None)

@@ -1,8 +1,8 @@
-"""YAML that is read without trusting it.
+"""Reads YAML without trusting it.
 
-Only the safe loader, a size cap, no anchors or aliases, nothing nested deeply, no key twice, no key unknown.  Values
-stay the text that was written: ``0.10``, ``no`` and ``1:4`` mean what they look like, and the reader of the file
-decides what they are.  Every complaint names file and line.
+Only the safe loader, a size limit, no anchors or aliases, no deep nesting, no duplicate or unknown keys.  Values stay
+the text that was written: ``0.10``, ``no`` and ``1:4`` mean what they look like, and the caller decides what they are.
+Every error names file and line.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _NULL_TAG = "tag:yaml.org,2002:null"
 
 
 class _PlainLoader(yaml.SafeLoader):
-    """Composes nodes only; refuses what could make a small file huge."""
+    """Only composes nodes; refuses what could expand a small file into a huge one."""
 
     depth = 0
 
@@ -38,7 +38,7 @@ class _PlainLoader(yaml.SafeLoader):
 
 
 class _Refused(Exception):
-    """Well-formed YAML that we do not read all the same."""
+    """Well-formed YAML that we refuse."""
 
     def __init__(self, problem: str, line: int) -> None:
         self.line = line
@@ -50,7 +50,7 @@ def _refusal(problem: str, event: yaml.Event) -> _Refused:
 
 
 def compose(text: str, file: str, *, when_too_large: str) -> yaml.Node | None:
-    """The one document of ``text``; ``None`` for an empty one."""
+    """The only document in ``text``; ``None`` if it is empty."""
     if len(text.encode()) > MAX_YAML_BYTES:
         raise InputError(f"larger than {MAX_YAML_BYTES // 1024} KiB: {when_too_large}", file=file)
     loader = None
@@ -77,13 +77,13 @@ def compose(text: str, file: str, *, when_too_large: str) -> yaml.Node | None:
 
 
 def line_of(node: yaml.Node) -> int:
-    """The line a value begins on, counted from 1."""
+    """The line on which a value begins, counted from 1."""
     line: int = node.start_mark.line
     return line + 1
 
 
 def scalar(node: yaml.Node, file: str, name: str) -> str:
-    """A single value as it was written; empty for nothing and for ``null``."""
+    """A single value as written; empty for nothing and for ``null``."""
     if not isinstance(node, yaml.ScalarNode):
         raise InputError(f"{name} is a {_kind(node)}: expected a single value", file=file, line=line_of(node))
     return "" if node.tag == _NULL_TAG else str(node.value).strip()
@@ -98,7 +98,7 @@ def items(node: yaml.Node, file: str, name: str) -> list[yaml.Node]:
 
 
 def mapping(node: yaml.Node, file: str, known: Collection[str] | None, what: str) -> dict[str, yaml.Node]:
-    """Keys and values; ``known`` = None lets any key pass."""
+    """Keys and values; ``known`` = None accepts any key."""
     if not isinstance(node, yaml.MappingNode):
         raise InputError(f"{what} is a {_kind(node)}: expected keys with values", file=file, line=line_of(node))
     values: dict[str, yaml.Node] = {}

@@ -1,7 +1,7 @@
-"""What a policy sees, and what it answers.
+"""What a policy sees, and what it returns.
 
-A decision walks one way: :class:`Snapshot` -> policy -> :class:`Allocation` -> placement -> actions; the same
-in the simulator and in the controller.
+A decision goes one way: :class:`Snapshot` -> policy -> :class:`Allocation` -> placement -> actions; the same in the
+simulator and in the controller.
 """
 
 from __future__ import annotations
@@ -19,27 +19,27 @@ from weft.core.speed import SpeedCurve
 class JobView:
     """One unfinished job at the time of a decision.
 
-    Nobody changes one.  It is not frozen all the same, since making a frozen one takes five times as long, and every
-    decision makes one for every job.
+    Never modified.  Not frozen, because creating a frozen one takes five times as long, and every decision creates one
+    for every job.
     """
 
     spec: JobSpec
     curve: SpeedCurve
-    """Step times at the sizes the job may be given now (while exploring: not far beyond those tried)."""
+    """Step times at the sizes the job can get now (while exploring: not far beyond those tried)."""
     remaining_steps: float
-    """Estimate of the steps still to make."""
+    """Estimated."""
     restart_s: float = 0.0
-    """What stopping the job and starting it on other devices costs it."""
+    """Time the job loses when it is stopped and started on other devices."""
     workers: int = 0
-    """Workers the last decision gave it, even if it is still on its way there; 0 while it waits."""
+    """Workers by the last decision, even if it has not been carried out yet; 0 while it waits."""
     partner: str | None = None
     """The job it shares those devices with, if any."""
     attained_device_s: float = 0.0
     """Devices held x time so far."""
     waited_s: float = 0.0
-    """How long it has held no devices and been promised none; 0 while it still holds some."""
+    """How long it has held no devices and been promised none; 0 while it holds some."""
     settled_s: float = 0.0
-    """How long it has had the devices the last decision gave it; 0 while it is on its way there."""
+    """How long it has had the devices of the last decision; 0 until it has them."""
     num_restarts: int = 0
 
     @property
@@ -55,27 +55,27 @@ class Snapshot:
     cluster: Cluster
     jobs: tuple[JobView, ...]
     quotas: Mapping[str, int] = field(default_factory=dict)
-    """Most devices the jobs of a user may hold together; users not named have no limit."""
+    """Maximum number of devices a user's jobs may hold together; users not listed have no limit."""
     crossover: bool = False
     """Whether two jobs may take turns on the same devices."""
     handover_s: float = 0.0
-    """What one handover of a device between two jobs costs."""
+    """Cost of one handover of a device between two jobs."""
     alone: frozenset[str] = frozenset()
-    """Jobs that share with nobody now, whatever their owners would allow."""
+    """Jobs that must not share now, whatever their owners allow."""
     apart: frozenset[frozenset[str]] = frozenset()
     """Pairs of jobs that must not share."""
     num_held: int = 0
-    """Devices that cannot be given away: those of jobs that must not be touched, which are not among ``jobs``."""
+    """Devices that cannot be assigned: those of jobs that must not be touched, which are not in ``jobs``."""
 
     @property
     def num_devices(self) -> int:
-        """Devices that can be given to ``jobs``."""
+        """Devices that can be assigned to ``jobs``."""
         return self.cluster.num_devices - self.num_held
 
 
 @dataclass(frozen=True, slots=True)
 class Allocation:
-    """Workers by job.  Jobs left out, or with 0, get none.
+    """Workers by job.  Jobs that are missing, or have 0, get none.
 
     Both jobs of a pair have the same number of workers and use the same devices, which count once.
     """
@@ -83,11 +83,11 @@ class Allocation:
     workers: Mapping[str, int]
     pairs: tuple[tuple[str, str], ...] = ()
     fillers: frozenset[str] = frozenset()
-    """Jobs that only run in the gaps of their partner, which keeps its speed; other pairs take turns."""
+    """Jobs that run only in the gaps of their partner, which keeps its speed; other pairs take turns."""
     valid_until_s: float = float("inf")
-    """The same policy would answer the same until then, as long as no job arrives, ends or changes."""
+    """The policy would decide the same until then, as long as no job arrives, ends or changes."""
     kept: frozenset[str] = frozenset()
-    """Jobs that stay on the devices they have, whatever placement would prefer."""
+    """Jobs that stay on their devices, whatever placement would prefer."""
 
     def num_devices(self) -> int:
         """Devices in use, those of a pair counted once."""
@@ -100,11 +100,11 @@ class Allocation:
 
 
 class Policy(Protocol):
-    """Decides who gets how many workers.  Free of I/O and of hidden state: same snapshot, same answer."""
+    """Decides how many workers each job gets.  No I/O, no hidden state: same snapshot, same allocation."""
 
     @property
     def name(self) -> str:
-        """The name a user gives it."""
+        """Its name on the command line."""
 
     def decide(self, snapshot: Snapshot) -> Allocation:
         """The workers each job should have from now on."""

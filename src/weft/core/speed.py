@@ -1,4 +1,4 @@
-"""How fast a job runs at each size: the only thing policies know about its inside."""
+"""How fast a job runs at each size: all that policies know about its internals."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from weft.errors import UsageError
 
 MIN_STEP_S = 1e-6
 MAX_STEP_S = 1e7
-"""A step that is reported as shorter or longer than this was not measured: products of times stay numbers."""
+"""A step reported as shorter or longer than this is not a measurement; within the limits, products stay finite."""
 
 
 @dataclass(frozen=True, slots=True)
 class StepTime:
-    """One training step: ``step_s`` in all, of which ``exposed_s`` the device waits for the network."""
+    """One training step: ``step_s`` in total, of which the device waits ``exposed_s`` for the network."""
 
     step_s: float
     exposed_s: float = 0.0
@@ -29,8 +29,7 @@ class StepTime:
 class SpeedCurve:
     """Step time by number of workers, measured or predicted.
 
-    Compared by identity on purpose: jobs of one kind share one curve, and policies keep what they derive
-    from a curve.
+    Compared by identity on purpose: jobs of one kind share one curve, and policies cache what they derive from it.
 
     >>> SpeedCurve({1: StepTime(1.0), 4: StepTime(0.4, 0.1)}).steps_per_s(4)
     2.5
@@ -40,7 +39,7 @@ class SpeedCurve:
 
     def __post_init__(self) -> None:
         if not self.times:
-            raise UsageError("a speed curve without a size: expected at least one measured worker count")
+            raise UsageError("a speed curve without a size: expected at least one measured number of workers")
         for size, time in self.times.items():
             if size < 1 or not 0 < time.step_s < float("inf") or not 0 <= time.exposed_s <= time.step_s:
                 raise UsageError(
@@ -50,9 +49,9 @@ class SpeedCurve:
 
     @cached_property
     def sizes(self) -> tuple[int, ...]:
-        """The worker counts for which a step time is known, smallest first."""
+        """The numbers of workers with a known step time, smallest first."""
         return tuple(sorted(self.times))
 
     def steps_per_s(self, num_workers: int) -> float:
-        """Speed at ``num_workers``; no workers, no speed."""
+        """Speed at ``num_workers``; 0 without workers."""
         return 1.0 / self.times[num_workers].step_s if num_workers else 0.0

@@ -1,6 +1,6 @@
-"""What the controller says of jobs, nodes and decisions, as it travels: plain JSON, the names fixed.
+"""Jobs, nodes and decisions as JSON: the rows of the REST API, of :mod:`weft.client` and of ``--json``.
 
-Times are seconds since the epoch.  These are the rows of the REST api, of :mod:`weft.client` and of ``--json``.
+Field names are stable.  Times are seconds since the epoch.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class SentenceRow(TypedDict):
 
 
 class DecisionRow(TypedDict):
-    """A decision of the policy that changed something: who has which devices from then on."""
+    """A decision that changed something: the devices of each job from then on."""
 
     time_s: float
     devices: dict[str, list[int]]
@@ -75,14 +75,14 @@ class NodeRow(TypedDict):
 
 
 class OutlookRow(TypedDict):
-    """What the policy would give a job were it submitted now."""
+    """What a job would get if it were submitted now."""
 
     workers: int
     reason: str
 
 
 class HealthRow(TypedDict):
-    """Who answers."""
+    """The controller that responds."""
 
     status: str
     version: str
@@ -100,7 +100,7 @@ class PurgeRow(TypedDict):
 
 
 class OverviewRow(TypedDict):
-    """How many jobs there are in each state, and those worth showing first."""
+    """The number of jobs in each state, and those worth showing first."""
 
     jobs: list[JobDetail]
     counts: dict[str, int]
@@ -113,7 +113,7 @@ class NumberedJob(JobDetail):
 
 
 class ChangesRow(TypedDict):
-    """What changed since an earlier version; ``whole``: this is everything, forget what you know."""
+    """What changed since an earlier version; ``whole`` means that this is everything."""
 
     version: str
     whole: bool

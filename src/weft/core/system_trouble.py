@@ -1,4 +1,4 @@
-"""Errors of the operating system in words."""
+"""Operating system errors in words."""
 
 from __future__ import annotations
 

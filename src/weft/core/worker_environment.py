@@ -1,7 +1,7 @@
-"""The environment of a worker: the names by which whoever starts it tells it where it is.
+"""Environment variables of a worker.
 
 ``RANK``, ``WORLD_SIZE``, ``LOCAL_RANK``, ``LOCAL_WORLD_SIZE``, ``MASTER_ADDR`` and ``MASTER_PORT`` are torchrun's and
-mean what they mean there.  All names below are optional; a script started by hand needs none of them.
+have the same meaning.  All variables below are optional; a script that you start yourself needs none of them.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from typing import Final
 CHECKPOINT_DIR: Final = "WEFT_CHECKPOINT_DIR"
 # Seconds between periodic checkpoints; 0 for none.
 CHECKPOINT_EVERY_S: Final = "WEFT_CHECKPOINT_EVERY_S"
-# Path of the unix datagram socket that reports go to, and that stop requests come back from.
+# Path of the unix datagram socket to which reports are sent, and from which stop requests arrive.
 CHANNEL: Final = "WEFT_CHANNEL"
 # A file whose existence asks the job to stop after a checkpoint.
 STOP_FILE: Final = "WEFT_STOP_FILE"
-# Which job this is and how often it has been started; repeated in every report, so that late ones are told apart.
+# The job's id and the number of this attempt; repeated in every report, so that late ones can be recognized.
 JOB_ID: Final = "WEFT_JOB_ID"
 ATTEMPT: Final = "WEFT_ATTEMPT"
 # Seconds a worker waits for the others at start, and in a collective.
@@ -28,16 +28,15 @@ STALL_S: Final = "WEFT_STALL_S"
 # them, one for each worker of this host.
 LEASE: Final = "WEFT_LEASE"
 LEASE_DEVICE: Final = "WEFT_LEASE_DEVICE"
-# How the job shares there: fair (the default), primary, filler or lockstep; and its weight among its equals.
+# How the job shares there: fair (the default), primary, filler or lockstep; and its weight relative to other jobs.
 LEASE_ROLE: Final = "WEFT_LEASE_ROLE"
 LEASE_WEIGHT: Final = "WEFT_LEASE_WEIGHT"
 # For jobs on several hosts: host:port where the lease server of rank 0's host publishes the order of turns, and the
-# key without which it tells nobody (needed beyond the loopback address).  The same for all workers of all jobs
-# that share.
+# key it requires (needed beyond the loopback address).  The same for all workers of all jobs that share.
 LEASE_LEAD: Final = "WEFT_LEASE_LEAD"
 LEASE_KEY: Final = "WEFT_LEASE_KEY"
 
-# Asked to stop, and stopped after a checkpoint: start again to go on.  (EX_TEMPFAIL of sysexits.)
+# Stopped on request after a checkpoint: start again to resume.  (EX_TEMPFAIL of sysexits.)
 STOPPED_EXIT_CODE: Final = 75
-# Asked to stop, and stopped without a checkpoint (nothing was given to ``run.resume``): what SIGTERM would have done.
+# Stopped on request without a checkpoint (nothing was passed to ``run.resume``): as if killed by SIGTERM.
 STOPPED_UNSAVED_EXIT_CODE: Final = 143

@@ -21,8 +21,8 @@ BUSY_S = 2.0
 """How long to wait for another process that holds the file; a controller that was just killed ends much sooner."""
 
 DAMAGED = (
-    "{path} is damaged ({how}) and was not changed. Run `weft repair`, which keeps it and makes a new one from the last "
-    "good copy and every event that can still be read; then start again"
+    "{path} is damaged ({how}) and was not changed. Run `weft repair`, which keeps it and makes a new one from the "
+    "last good copy and every event that can still be read; then start again"
 )
 
 

@@ -25,8 +25,8 @@ NUM_KEPT_SNAPSHOTS = 2
 NUM_KEPT_EVENTS = 100_000
 READ_ROWS = 1000
 REMEDY = (
-    "Nothing was changed, and workers keep running. `weft repair` makes a journal of everything that can still be read; "
-    "`weft up --accept-loss` continues without the rest"
+    "Nothing was changed, and workers keep running. `weft repair` makes a journal of everything that can still be "
+    "read; `weft up --accept-loss` continues without the rest"
 )
 
 

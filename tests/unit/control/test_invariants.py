@@ -41,7 +41,7 @@ def broken(state: State, name: str, /, **changes: Any) -> State:
         ("c", {"wanted": (5,)}, "c, whose devices \\(5,\\) are free, to be started"),
         ("c", {"wanted": (1, 2)}, "device 1 not to be promised by both a and c"),
         ("c", {"wanted": (1,) * 9}, "to be promised range"),
-        ("c", {"wanted_fills": True}, "not to fill the gaps of nobody"),
+        ("c", {"wanted_fills": True}, "not to be a filler"),
         ("c", {"devices": (5,)}, "pending job c to hold nothing"),
         ("c", {"state": JobState.COMPLETED}, "c to know when it was over"),
         ("c", {"state": JobState.COMPLETED, "finished_s": 1.0, "wanted": (5,)}, "c, which is over, to hold and want"),
