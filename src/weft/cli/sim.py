@@ -163,7 +163,7 @@ def _write_outputs(outcomes: list[ReplayOutcome], plot: Path | None, trace: Path
         (plot_sweep if swept else plot_replays)(plot, outcomes)
     if trace is not None:
         from weft.core.chrome_trace import write_chrome_trace
-        from weft.sim.replay_timeline import timeline
+        from weft.sim.result import timeline
 
         spans = [span for o in outcomes for span in timeline(o.result, o.scenario.cluster())]
         write_chrome_trace(trace, spans)

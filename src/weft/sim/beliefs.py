@@ -1,4 +1,4 @@
-"""What a decision is told about simulated jobs, as opposed to what is true of them."""
+"""What a decision believes about simulated jobs, as opposed to the truth."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from weft.sim.workload import Profile, TrueJob
 
 
 class SimulatedBeliefs:
-    """Speed curves and remaining work as the policy believes them to be."""
+    """Speed curves and remaining work as the policy sees them."""
 
     def __init__(self, cluster: Cluster, options: SimulationOptions) -> None:
         self.by_job: dict[str, Belief] = {}
         self._runs: dict[str, tuple[JobRun, float, Belief]] = {}
-        """Each with the factor by which its remaining steps are believed to differ from the truth."""
+        """Each with the factor by which the belief about its remaining steps differs from the truth."""
         self._cluster = cluster
         self._options = options
         self._true: dict[Profile, SpeedCurve] = {}
@@ -44,15 +44,15 @@ class SimulatedBeliefs:
             self.by_job[run.id].can_share = True
 
     def remove(self, name: str) -> None:
-        """The job is over."""
+        """The job has finished."""
         run, _, belief = self._runs.pop(name)
         self._lengths.finished(run, belief.curve)
         del self.by_job[name]
 
     def update(self, now_s: float) -> set[str]:
-        """Bring remaining steps up to date; returns the jobs that have not made a step since they were started.
+        """Update remaining steps; returns the jobs that have not finished a step since they were started.
 
-        Those must not be touched: the controller never stops a job before its first report.
+        These must not be touched: the controller never stops a job before its first report.
         """
         starting: set[str] = set()
         known = self._options.lengths is Lengths.KNOWN
@@ -67,7 +67,7 @@ class SimulatedBeliefs:
         return starting
 
     def _curve(self, job: TrueJob, tried: Collection[int]) -> SpeedCurve:
-        """Step times by size, packed on as few nodes as possible, of a job that has run at the sizes ``tried``."""
+        """Step times by size, packed on as few nodes as possible, for a job that has run at the sizes ``tried``."""
         curve = self._curve_of(job.profile)
         if self._options.explore:
             curve = self._explored_curve(job, tried, curve)
@@ -85,7 +85,7 @@ class SimulatedBeliefs:
         return curve
 
     def _explored_curve(self, job: TrueJob, tried: Collection[int], true: SpeedCurve) -> SpeedCurve:
-        """Only what was tried is known: the smallest size at first, later up to twice the largest tried."""
+        """Only sizes that were tried are known: the smallest at first, later up to twice the largest tried."""
         allowed = [size for size in job.spec.allowed_sizes(self._cluster.num_devices) if size in true.times]
         measured = frozenset(size for size in tried if size in true.times)
         if not measured:

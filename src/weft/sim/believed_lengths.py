@@ -13,7 +13,7 @@ from weft.sim.job_run import JobRun
 DECLARED_ERROR = 0.5
 """Standard deviation of the logarithm of declared over true length, unless an error is given."""
 USUAL_S = 60.0
-"""A job of which nothing is known is taken for this long at first, as in the controller."""
+"""How long a job is assumed to run if nothing is known about it, as in the controller."""
 _NUMBER_AT_END = re.compile(r"[-_.]?\d+$")
 
 
@@ -23,22 +23,22 @@ class Lengths(enum.Enum):
     KNOWN = "known"
     """The true remaining steps (with a prediction error: off by one factor per job)."""
     DECLARED = "declared"
-    """Total steps as its owner estimated them, wrongly; a job that outlives them counts as unknown."""
+    """Total steps as estimated, with an error, by its owner; a job that exceeds them counts as unknown."""
     HISTORY = "history"
-    """The lengths of finished jobs with the same name up to a number at its end."""
+    """The lengths of finished jobs whose names differ only in a number at the end."""
     UNKNOWN = "unknown"
-    """The work it has done so far, and nothing else."""
+    """Only the work it has done so far."""
 
 
 class BelievedLengths:
-    """Remaining steps of every simulated job as the policy believes them to be."""
+    """Remaining steps of every simulated job as the policy sees them."""
 
     def __init__(self, source: Lengths, error: float, seed: int) -> None:
         self._source, self._error, self._seed = source, error, seed
         self._history = LengthHistory()
 
     def factor(self, run: JobRun) -> float:
-        """Believed over true length; the same all along, as that of a wrong target would be."""
+        """Believed over true length; constant, as with a wrong target."""
         error = self._error or (DECLARED_ERROR if self._source is Lengths.DECLARED else 0.0)
         if not error:
             return 1.0
@@ -57,13 +57,13 @@ class BelievedLengths:
         return attained_remaining_s(done * step_s, USUAL_S) / step_s
 
     def finished(self, run: JobRun, curve: SpeedCurve) -> None:
-        """The job is over: its length is known from now on."""
+        """Record the length of a finished job."""
         if self._source is Lengths.HISTORY:
             self._history.finished(kind_of(run), run.job.total_steps * curve.times[curve.sizes[0]].step_s)
 
 
 def kind_of(run: JobRun) -> str:
-    """What jobs of one script have in common: owner and name, up to a number at the end.
+    """What jobs of one script have in common: owner, and name without a number at the end.
 
     >>> _NUMBER_AT_END.sub("", "cifar10-17")
     'cifar10'

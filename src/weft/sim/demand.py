@@ -1,14 +1,13 @@
-"""What jobs need at least: the optimistic reading of a workload on which every lower bound stands.
+"""The least that jobs need: the optimistic view of a workload behind every lower bound.
 
-A job on one of its sizes makes steps at some speed and occupies some devices.  For a bound each size counts
-as if it had the best placement, and a job may mix its sizes over time, so what matters is the upper hull of
-the points (devices occupied, steps per second).
+At each of its sizes a job has some speed and occupies some devices.  For a bound, each size counts as if it had the
+best placement, and a job may mix its sizes over time, so what matters is the upper hull of the points (devices
+occupied, steps per second).
 
-With crossover two jobs share devices, and a device counts as occupied by a job only while that job computes
-on it.  Taking turns makes neither job faster than alone, and never lets two jobs compute on a device at once:
-the compute of both fits into the time that passes, whether they alternate or one fills the gaps of the
-other.  So the points (devices x compute / step, 1 / step) stay optimistic for pairs too, and every bound
-built on them holds with crossover.
+With crossover two jobs share devices, and a device counts as occupied by a job only while that job computes on it.
+Taking turns makes neither job faster than alone, and two jobs never compute on a device at the same time: the compute
+of both fits in the time that passes, whether they alternate or one fills the gaps of the other.  So the points (devices
+x compute / step, 1 / step) stay optimistic for pairs too, and every bound based on them holds with crossover.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ IntArray = NDArray[np.int64]
 
 @runtime_checkable
 class SelfBounding(Protocol):
-    """A profile that knows its best step at a size without trying every placement."""
+    """A profile that knows its best step time at a size without trying every placement."""
 
     def best_step_time(self, num_workers: int) -> StepTime: ...
 
@@ -50,7 +49,7 @@ class Hull:
 
     @property
     def least_device_s_per_step(self) -> float:
-        # On a concave curve through the origin the first corner has the best ratio.
+        # On a concave curve through the origin, the first corner has the best ratio.
         return float(self.devices[0] / self.steps_per_s[0])
 
 
@@ -62,13 +61,13 @@ class Demand:
     kind: IntArray
     submitted_s: FloatArray
     ready_s: FloatArray
-    """The first moment at which a job can make progress."""
+    """When each job can first make progress."""
     total_steps: FloatArray
     num_devices: int
 
     @property
     def alone_s(self) -> FloatArray:
-        """Time from being ready to the end with the whole cluster to itself."""
+        """Time from ready to finished with the whole cluster to itself."""
         top = np.array([hull.top_steps_per_s for hull in self.hulls])
         return np.asarray(self.total_steps / top[self.kind])
 
@@ -80,7 +79,7 @@ class Demand:
 
 
 def demand_of(workload: Workload, cluster: Cluster, options: SimulationOptions) -> Demand:
-    """A job waits for the next decision and pays its first start before it makes progress."""
+    """A job waits for the next decision and its first start before it makes progress."""
     hulls: list[Hull] = []
     known: dict[tuple[int, tuple[int, ...]], int] = {}
     kinds = []
@@ -135,7 +134,7 @@ def _best_step_time(profile: Profile, num_workers: int, cluster: Cluster) -> Ste
 
 
 def shapes(num_workers: int, devices_per_node: int) -> Iterator[tuple[int, ...]]:
-    """Every way to put ``num_workers`` on nodes, in every order.
+    """Every way to distribute ``num_workers`` over nodes, in every order.
 
     >>> list(shapes(3, 2))
     [(2, 1), (1, 2), (1, 1, 1)]
@@ -149,7 +148,7 @@ def shapes(num_workers: int, devices_per_node: int) -> Iterator[tuple[int, ...]]
 
 
 def spread(values: FloatArray, num: int) -> FloatArray:
-    """``num`` moments, half of them evenly over the range of ``values`` and half as dense as the values."""
+    """``num`` points in time: half spread evenly over the range of ``values``, half distributed like the values."""
     half = max(2, math.ceil(num / 2))
     even = np.linspace(values.min(), values.max(), half)
     return np.unique(np.concatenate([even, np.quantile(values, np.linspace(0.0, 1.0, half))]))

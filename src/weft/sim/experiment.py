@@ -1,4 +1,4 @@
-"""A workload under several policies, cluster sizes and loads: one outcome each, with its lower bound."""
+"""Runs a workload under several policies, cluster sizes and loads, each with its lower bound."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ from weft.sim.result import SimulationResult
 from weft.sim.workload import Workload
 
 Progress = Callable[[str, int, int], None]
-"""Called with what is being replayed, the jobs finished and the jobs in all."""
+"""Called with what is being replayed, the number of finished jobs, and the total."""
 
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """A cluster and how fast the jobs arrive on it; load 2 means the same jobs in half the time."""
+    """A cluster and an arrival rate; load 2 means the same jobs in half the time."""
 
     num_gpus: int = 64
     gpus_per_node: int = 4
     load: float = 1.0
 
     def cluster(self) -> Cluster:
-        """Full nodes, and a smaller one for what is left over.
+        """Full nodes, and a smaller one for the rest.
 
         >>> Scenario(num_gpus=10, gpus_per_node=4).cluster().devices_by_node
         (4, 4, 2)
@@ -47,7 +47,7 @@ class ReplayOutcome:
     lower_bound_s: float
 
     def row(self) -> dict[str, Any]:
-        """The fields that ``weft sim --json`` promises."""
+        """A row of ``weft sim --json``."""
         result = self.result
         return {
             "policy": result.policy,
@@ -71,9 +71,9 @@ def run_scenarios(
     *,
     progress: Progress | None = None,
 ) -> Iterator[ReplayOutcome]:
-    """Outcomes in the order scenario by scenario, policy by policy, each as soon as it is there."""
+    """Outcomes, scenario by scenario and policy by policy, each as soon as it is ready."""
     for name in policies:
-        policy_named(name)  # a typo should not cost the replays before it
+        policy_named(name)  # reject a typo before the first replay
     for scenario in scenarios:
         fitted, _ = fit_requests(at_load(workload, scenario.load), scenario.num_gpus)
         cluster = scenario.cluster()
@@ -89,7 +89,7 @@ def at_load(workload: Workload, load: float) -> Workload:
     if load == 1.0:
         return workload
     if not 0 < load < float("inf"):
-        raise UsageError(f"a load of {load}: expected a number above 0, 1 being the workload as it is")
+        raise UsageError(f"a load of {load}: expected a number above 0; 1 leaves the workload unchanged")
     jobs = tuple(replace(job, spec=replace(job.spec, submitted_s=job.spec.submitted_s / load)) for job in workload.jobs)
     return replace(workload, jobs=jobs)
 

@@ -1,6 +1,6 @@
-"""What a job really does on virtual time: how fast it is where it sits, and how far it has come.
+"""A simulated job's true progress: its speed on its devices, and how far it has come.
 
-Its life cycle is the controller's business (``weft.control``); functions here know of devices and neighbours only.
+Its life cycle is in ``weft.control``; this module knows only devices and partners.
 """
 
 from __future__ import annotations
@@ -22,21 +22,21 @@ class JobRun:
     updated_s: float
     """Progress is counted up to here."""
     attempt: int = 0
-    """The last attempt that was started; it is over when there are no devices."""
+    """The last attempt that was started; it has ended if there are no devices."""
     steps_per_s: float = 0.0
     resume_s: float = 0.0
-    """No progress before: it is being started."""
+    """No progress before this time: it is starting."""
     devices: tuple[int, ...] = ()
     shape: Shape = ()
     partner: JobRun | None = None
     fills: bool = False
-    """Whether it only runs in the gaps of its partner."""
+    """Whether it runs only in the gaps of its partner."""
     billed_device_s: float = 0.0
-    """Devices held x time, a shared device counted half."""
+    """Devices held x time; a shared device counts half."""
     tried: set[int] = field(default_factory=set)
     """Sizes at which its speed was measured (kept only where that tells the policy something)."""
     version: int = 0
-    """Counts changes of speed, so that predictions made before one can be told from those after."""
+    """Counts changes of speed, to tell predictions made before a change from those made after it."""
 
     @property
     def id(self) -> str:
@@ -56,11 +56,11 @@ def advance(run: JobRun, now_s: float) -> None:
 
 
 def rate(run: JobRun, now_s: float, handover_s: float) -> None:
-    """Set the speed from where the job sits and who shares its devices.  Call it after every such change."""
+    """Set the speed from the job's devices and partner.  Call it after every change of these."""
     own = run.job.profile.step_time(run.shape)
     partner = run.partner
     if partner is None or partner.resume_s > now_s >= run.resume_s:
-        run.steps_per_s = 1 / own.step_s  # a partner that is still being started takes no turn
+        run.steps_per_s = 1 / own.step_s  # a partner that is still starting takes no turns
     elif run.fills:
         primary = partner.job.profile.step_time(run.shape)
         run.steps_per_s = filler_speed(primary, own, handover_s).second_steps_per_s
@@ -73,7 +73,7 @@ def rate(run: JobRun, now_s: float, handover_s: float) -> None:
 
 
 def finish_time_s(run: JobRun) -> float:
-    """When the job will be done if nothing changes; a filler whose primary leaves no gap never is."""
+    """When the job will finish if nothing changes; a filler whose primary leaves no gaps never does."""
     if run.steps_per_s <= 0:
         return float("inf")
     start_s = run.resume_s if run.resume_s > run.updated_s else run.updated_s

@@ -1,4 +1,4 @@
-"""Nodes that fail and come back, drawn beforehand from the seed so that a replay can be repeated."""
+"""Node failures and repairs, drawn from the seed so that a replay can be repeated."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from weft.sim.replay_options import SimulationOptions
 
 @dataclass(frozen=True, slots=True)
 class NodeOutage:
-    """A node goes down, or comes back."""
+    """A node fails, or is repaired."""
 
     time_s: float
     node: int
@@ -21,7 +21,7 @@ class NodeOutage:
 
 
 def outages(cluster: Cluster, options: SimulationOptions) -> Iterator[NodeOutage]:
-    """Failures and repairs in order of time, without end; none if nodes never fail."""
+    """An endless sequence of failures and repairs in order of time; empty if nodes never fail."""
     if not options.node_mtbf_s:
         return
     draw = random.Random(f"outages {options.seed}")

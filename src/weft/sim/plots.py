@@ -1,4 +1,4 @@
-"""Pictures of replays.  The only module of the simulator that knows matplotlib, which is optional."""
+"""Figures of replays.  The only module of the simulator that uses matplotlib, which is optional."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ HOUR_S = 3600.0
 MAX_GANTT_JOBS = 200
 MAX_STACKED_JOBS = 200
 MAX_MOMENTS = 4000
-WAIT_COLOUR = "#d9d9d9"
+WAIT_COLOR = "#d9d9d9"
 INK = "#333333"
 
 
 def plot_replays(path: Path, outcomes: Sequence[ReplayOutcome]) -> None:
-    """Completion times of every policy; who had what under the first one."""
+    """Completion times under every policy; allocations over time under the first one."""
     plt = pyplot()
     figure = plt.figure(figsize=(12, 13), layout="constrained")
     grid = figure.add_gridspec(3, 2, height_ratios=(1.0, 1.0, 1.6))
@@ -39,7 +39,7 @@ def plot_replays(path: Path, outcomes: Sequence[ReplayOutcome]) -> None:
 
 
 def plot_sweep(path: Path, outcomes: Sequence[ReplayOutcome]) -> None:
-    """Mean completion time over the cluster size or the load, one line a policy."""
+    """Mean completion time by cluster size or load, one line per policy."""
     plt = pyplot()
     sizes = sorted({outcome.scenario.num_gpus for outcome in outcomes})
     loads = sorted({outcome.scenario.load for outcome in outcomes})
@@ -59,10 +59,10 @@ def plot_sweep(path: Path, outcomes: Sequence[ReplayOutcome]) -> None:
 
 
 def save(figure: Figure, path: Path) -> None:
-    """Write aside and rename: a reader sees the whole picture or none."""
+    """Write under another name and rename: a reader sees the whole figure or none."""
     aside = path.with_name(f".{path.stem}.{os.getpid()}{path.suffix}")
     try:
-        # No date inside: the same replay gives the same bytes.
+        # Without a date, so that the same replay gives the same bytes.
         figure.savefig(aside, dpi=110, metadata={"Software": None} if path.suffix == ".png" else None)
         aside.replace(path)
     finally:
@@ -71,11 +71,11 @@ def save(figure: Figure, path: Path) -> None:
 
 
 def pyplot() -> Any:
-    """matplotlib without a window, or a clear word that it is missing."""
+    """matplotlib without a window; raises a clear error if it is not installed."""
     try:
         import matplotlib
     except ImportError:
-        raise MissingToolError("pictures need matplotlib, which is not installed: pip install 'weft[plot]'") from None
+        raise MissingToolError("figures need matplotlib, which is not installed: pip install 'weft[plot]'") from None
     matplotlib.use("Agg")
     import matplotlib.pyplot
 
@@ -103,7 +103,7 @@ def _means(axis: Axes, outcomes: Sequence[ReplayOutcome]) -> None:
     hours = [outcome.result.mean_jct_s / HOUR_S for outcome in outcomes]
     bars = axis.barh(names, hours, color=[f"C{number}" for number in range(len(names))])
     axis.bar_label(bars, fmt="%.2f h", padding=3, fontsize=8)
-    axis.axvline(outcomes[0].lower_bound_s / HOUR_S, color=INK, linestyle="--", label="no policy can be below")
+    axis.axvline(outcomes[0].lower_bound_s / HOUR_S, color=INK, linestyle="--", label="lower bound")
     axis.set_ylim(max(4, len(names)) - 0.5, -0.5)
     axis.set_xlim(0, 1.15 * max(hours))
     axis.set_xlabel("mean completion time, hours")
@@ -114,7 +114,7 @@ def _means(axis: Axes, outcomes: Sequence[ReplayOutcome]) -> None:
 def _devices_over_time(axis: Axes, result: SimulationResult) -> None:
     """Devices held by each job, stacked; a shared device counts half for each of its two jobs.
 
-    Of long logs the jobs with the most device time have a colour each, the rest is one grey band.
+    In long logs, only the jobs with the most device time have their own color; the rest are one gray band.
     """
     import numpy as np
 
@@ -130,25 +130,25 @@ def _devices_over_time(axis: Axes, result: SimulationResult) -> None:
         band = row.get(span.job, 0)
         change[band, np.searchsorted(moments, span.start_s)] += held
         change[band, np.searchsorted(moments, span.end_s)] -= held
-    colour = _palette(len(row))
-    colours = [WAIT_COLOUR, *(colour(number) for number in range(len(row)))]
+    color = _palette()
+    colors = [WAIT_COLOR, *(color(number) for number in range(len(row)))]
     stack = np.cumsum(change, axis=1)[:, :-1]
-    axis.stackplot(moments / HOUR_S, stack, colors=colours, step="post", linewidth=0)
+    axis.stackplot(moments / HOUR_S, stack, colors=colors, step="post", linewidth=0)
     axis.axhline(result.num_devices, color=INK, linewidth=1)
     axis.set_xlim(0, moments[-1] / HOUR_S)
     axis.set_ylim(0, 1.05 * result.num_devices)
     axis.set_xlabel("hours")
-    axis.set_ylabel("GPUs, one colour a job")
+    axis.set_ylabel("GPUs, one color per job")
     axis.set_title(f"GPUs over time under {result.policy}")
 
 
 def _gantt(figure: Figure, axis: Axes, result: SimulationResult) -> None:
-    """One line a job: grey while it waits, darker the more workers it has, hatched while it shares them."""
+    """One line per job: gray while it waits, darker the more workers it has, hatched while it shares them."""
     jobs = result.jobs[:MAX_GANTT_JOBS]
     line = {job.name: position for position, job in enumerate(jobs)}
     for job in jobs:
         wait = (job.submitted_s / HOUR_S, job.completion_s / HOUR_S)
-        axis.broken_barh([wait], (line[job.name] - 0.4, 0.8), color=WAIT_COLOUR)
+        axis.broken_barh([wait], (line[job.name] - 0.4, 0.8), color=WAIT_COLOR)
     plt = pyplot()
     spans = [span for span in result.spans if span.job in line]
     norm = plt.matplotlib.colors.LogNorm(1, max(2, *(len(span.devices) for span in spans)))
@@ -171,7 +171,7 @@ def _gantt(figure: Figure, axis: Axes, result: SimulationResult) -> None:
     axis.set_xlim(0, max(job.finished_s for job in jobs) / HOUR_S)
     axis.set_xlabel("hours")
     rest = len(result.jobs) - len(jobs)
-    title = f"jobs under {result.policy}, grey: waiting"
+    title = f"jobs under {result.policy}, gray: waiting"
     if any(span.partner for span in spans):
         title += ", hatched: taking turns"
     axis.set_title(f"{title} ({rest} more not shown)" if rest else title)
@@ -197,8 +197,7 @@ def _sweep_panel(axis: Axes, outcomes: Sequence[ReplayOutcome], *, over_gpus: bo
     axis.grid(alpha=0.3, which="both")
 
 
-def _palette(num_jobs: int) -> Callable[[int], Any]:
-    """Colours that differ between neighbours: steps of the golden angle around the colour circle."""
-    plt = pyplot()
-    hues = plt.get_cmap("hsv")
+def _palette() -> Callable[[int], Any]:
+    """Colors that differ between neighbors: steps of the golden angle around the color wheel."""
+    hues = pyplot().get_cmap("hsv")
     return lambda number: (*(0.25 + 0.65 * part for part in hues(number * 0.381966 % 1.0)[:3]), 1.0)

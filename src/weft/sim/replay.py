@@ -1,10 +1,10 @@
-"""The control loop on virtual time: replays a workload under one policy.
+"""The control loop in virtual time: replays a workload under one policy.
 
     arrivals, ends, failures  ->  events  ->  weft.control.reducer  ->  actions  ->  simulated engine  ->  events ...
     decision: state and beliefs  ->  weft.control.decision  ->  DevicesAssigned, an event like the others
 
 Life cycle and decisions are the controller's; only time, workers and beliefs are simulated.  A decision is made at the
-next tick after the reducer asked for one, a job has started, or the policy's last answer has expired
+next tick after the reducer requested one, a job has started, or the last allocation has expired
 (``Allocation.valid_until_s``).
 """
 
@@ -26,9 +26,8 @@ from weft.core.snapshot import Policy
 from weft.errors import UsageError
 from weft.sim.beliefs import SimulatedBeliefs
 from weft.sim.outages import NodeOutage, outages
-from weft.sim.record import Recorder
 from weft.sim.replay_options import SimulationOptions
-from weft.sim.result import SimulationResult
+from weft.sim.result import Recorder, SimulationResult
 from weft.sim.simulated_engine import SimulatedEngine
 from weft.sim.workload import TrueJob, Workload
 
@@ -45,7 +44,7 @@ def simulate(
     options: SimulationOptions | None = None,
     progress: Progress | None = None,
 ) -> SimulationResult:
-    """Replay ``workload`` on ``cluster`` under ``policy``; ``progress`` hears of (finished, all) jobs."""
+    """Replay ``workload`` on ``cluster`` under ``policy``; calls ``progress`` with (finished jobs, all jobs)."""
     return _Replay(workload, cluster, policy, options or SimulationOptions(), progress).run()
 
 
@@ -90,7 +89,7 @@ class _Replay:
             if now_s == _NEVER:
                 raise UsageError(
                     f"policy {self.policy.name} leaves {', '.join(list(self.state.jobs.active)[:3])} waiting on "
-                    f"{self.state.cluster.num_devices} devices for ever: check quotas, sizes and the cluster"
+                    f"{self.state.cluster.num_devices} devices forever: check quotas, sizes and the cluster"
                 )
             if predicted_s == now_s:
                 self._ends(now_s)
@@ -106,10 +105,10 @@ class _Replay:
         return self.recorder.result(self.workload.name, self.policy.name, self.cluster, self.state, engine.runs, wall_s)
 
     def _feed(self, event: Event) -> None:
-        """One event, and all that follows from it at the same moment."""
+        """Apply one event, and everything that follows from it at the same time."""
         engine, state = self.engine, self.state
         pending = [event]
-        for one in pending:  # grows while it is walked: what the engine answers comes last
+        for one in pending:  # grows during iteration: the engine's answers come last
             state, actions = reduce(state, one)
             for action in actions:
                 if isinstance(action, StartWorkers):

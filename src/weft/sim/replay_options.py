@@ -1,4 +1,4 @@
-"""The knobs of a replay."""
+"""Options of a replay."""
 
 from __future__ import annotations
 
@@ -10,27 +10,27 @@ from weft.sim.believed_lengths import Lengths
 
 @dataclass(frozen=True, slots=True)
 class SimulationOptions:
-    """Everything that shapes a replay besides the workload, the cluster and the policy."""
+    """Everything that determines a replay besides the workload, the cluster and the policy."""
 
     decision_interval_s: float = 60.0
-    """Decisions are made at multiples of this; 0: at the very moment something changes."""
+    """Decisions are made at multiples of this; 0: immediately after every change."""
     restart_s: float = 30.0
-    """What starting on new devices costs a job, each time."""
+    """Time a job loses at every start."""
     seed: int = 0
     prediction_error: float = 0.0
-    """Relative error (standard deviation) of the lengths, and of the step times at sizes a job has not run at."""
+    """Relative error (standard deviation) of lengths, and of step times at sizes at which a job has not run."""
     lengths: Lengths = Lengths.KNOWN
     explore: bool = False
-    """True: speeds are known only at sizes already tried, and predicted up to twice the largest of them."""
+    """True: speeds are known only at sizes that were tried, and predicted up to twice the largest of them."""
     crossover: bool = False
     handover_s: float = 0.001
     node_mtbf_s: float = 0.0
     """Mean time between failures of one node; 0: nodes never fail."""
     node_repair_s: float = 1800.0
     explained_jobs: frozenset[str] = frozenset()
-    """Jobs for which every decision is put into words (costs time)."""
+    """Jobs for which every decision is explained (costs time)."""
     record: bool = True
-    """Keep events and spans; False for very long logs of which only the completion times matter."""
+    """Keep events and spans; False for very long logs where only completion times matter."""
 
     @property
     def learns_speeds(self) -> bool:

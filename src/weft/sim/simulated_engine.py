@@ -1,7 +1,7 @@
-"""An engine whose workers exist on paper: asked like any other, it answers on virtual time.
+"""An engine without real workers, in virtual time.
 
-Whoever owns the clock sets ``now_s`` and never turns it back.  Workers leave the very moment they are asked to, and
-exist the moment they are ordered; what a restart costs is that they make no progress for a while.
+The caller sets ``now_s`` and never moves it back.  Workers exist as soon as they are ordered and exit as soon as they
+are asked to; the cost of a restart is that they make no progress for a while.
 """
 
 from __future__ import annotations
@@ -21,35 +21,35 @@ _NEVER = float("inf")
 
 
 class SimulatedEngine:
-    """Runs attempts of jobs whose true behaviour it was told by :meth:`add`."""
+    """Runs attempts of jobs whose true behavior was given to :meth:`add`."""
 
     def __init__(self, cluster: Cluster, options: SimulationOptions) -> None:
         self.now_s = 0.0
         self.runs: dict[str, JobRun] = {}
         self.num_busy = 0
-        """Devices in use, those of a pair counted once."""
+        """Devices in use; those of a pair count once."""
         self.measured: list[JobRun] = []
         """Jobs that ran at a size for the first time, where that tells the policy something; the reader clears it."""
         self._cluster, self._options = cluster, options
-        self._told: list[EngineEvent] = []
+        self._answers: list[EngineEvent] = []
         self._known: dict[tuple[str, int], None] = {}
         self._tenants: dict[tuple[int, ...], JobRun] = {}
         self._unrated: list[JobRun] = []
         self._predictions: list[tuple[float, int, int, int, JobRun]] = []
-        """Heap of (time, kind, index of job, version, run): ends and resumptions that hold if nothing changes."""
+        """Heap of (time, kind, index of job, version, run): when runs finish or resume if nothing changes."""
 
     @property
     def devices_by_node(self) -> tuple[int, ...]:
         return self._cluster.devices_by_node
 
     def add(self, job: TrueJob) -> JobRun:
-        """From now on attempts of this job can be started."""
+        """Allow attempts of this job to be started."""
         run = JobRun(job, len(self.runs), job.total_steps, updated_s=self.now_s)
         self.runs[job.spec.id] = run
         return run
 
     def start(self, order: StartOrder) -> None:
-        """The workers exist at once and make their first step ``restart_s`` later."""
+        """The workers exist immediately and start their first step ``restart_s`` later."""
         run = self.runs[order.job_id]
         if order.attempt <= run.attempt:
             return
@@ -58,35 +58,35 @@ class SimulatedEngine:
         run.devices, run.shape = devices, self._cluster.shape(devices)
         run.updated_s = now_s
         run.resume_s = now_s + self._options.restart_s
-        neighbour = self._tenants.setdefault(devices, run)
-        if neighbour is run:
+        partner = self._tenants.setdefault(devices, run)
+        if partner is run:
             self.num_busy += len(devices)
         else:
-            advance(neighbour, now_s)
-            run.partner, neighbour.partner = neighbour, run
-            self._unrated.append(neighbour)
+            advance(partner, now_s)
+            run.partner, partner.partner = partner, run
+            self._unrated.append(partner)
         self._unrated.append(run)
         self._known[order.job_id, order.attempt] = None
-        self._told.append(WorkersStarted(now_s, order.job_id, order.attempt))
+        self._answers.append(WorkersStarted(now_s, order.job_id, order.attempt))
 
     def stop(self, job_id: str, attempt: int) -> None:
-        """They leave at once, nothing lost."""
+        """They exit immediately, and nothing is lost."""
         self._end(job_id, attempt, Fate.STOPPED)
 
     def kill(self, job_id: str, attempt: int) -> None:
-        """They are gone at once.  Their progress is kept: the replay counts what a restart costs in one number."""
+        """They end immediately.  Their progress is kept: the whole cost of a restart is one number."""
         self._end(job_id, attempt, Fate.LOST)
 
     def poll(self) -> Sequence[EngineEvent]:
-        """Everything that has come to pass by ``now_s``, oldest first."""
+        """Everything that has happened by ``now_s``, oldest first."""
         while self.next_s() <= self.now_s:
-            self._come_to_pass()
+            self._happen()
         return self.answers()
 
     def answers(self) -> Sequence[EngineEvent]:
-        """What became of the orders since the last call; nothing that came to pass by itself."""
-        told, self._told = self._told, []
-        return told
+        """The results of orders since the last call, without what happens by itself."""
+        answers, self._answers = self._answers, []
+        return answers
 
     def fileno(self) -> int:
         return -1
@@ -103,10 +103,10 @@ class SimulatedEngine:
             self._known.pop((job_id, attempt), None)
 
     def close(self) -> None:
-        """Nothing to let go of."""
+        """Nothing to release."""
 
     def give_role(self, job_id: str, *, fills: bool) -> None:
-        """The job, which shares its devices, from now on takes turns or only fills the gaps."""
+        """From now on the job, which shares its devices, takes turns or only fills the gaps."""
         run = self.runs[job_id]
         if run.fills != fills:
             self._count(run)
@@ -114,7 +114,7 @@ class SimulatedEngine:
             self._unrated.extend(one for one in (run, run.partner) if one)
 
     def next_s(self) -> float:
-        """When something comes to pass by itself, if nobody orders anything until then."""
+        """When something happens by itself, if there are no orders until then."""
         if self._unrated:
             self._rate_changed()
         heap = self._predictions
@@ -122,7 +122,7 @@ class SimulatedEngine:
             heapq.heappop(heap)
         return heap[0][0] if heap else _NEVER
 
-    def _come_to_pass(self) -> None:
+    def _happen(self) -> None:
         time_s, kind, _, _, run = heapq.heappop(self._predictions)
         now_s, self.now_s = self.now_s, time_s
         if kind == _FINISH:
@@ -155,16 +155,16 @@ class SimulatedEngine:
         run.devices, run.shape, run.partner, run.fills = (), (), None, False
         run.steps_per_s = 0.0
         run.version += 1
-        self._told.append(WorkersExited(self.now_s, job_id, attempt, fate))
+        self._answers.append(WorkersExited(self.now_s, job_id, attempt, fate))
 
     def _count(self, run: JobRun) -> None:
-        """Whatever changes for one of a pair changes for both: count what they did so far."""
+        """Count progress so far; a change for one job of a pair is a change for both."""
         advance(run, self.now_s)
         if run.partner:
             advance(run.partner, self.now_s)
 
     def _rate_changed(self) -> None:
-        """All that changes at one moment has changed by now: so speeds are set once, however much it was."""
+        """Set speeds once after all changes at one time."""
         for run in dict.fromkeys(self._unrated):
             if run.devices:
                 self._rate(run)

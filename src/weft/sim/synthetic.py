@@ -1,9 +1,8 @@
-"""Made-up queues: jobs arrive at random moments (Poisson) at one of three levels of contention.
+"""Synthetic queues: jobs arrive at random (Poisson) at one of three levels of contention.
 
-``synthetic:extreme``, ``synthetic:moderate`` and ``synthetic:none`` stand for an offered load of 2, 0.8 and
-0.15: device time asked for at the requested sizes, per device time of a cluster of 64.  The jobs are kinds of
-training of our own, from minutes to many hours, or with a folder of profiles the applications measured there.
-The same seed gives the same queue.
+``synthetic:extreme``, ``synthetic:moderate`` and ``synthetic:none`` mean an offered load of 2, 0.8 and 0.15: device
+time at the requested sizes per device time of a cluster of 64.  The jobs are our own kinds of training, from minutes to
+many hours, or the applications in a profiles folder.  The same seed gives the same queue.
 """
 
 from __future__ import annotations
@@ -25,9 +24,9 @@ PREFIX = "synthetic:"
 OFFERED_LOAD = {"extreme": 2.0, "moderate": 0.8, "none": 0.15}
 REFERENCE_DEVICES = 64
 DEFAULT_JOBS = 160
-# Long jobs are rare: beyond one device hour a kind's share falls with its device time to this power.
+# Long jobs are rare: beyond one device hour, a kind's share falls with its device time to this power.
 RARITY = 0.7
-# Jobs of one kind differ in length (log-normal) since people stop early or train on.
+# Jobs of one kind differ in length (log-normal), since people stop early or train longer.
 LENGTH_SPREAD = 0.5
 
 
@@ -41,14 +40,14 @@ class JobKind:
     requested_sizes: tuple[int, ...]
 
     def device_s(self, num_workers: int) -> float:
-        """Device time of a whole job at one size, its workers packed on nodes of four."""
+        """Device time of a whole job at one size, with its workers packed on nodes of four."""
         shape = Cluster.uniform(num_workers, 4).packed_shape(num_workers)
         return num_workers * self.profile.step_time(shape).step_s * self.total_steps
 
 
 @dataclass(frozen=True, slots=True)
 class _Model:
-    """A made-up training: one worker's compute, the ring's bandwidth and latency terms, its length."""
+    """A synthetic training run: one worker's compute, the ring's bandwidth and latency terms, its length."""
 
     name: str
     compute_s: float
@@ -72,7 +71,7 @@ MODELS = (
 def synthetic_workload(
     source: str, *, seed: int = 0, applications: ApplicationFolder | None = None, num_devices: int
 ) -> Workload:
-    """The queue that ``synthetic:LEVEL`` or ``synthetic:LEVEL:JOBS`` names.
+    """The queue for ``synthetic:LEVEL`` or ``synthetic:LEVEL:JOBS``.
 
     >>> workload = synthetic_workload("synthetic:moderate:3", num_devices=64)
     >>> len(workload.jobs), workload.jobs[0].spec.submitted_s > 0
@@ -89,7 +88,7 @@ def synthetic_workload(
     for number in range(num_jobs):
         now_s += draw.expovariate(1.0 / mean_gap_s)
         kind = draw.choices(kinds, shares)[0]
-        # Divided by its mean, so that the spread leaves the offered load where it is.
+        # Divided by its mean, so that the spread does not change the offered load.
         length = draw.lognormvariate(-(LENGTH_SPREAD**2) / 2, LENGTH_SPREAD)
         requested = min(draw.choice(kind.requested_sizes), _largest(kind.profile.sizes, num_devices))
         sizes = kind.profile.sizes
@@ -112,7 +111,7 @@ def _parse(source: str) -> tuple[str, int]:
     if not count:
         return level, DEFAULT_JOBS
     if not count.isdecimal() or len(count) > len(str(MAX_JOBS)) or not 0 < int(count) <= MAX_JOBS:
-        raise UsageError(f"{source!r} asks for {count!r} jobs: expected a number, like {PREFIX}{level}:400")
+        raise UsageError(f"{source!r} requests {count!r} jobs: expected a number, such as {PREFIX}{level}:400")
     return level, int(count)
 
 
@@ -125,7 +124,7 @@ def _typical_device_s(kind: JobKind) -> float:
 
 
 def own_kinds() -> list[JobKind]:
-    """The made-up trainings of :data:`MODELS`."""
+    """The synthetic training runs in :data:`MODELS`."""
     kinds = []
     for model in MODELS:
         times = {}
@@ -137,7 +136,7 @@ def own_kinds() -> list[JobKind]:
 
 
 def measured_kinds(applications: ApplicationFolder) -> list[JobKind]:
-    """Every application at two batch sizes, the largest left out: few people train at the extreme."""
+    """Every application at two batch sizes, without the largest: few people train at the extreme."""
     kinds = []
     for name in applications.names():
         application = applications.application(name)
@@ -145,7 +144,7 @@ def measured_kinds(applications: ApplicationFolder) -> list[JobKind]:
             profile = application.profile(batch_size)
             steps = application.total_steps(batch_size)
             if steps is None:
-                # Speed tables say nothing about length: an hour on one device, times what 8 of them do.
+                # Speed tables do not have a length: assume 8 hours on one device.
                 steps = 8 * 3600 / profile.step_time((1,)).step_s
             wanted = tuple(size for size in (4, 6, 8, 12, 16) if size in profile.sizes) or profile.sizes[-1:]
             kinds.append(JobKind(name, profile, steps, wanted))

@@ -1,4 +1,4 @@
-"""What readers produce and the loop replays: jobs with their true behaviour."""
+"""What readers produce and the simulator replays: jobs with their true behavior."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from weft.errors import UsageError
 
 
 class Profile(Protocol):
-    """How an application really behaves at one global batch size.  Shared by all jobs of that kind, so that
-    what is derived from it is derived once: profiles are compared by identity."""
+    """The true behavior of an application at one global batch size.  Shared by all jobs of that kind and compared by
+    identity, so that whatever is derived from it is derived once."""
 
     @property
     def sizes(self) -> tuple[int, ...]:
-        """Worker counts it can run at, smallest first."""
+        """Numbers of workers it can run with, smallest first."""
 
     def step_time(self, shape: Shape) -> StepTime:
-        """One step with this many workers per node (in ring order; nodes without workers left out)."""
+        """One step with this many workers per node (in ring order, without nodes that have none)."""
 
 
 @dataclass(frozen=True, eq=False)
 class TableProfile:
-    """A profile that only knows the number of workers, not where they sit.
+    """A profile that depends only on the number of workers, not on where they are.
 
     >>> TableProfile({1: StepTime(1.0), 2: StepTime(0.6, 0.1)}).step_time((1, 1)).step_s
     0.6
@@ -46,7 +46,7 @@ class TableProfile:
 
 @dataclass(frozen=True, slots=True)
 class TrueJob:
-    """A job as submitted, and what it takes to finish it."""
+    """A job as submitted, and its true behavior."""
 
     spec: JobSpec
     profile: Profile
@@ -54,7 +54,7 @@ class TrueJob:
 
     def __post_init__(self) -> None:
         if not (math.isfinite(self.total_steps) and self.total_steps > 0):
-            raise UsageError(f"job {self.spec.id} has {self.total_steps} steps to make: expected a positive number")
+            raise UsageError(f"job {self.spec.id} has {self.total_steps} steps: expected a positive number")
 
 
 @dataclass(frozen=True)
@@ -75,26 +75,26 @@ class Workload:
             raise UsageError(f"workload {self.name} uses a job name twice: names must be unique")
 
 
-# How a job scales when all we know is how long it ran at one size.  The step of a ring all-reduce job on w workers,
+# How a job scales if we only know how long it ran at one size.  The step of a ring all-reduce job on w workers,
 # relative to the step on one:
 #     T(w) / T(1) = 1 / w  +  0.05 * (w - 1) / w  +  0.0005 * (w - 1)
-# perfectly divided compute, the bandwidth term and the latency term of a ring: a speedup of 5.8 on 8 workers and of 10
-# on 32.  The constants are our assumption, not a measurement: give step times where you have them.
+# perfectly divided compute, and a ring's bandwidth and latency terms: a speedup of 5.8 on 8 workers and 10 on 32.  The
+# constants are our assumption, not a measurement: give step times if you have them.
 BANDWIDTH_SHARE = 0.05
 LATENCY_SHARE = 0.0005
 
 
 def relative_step(num_workers: int) -> StepTime:
-    """The step on ``num_workers`` as a share of the step on one worker."""
+    """The step time on ``num_workers`` relative to that on one worker."""
     exposed = BANDWIDTH_SHARE * (num_workers - 1) / num_workers + LATENCY_SHARE * (num_workers - 1)
     return StepTime(1.0 / num_workers + exposed, exposed)
 
 
 @cache
 def assumed_profile(known_workers: int, sizes: tuple[int, ...]) -> TableProfile:
-    """A profile on which a step at ``known_workers`` takes one second, so that a duration is a step count.
+    """A profile whose steps at ``known_workers`` take one second, so that a duration is a number of steps.
 
-    Cached, since profiles are compared by identity and a log has thousands of jobs of one kind.
+    Cached, because profiles are compared by identity and a log has thousands of jobs of one kind.
     """
     unit = relative_step(known_workers).step_s
     times = {}

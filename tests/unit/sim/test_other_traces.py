@@ -113,9 +113,9 @@ def test_an_empty_folder_of_profiles_is_said_so(tmp_path: Path) -> None:
     queue = tmp_path / "queue.csv"
     queue.write_text("name,submitted_s,application,batch_size,steps\na,0,vgg,64,10\n")
     (tmp_path / "empty").mkdir()
-    with pytest.raises(InputError, match="holds no profiles"):
+    with pytest.raises(InputError, match="has no profiles"):
         read_workload(queue, num_devices=4, profiles=tmp_path / "empty")
-    with pytest.raises(InputError, match="there is no such folder of profiles"):
+    with pytest.raises(InputError, match="no such profiles folder"):
         ApplicationFolder(tmp_path / "missing")
 
 

@@ -1,4 +1,4 @@
-"""Readers of workload files and profiles; :func:`read_workload` picks one by file name and header."""
+"""Readers for workload files and profiles; :func:`read_workload` picks one by file name and header."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from weft.sim.workload import Workload
 def read_workload(path: Path, *, num_devices: int, profiles: Path | None = None) -> Workload:
     """The workload in ``path`` for a cluster of ``num_devices``.
 
-    ``profiles`` = None looks for a folder ``profiles`` beside the workload's own folder, then inside it.
+    ``profiles`` = None looks for a folder ``profiles`` next to the workload's folder, then inside it.
     """
     text = read_text(path)
     quotas: dict[str, int] = {}
@@ -41,8 +41,8 @@ def _csv_jobs(path: Path, text: str, profiles: Path | None) -> list[SourcedJob]:
     file, header = str(path), set(table_header(text, str(path)))
     if {"timestamp", "num_gpus"} <= header:
         return philly_jobs(table_rows(text, file, required=PHILLY_COLUMNS))
-    # `time`, `num_replicas` are nowhere in our own columns: one of them is enough to tell a Pollux file,
-    # so that a missing column is named instead of the whole format being called unknown.
+    # Our own columns include neither `time` nor `num_replicas`: one of them is enough to recognize a Pollux file, so
+    # that the error names the missing column instead of calling the format unknown.
     if header & {"time", "num_replicas"}:
         rows = table_rows(text, file, required=POLLUX_COLUMNS)
         applications = _needed_applications(path, profiles, rows, "application")
@@ -60,7 +60,7 @@ def _needed_applications(path: Path, profiles: Path | None, rows: Sequence[Row],
         if not rows:
             raise InputError("no jobs: expected at least one line after the header", file=str(path))
         raise InputError(
-            f"the jobs name applications such as {rows[0].text(column)!r}, and there is no folder of profiles: "
+            f"the jobs use applications such as {rows[0].text(column)!r}, but there is no profiles folder: "
             f"give --profiles DIR (looked for {path.parent.parent / 'profiles'} and {path.parent / 'profiles'})",
             file=str(path),
             line=rows[0].line,

@@ -1,13 +1,13 @@
-"""Application profiles: a folder of them in either format, each read when a job first names it.
+"""Application profiles: a folder of them in either format, each read when a job first uses it.
 
-Speed tables are as the ElasticFlow artifact keeps them, iterations per second by number of devices:
+Speed tables are in the ElasticFlow artifact's format, iterations per second by number of devices:
 
     global_batch_size,1,2,4,8
     64,6.0,8.6,10.4,11.1
 
-One file per application, one row per global batch size; an empty cell, 0 or nan is a size that was not run.  The
-tables say neither where the devices are nor how much of
-a step is exposed communication: the simulator assumes none, so crossover never helps here.
+One file per application, one row per global batch size; an empty cell, 0 or nan is a size that was not run.  The tables
+say neither where the devices are nor how much of a step is exposed communication: the simulator assumes none, so
+crossover never helps here.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from weft.sim.workload import Profile, TableProfile
 
 
 class Application(Protocol):
-    """A training program that was measured at several batch sizes."""
+    """A training program measured at several batch sizes."""
 
     @property
     def name(self) -> str: ...
@@ -40,7 +40,7 @@ class Application(Protocol):
     def profile(self, batch_size: int) -> Profile: ...
 
     def total_steps(self, batch_size: int) -> float | None:
-        """Steps of a whole training, where the profile knows it."""
+        """Steps of a complete training run, if the profile has them."""
 
 
 class ApplicationFolder:
@@ -48,7 +48,7 @@ class ApplicationFolder:
 
     def __init__(self, folder: Path) -> None:
         if not folder.is_dir():
-            raise InputError("there is no such folder of profiles: name one with --profiles DIR", file=str(folder))
+            raise InputError("no such profiles folder: give another one with --profiles DIR", file=str(folder))
         self.folder = folder
         self._applications: dict[str, Application] = {}
         self._profiles: dict[tuple[str, int], tuple[Profile, float | None]] = {}
@@ -61,7 +61,7 @@ class ApplicationFolder:
         if name not in self._applications:
             known = self.names()
             if not known:
-                raise UsageError(f"the folder {self.folder} holds no profiles: expected NAME/placements.csv")
+                raise UsageError(f"the folder {self.folder} has no profiles: expected NAME/placements.csv")
             if name not in known:
                 raise UsageError(f"{unknown_name('profile of application', name, known)} in {self.folder}")
             folder = self.folder / name
@@ -72,7 +72,7 @@ class ApplicationFolder:
             )
         return self._applications[name]
 
-    def behaviour(self, row: Row, name: str, batch_size: int) -> tuple[Profile, float | None]:
+    def behavior(self, row: Row, name: str, batch_size: int) -> tuple[Profile, float | None]:
         """Profile and total steps for the job in ``row``; the same object for every job of that kind."""
         key = (name, batch_size)
         if key not in self._profiles:
@@ -110,7 +110,7 @@ class SpeedTable:
         return self.profiles[batch_size]
 
     def total_steps(self, batch_size: int) -> None:
-        """Speed tables do not say how long a training takes: the workload has to."""
+        """Speed tables do not say how long a training run takes: the workload has to."""
 
 
 def read_speed_table(path: Path) -> SpeedTable:
@@ -127,7 +127,7 @@ def read_speed_table(path: Path) -> SpeedTable:
     for row in table_rows(text, str(path), required=(BATCH_COLUMN,)):
         batch = row.count(BATCH_COLUMN)
         if batch in profiles:
-            raise row.error(f"{BATCH_COLUMN} {batch} is there twice: remove one")
+            raise row.error(f"{BATCH_COLUMN} {batch} occurs twice: remove one")
         times = {int(name): StepTime(1.0 / row.positive(name)) for name in sizes if not _was_not_run(row, name)}
         if not times:
             raise row.error("no speed in this row: expected iterations per second for some size")
@@ -138,5 +138,5 @@ def read_speed_table(path: Path) -> SpeedTable:
 
 
 def _was_not_run(row: Row, size: str) -> bool:
-    """Empty, 0 or nan: the published tables mark sizes that nobody measured in all three ways."""
+    """Empty, 0 or nan: the published tables mark sizes that were not measured in all three ways."""
     return not row.has(size) or row.cells[size].lower() == "nan" or row.number(size, "a number above 0") == 0

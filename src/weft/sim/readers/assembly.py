@@ -1,4 +1,4 @@
-"""From rows to a workload: what must hold for all jobs together, whatever the format."""
+"""From rows to a workload: checks across all jobs, for every format."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from weft.sim.workload import TrueJob, Workload
 
 @dataclass(frozen=True, slots=True)
 class SourcedJob:
-    """A job and the line that it came from."""
+    """A job and the row it came from."""
 
     job: TrueJob
     row: Row
 
 
 def job_spec(row: Row, build: Callable[[], JobSpec]) -> JobSpec:
-    """``build()``, with the place in the file put before what :class:`JobSpec` finds wrong."""
+    """``build()``; errors that :class:`JobSpec` raises get the place in the file."""
     try:
         return build()
     except InputError:
@@ -30,7 +30,7 @@ def job_spec(row: Row, build: Callable[[], JobSpec]) -> JobSpec:
 
 
 def check_size(row: Row, sizes: Sequence[int], workers: int, column: str) -> None:
-    """Refuse a request for a size at which the profile says nothing."""
+    """Refuse a size that the profile does not have."""
     if workers not in sizes:
         known = f"1 to {sizes[-1]}" if len(sizes) == sizes[-1] else ", ".join(map(str, sizes))
         raise row.error(f"{column} is {workers}, a size the job's profile lacks: expected {known}")
@@ -44,7 +44,7 @@ def assemble(
     num_devices: int,
     quotas: Mapping[str, int] | None = None,
 ) -> Workload:
-    """The jobs in order of submission, or an :class:`InputError` for the first that cannot be."""
+    """The jobs in order of submission, or an :class:`InputError` for the first invalid one."""
     if not jobs:
         raise InputError("no jobs: expected at least one line after the header", file=file)
     seen: dict[str, int] = {}
@@ -64,7 +64,7 @@ def assemble(
 
 
 def fit_requests(workload: Workload, num_devices: int) -> tuple[Workload, list[str]]:
-    """The workload with requests cut to a smaller cluster of a sweep, and the names of the jobs cut."""
+    """The workload with requests reduced to fit a smaller cluster, and the names of the jobs reduced."""
     jobs, cut = [], []
     for job in workload.jobs:
         spec = job.spec

@@ -1,8 +1,8 @@
 """Profiles of the Pollux artifact: one folder per application.
 
-``placements.csv`` and ``scalability.csv`` give step times, ``validation-B.csv`` the progress of training at
-global batch size B, one row an epoch.  From them follow the time of a step on any placement and the number
-of steps that a job with a fixed global batch size takes, by the rules of the authors' simulator.
+``placements.csv`` and ``scalability.csv`` have step times, ``validation-B.csv`` the progress of training at global
+batch size B, one row per epoch.  They determine the time of a step on any placement, and the number of steps of a job
+with a fixed global batch size, by the rules of the authors' simulator.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from weft.errors import InputError, UsageError
 from weft.sim.readers.step_tables import BatchCurve, StepTable, canonical
 from weft.sim.readers.tables import Row, read_table
 
-# What that simulator fixes by hand: the batch per device that fits a T4, and a job that never scales out.
+# Constants of that simulator: the batch per device that fits on a T4, and a job that never scales out.
 MAX_LOCAL_BATCH = {"yolov3": 8}
 MAX_WORKERS = {"ncf": 1}
 
@@ -35,7 +35,7 @@ class EpochRow:
 
 @dataclass(frozen=True, eq=False)
 class PolluxApplication:
-    """One application: how long its steps take and how many of them it needs."""
+    """One application: how long its steps take, and how many it needs."""
 
     name: str
     steps: StepTable
@@ -49,16 +49,16 @@ class PolluxApplication:
             raise UsageError(f"{self.name} has no profile at batch size {batch_size}: expected {low} to {high}")
 
     def profile(self, batch_size: int) -> PolluxJobProfile:
-        """What the simulator asks of it at one global batch size."""
+        """Its behavior at one global batch size."""
         return PolluxJobProfile(self, batch_size)
 
     def max_workers(self, batch_size: int) -> int:
-        """The most workers that still get the smallest measured batch each."""
+        """The maximum number of workers that each get at least the smallest measured batch."""
         allowed = min(batch_size // self.min_local_batch, self.steps.max_devices)
         return max(1, min(allowed, MAX_WORKERS.get(self.name, allowed)))
 
     def step_time(self, shape: Shape, batch_size: int) -> StepTime:
-        """A step of the whole ``batch_size`` on ``shape``, in several passes where it does not fit."""
+        """A step of the whole ``batch_size`` on ``shape``, in several passes if it does not fit in memory."""
         num_workers = sum(shape)
         local = math.ceil(batch_size / num_workers)
         extra_passes = math.ceil(local / self.max_local_batch) - 1
@@ -72,7 +72,7 @@ class PolluxApplication:
         return self.steps_per_epoch(batch_size)[-1][1]
 
     def steps_per_epoch(self, batch_size: int) -> list[tuple[float, float]]:
-        """(progress, steps) at the end of each epoch, both counted from the start."""
+        """(progress, steps) at the end of each epoch, both cumulative."""
         smallest = min(self.epochs_by_batch)
         scale = batch_size / smallest
         num_epochs = min(len(rows) for rows in self.epochs_by_batch.values())
@@ -107,7 +107,7 @@ class PolluxApplication:
 
 @dataclass(frozen=True, eq=False)
 class PolluxJobProfile:
-    """An application at one global batch size; answers are kept, since a replay asks the same again."""
+    """An application at one global batch size; caches step times."""
 
     application: PolluxApplication
     batch_size: int
@@ -124,7 +124,7 @@ class PolluxJobProfile:
         return time
 
     def best_step_time(self, num_workers: int) -> StepTime:
-        """The shortest step and, separately, the least compute over all shapes: for lower bounds."""
+        """The shortest step and, independently, the least compute over all shapes, for lower bounds."""
         times = [self.step_time(shape) for shape in self.application.steps.shapes_of(num_workers)]
         step_s = min(time.step_s for time in times)
         return StepTime(step_s, step_s - min(step_s, *(time.compute_s for time in times)))
@@ -170,7 +170,7 @@ def _curve(rows: list[Row]) -> BatchCurve:
         if sync_s > step_s:
             raise row.error(f"sync_time {sync_s} is more than step_time {step_s}, which includes it")
         if batch in times:
-            raise row.error(f"local_bsz {batch} is there twice for this placement: remove one")
+            raise row.error(f"local_bsz {batch} occurs twice for this placement: remove one")
         times[batch] = StepTime(step_s, sync_s)
     batches = sorted(times)
     return BatchCurve(tuple(batches), tuple(times[batch] for batch in batches))
@@ -187,12 +187,12 @@ def _read_epochs(folder: Path) -> dict[int, tuple[EpochRow, ...]]:
         for row in read_table(path, required=("progress", "grad_sqr", "grad_var")):
             progress = row.positive("progress")
             if progress <= last:
-                raise row.error(f"progress {progress} is not above the row before: it is cumulative")
+                raise row.error(f"progress {progress} is not above the previous row's: it is cumulative")
             rows.append(EpochRow(progress, row.non_negative("grad_sqr"), row.non_negative("grad_var")))
             last = progress
         if not rows:
-            raise InputError("no epochs: expected one row an epoch", file=str(path))
+            raise InputError("no epochs: expected one row per epoch", file=str(path))
         epochs[int(size)] = tuple(rows)
     if not epochs:
-        raise InputError("no validation-B.csv: expected a progress curve for a batch size", file=str(folder))
+        raise InputError("no validation-B.csv: expected a progress curve for each batch size B", file=str(folder))
     return epochs

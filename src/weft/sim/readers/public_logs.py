@@ -1,8 +1,8 @@
-"""Public cluster logs: which columns they have, and the jobs they describe.
+"""Public cluster logs: their columns, and the jobs they describe.
 
-A Pollux workload (name, time, application, num_replicas, batch_size) names application profiles.  So does an
+A Pollux workload (name, time, application, num_replicas, batch_size) refers to application profiles.  So does an
 ElasticFlow trace (job_id, submit_time, model_name, batch_size, duration and usually num_gpu, iteration).  The Philly
-log (timestamp, duration, num_gpus, gpu_time, cluster) knows one size per job: here a job may run on 1 to twice as many
+log (timestamp, duration, num_gpus, gpu_time, cluster) has one size per job: here a job may run on 1 to twice as many
 GPUs, in powers of two, with the scaling assumed in :mod:`weft.sim.workload`; the virtual cluster becomes its user.
 
 A request for a size at which the application was not measured (several replicas of one that runs on a single GPU) is
@@ -60,13 +60,13 @@ POLLUX_COLUMNS = ("name", "time", "application", "num_replicas", "batch_size")
 
 
 def pollux_job(row: Row, applications: ApplicationFolder) -> SourcedJob:
-    """The batch size is kept fixed, the number of workers is free up to what the profile covers."""
+    """The batch size stays fixed; the number of workers may be any that the profile covers."""
     batch_size = row.count("batch_size")
     replicas = row.count("num_replicas")
-    profile, total_steps = applications.behaviour(row, row.text("application"), batch_size)
+    profile, total_steps = applications.behavior(row, row.text("application"), batch_size)
     if total_steps is None:
         raise row.error(
-            f"the profile of {row.text('application')} does not say how many steps a training takes: "
+            f"the profile of {row.text('application')} does not have the number of training steps: "
             "use weft's own columns, with `steps`"
         )
     spec = _free_spec(row, row.text("name"), row.non_negative("time"), profile, replicas)
@@ -83,7 +83,7 @@ def elasticflow_jobs(rows: Sequence[Row], applications: ApplicationFolder) -> li
 
 def _elasticflow_job(row: Row, applications: ApplicationFolder, start_s: float) -> SourcedJob:
     """``duration`` is at ``num_gpu`` GPUs (1 where the trace does not say); ``iteration`` counts where it is given."""
-    profile, _ = applications.behaviour(row, row.text("model_name"), row.count("batch_size"))
+    profile, _ = applications.behavior(row, row.text("model_name"), row.count("batch_size"))
     requested = row.count("num_gpu") if row.has("num_gpu") else 1
     submitted_s = row.non_negative("submit_time") - start_s
     spec = _free_spec(row, f"{row.text('model_name')}-{row.text('job_id')}", submitted_s, profile, requested)

@@ -1,16 +1,16 @@
-"""weft's own description of a job, one row each, the same columns in CSV and YAML.
+"""weft's own workload format: one row per job, the same columns in CSV and YAML.
 
-What a job does is said in one of three ways:
+A job's behavior is given in one of three ways:
 
-* ``step_times_s`` and ``steps``: measured seconds a step by number of workers, ``1:0.50 2:0.27 4:0.15``;
-  ``exposed_s`` in the same form says how much of it the devices wait for the network;
-* ``application`` and ``batch_size``: a profile from ``--profiles`` (``steps`` where it has none);
-* ``duration_s`` and ``workers``: how long it ran at one size; rigid unless ``min_workers`` or ``max_workers``
-  differ, and then with the assumed scaling of :mod:`weft.sim.workload`.
+* ``step_times_s`` and ``steps``: measured seconds per step by number of workers, ``1:0.50 2:0.27 4:0.15``;
+  ``exposed_s`` in the same form is the part in which devices wait for the network;
+* ``application`` and ``batch_size``: a profile from ``--profiles`` (with ``steps`` if the profile has none);
+* ``duration_s`` and ``workers``: how long it ran at one size; rigid unless ``min_workers`` or ``max_workers`` differ,
+  and then with the scaling assumed in :mod:`weft.sim.workload`.
 
 A YAML file has the same columns as keys, read by :mod:`weft.core.plain_yaml`, which trusts nothing:
 
-    quotas: {alice: 8}          # optional: most GPUs of a user
+    quotas: {alice: 8}          # optional: maximum number of GPUs per user
     jobs:
       - name: resnet
         submitted_s: 0
@@ -51,7 +51,7 @@ WAYS = ("step_times_s", "application", "duration_s")
 
 
 class QueueReader:
-    """Turns rows into jobs; keeps profiles, so that jobs of one kind share one."""
+    """Turns rows into jobs; jobs of one kind share one profile."""
 
     def __init__(self, applications: ApplicationFolder | None) -> None:
         self._applications = applications
@@ -81,7 +81,7 @@ class QueueReader:
         requested = row.count("workers") if row.has("workers") else max(s for s in sizes if s <= high)
         check_size(row, sizes, requested, "workers")
         if not low <= requested <= high:
-            raise row.error(f"workers is {requested}: expected {low} to {high}, as the row says", "workers")
+            raise row.error(f"workers is {requested}: expected {low} to {high}, as in the same row", "workers")
         return job_spec(
             row,
             lambda: JobSpec(
@@ -105,25 +105,25 @@ class QueueReader:
             exposed_s = _by_size(row, "exposed_s") if row.has("exposed_s") else {}
             for size, wait_s in exposed_s.items():
                 if size not in step_s:
-                    raise row.error(f"exposed_s names {size} workers, step_times_s does not", "exposed_s")
+                    raise row.error(f"exposed_s has {size} workers, step_times_s does not", "exposed_s")
                 if wait_s > step_s[size]:
                     limit = f"expected at most the step of {step_s[size]} s"
                     raise row.error(f"exposed_s at {size} workers is {wait_s}: {limit}", "exposed_s")
             if any(value <= 0 for value in step_s.values()):
-                raise row.error("step_times_s holds a 0: expected numbers above 0", "step_times_s")
+                raise row.error("step_times_s has a 0: expected numbers above 0", "step_times_s")
             self._tables[key] = TableProfile({n: StepTime(s, exposed_s.get(n, 0.0)) for n, s in step_s.items()})
         return self._tables[key], self._steps(row)
 
     def _from_application(self, row: Row) -> tuple[Profile, float]:
         if self._applications is None:
             raise row.error(
-                f"job {row.text('name')} names the application {row.text('application')!r}, and there is no "
-                "folder of profiles beside the workload: give --profiles DIR",
+                f"job {row.text('name')} uses the application {row.text('application')!r}, but there is no profiles "
+                "folder next to the workload: give --profiles DIR",
                 "application",
             )
         if not row.has("batch_size"):
             raise row.error("application without batch_size: expected the global batch size")
-        profile, total = self._applications.behaviour(row, row.text("application"), row.count("batch_size"))
+        profile, total = self._applications.behavior(row, row.text("application"), row.count("batch_size"))
         if total is None or row.has("steps"):
             total = self._steps(row)
         return profile, total
@@ -135,13 +135,13 @@ class QueueReader:
         low = row.count("min_workers") if row.has("min_workers") else workers
         high = row.count("max_workers") if row.has("max_workers") else workers
         if not low <= workers <= high:
-            raise row.error(f"workers is {workers}: expected {low} to {high}, as the row says", "workers")
+            raise row.error(f"workers is {workers}: expected {low} to {high}, as in the same row", "workers")
         return assumed_profile(workers, doubling_sizes(low, high, low, workers, high)), row.positive("duration_s")
 
     @staticmethod
     def _steps(row: Row) -> float:
         if not row.has("steps"):
-            raise row.error("steps is missing: expected how many training steps the job makes")
+            raise row.error("steps is missing: expected the number of training steps")
         return row.positive("steps")
 
 
@@ -154,7 +154,7 @@ def _by_size(row: Row, column: str) -> dict[int, float]:
             raise row.error(f"{column} has {part!r}: expected WORKERS:SECONDS, like 4:0.15", column)
         cell = Row({column: value_text}, row.file, row.line, row.cell_lines)
         if int(size_text) in values:
-            raise row.error(f"{column} gives {size_text} workers twice: remove one", column)
+            raise row.error(f"{column} has {size_text} workers twice: remove one", column)
         values[int(size_text)] = cell.non_negative(column)
     return values
 

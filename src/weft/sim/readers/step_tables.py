@@ -1,13 +1,13 @@
 """Measured step times of one application by placement and batch per device.
 
-A placement is the number of devices it has on each node, in node order.  Measured are: all placements on up
-to four nodes of four devices (exactly), and (nodes, devices) pairs for a few larger node counts.  Whatever
-lies between is filled in as follows, which is our own rule:
+A placement is the number of devices on each node, in node order.  The data has exact times for all placements on up to
+four nodes of four devices, and (nodes, devices) pairs for a few larger node counts.  The rules for everything between
+are our own:
 
 * between measured batch sizes: linear; outside: the nearest measured one;
 * between measured node counts: linear in the node count, at the same number of devices per node;
-* beyond the most nodes measured: as on that many nodes, packed more tightly;
-* a node with more devices than any measured one counts as several full nodes, a pessimistic reading.
+* beyond the largest measured node count: as on that many nodes, packed more tightly;
+* a node with more devices than any measured one counts as several full nodes, which is pessimistic.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from weft.core.speed import StepTime
 
 @dataclass(frozen=True, slots=True)
 class BatchCurve:
-    """Step times at one placement over the batch per device, sorted by it."""
+    """Step times at one placement by batch per device, sorted."""
 
     local_batches: tuple[int, ...]
     times: tuple[StepTime, ...]
@@ -46,7 +46,7 @@ class StepTable:
     shapes: Mapping[Shape, BatchCurve]
     nodes_devices: Mapping[tuple[int, int], BatchCurve]
     max_node_devices: int = field(init=False)
-    # node count -> its measured device counts, sorted; placements stand in for the small ones
+    # node count -> its measured device counts, sorted; for small counts taken from placements
     _grid: Mapping[int, Sequence[tuple[int, BatchCurve]]] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -60,20 +60,20 @@ class StepTable:
 
     @property
     def max_devices(self) -> int:
-        """The largest number of devices for which anything was measured."""
+        """The largest measured number of devices."""
         return max(row[-1][0] for row in self._grid.values())
 
     @property
     def local_batches(self) -> tuple[int, ...]:
-        """Every batch per device that was measured on some placement, sorted."""
+        """Every batch per device measured on some placement, sorted."""
         return tuple(sorted({batch for curve in self.shapes.values() for batch in curve.local_batches}))
 
     def shapes_of(self, num_devices: int) -> list[Shape]:
-        """Shapes among whose step times are those of every shape of ``num_devices``."""
+        """Shapes whose step times include those of every shape with ``num_devices``."""
         measured = [shape for shape in self.shapes if sum(shape) == num_devices]
         most_nodes = min(num_devices, max(self._grid))
         fewest_nodes = max(math.ceil(num_devices / self.max_node_devices), max(map(len, self.shapes)) + 1)
-        # On more nodes than measured exactly, only the numbers of nodes and devices count.
+        # Beyond the exactly measured placements, only the numbers of nodes and devices count.
         return measured + [even_shape(num_devices, n) for n in range(fewest_nodes, most_nodes + 1)]
 
     def at(self, shape: Shape, local_batch: float) -> StepTime:
@@ -128,17 +128,17 @@ def canonical(shape: Shape) -> Shape:
 
 
 def even_shape(num_devices: int, num_nodes: int) -> Shape:
-    """``num_devices`` spread over ``num_nodes`` as evenly as can be."""
+    """``num_devices`` spread over ``num_nodes`` as evenly as possible."""
     each, rest = divmod(num_devices, num_nodes)
     return (each,) * (num_nodes - rest) + (each + 1,) * rest
 
 
 def _imbalance(shape: Shape) -> tuple[int, Shape]:
-    """Sorts the most even placement of a device count first: it speaks for that count."""
+    """Sorts the most even placement of a device count first: it represents that count."""
     return max(shape) - min(shape), shape
 
 
 def _blend(one: StepTime, other: StepTime, share: float) -> StepTime:
-    """A point on the line between the two; ``share`` = 1 is the other one."""
+    """Linear interpolation; ``share`` = 1 is the other one."""
     keep = 1.0 - share
     return StepTime(keep * one.step_s + share * other.step_s, keep * one.exposed_s + share * other.exposed_s)

@@ -1,4 +1,4 @@
-"""CSV files whose every complaint names the file, the line and what was expected.
+"""CSV files; every error names the file, the line and what was expected.
 
 >>> rows = table_rows("name,time\\nresnet,30\\n", "jobs.csv", required=("name", "time"))
 >>> rows[0].text("name"), rows[0].non_negative("time")
@@ -21,7 +21,7 @@ from pathlib import Path
 from weft.core.nearest_name import unknown_name
 from weft.errors import InputError
 
-# A queue of a million jobs is a few dozen megabytes; anything larger was not meant for us.
+# A queue of a million jobs is a few dozen megabytes; anything larger is not a queue.
 MAX_FILE_BYTES = 256 * 1024 * 1024
 
 
@@ -33,13 +33,13 @@ class Row:
     file: str
     line: int
     cell_lines: Mapping[str, int] = field(default_factory=dict)
-    """Lines of single cells, in formats where a row is spread over several."""
+    """Lines of single cells, in formats where a row spans several lines."""
 
     def error(self, message: str, column: str = "") -> InputError:
         return InputError(message, file=self.file, line=self.cell_lines.get(column, self.line))
 
     def has(self, column: str) -> bool:
-        """Whether the column is there and not left empty."""
+        """Whether the column exists and is not empty."""
         return bool(self.cells.get(column))
 
     def text(self, column: str) -> str:
@@ -55,7 +55,7 @@ class Row:
         except ValueError:
             raise self.error(f"{column} is {text!r}: expected {expected}", column) from None
         if not math.isfinite(value):
-            raise self.error(f"{column} is {text!r}: expected {expected}, and a finite one", column)
+            raise self.error(f"{column} is {text!r}: expected {expected}, and finite", column)
         return value
 
     def non_negative(self, column: str) -> float:
@@ -71,7 +71,7 @@ class Row:
         return value
 
     def count(self, column: str, *, at_least: int = 1) -> int:
-        """A whole number; ``6.0`` is one too, since many tools write integers that way."""
+        """A whole number; accepts ``6.0``, since many tools write integers that way."""
         expected = f"a whole number of at least {at_least}"
         value = self.number(column, expected)
         if value != int(value) or value < at_least:
@@ -86,7 +86,7 @@ class Row:
 
 
 def read_text(path: Path) -> str:
-    """The file's text, or an :class:`InputError` that says why there is none."""
+    """The file's text, or an :class:`InputError` that says why it cannot be read."""
     try:
         if path.stat().st_size > MAX_FILE_BYTES:
             limit = MAX_FILE_BYTES // (1024 * 1024)
@@ -116,8 +116,8 @@ def table_rows(
 ) -> list[Row]:
     """The rows of a CSV text.
 
-    ``optional`` = None lets any other column pass (a foreign format may carry more than we read);
-    a collection refuses what is in neither list, offering the nearest name.
+    ``optional`` = None accepts any other column (a foreign format may have more than we read); with a collection,
+    columns in neither list are refused, and the error suggests the nearest name.
     """
     header = table_header(text, file)
     if not any(header):
@@ -128,7 +128,7 @@ def table_rows(
     rows = []
     try:
         for fields in reader:
-            # Blank lines and comment lines are for people; data lines must be complete.
+            # Blank lines and comments are skipped; data lines must be complete.
             if not fields or fields[0].startswith("#"):
                 continue
             if len(fields) != len(header):
@@ -157,6 +157,6 @@ def _check_header(header: Sequence[str], file: str, required: Sequence[str], opt
             )
     for position, column in enumerate(header):
         if column in header[:position]:
-            raise InputError(f"the column {column!r} is there twice: remove one", file=file, line=1)
+            raise InputError(f"the column {column!r} occurs twice: remove one", file=file, line=1)
         if optional is not None and column not in required and column not in optional:
             raise InputError(unknown_name("column", column, [*required, *optional]), file=file, line=1)
