@@ -156,7 +156,7 @@ def test_the_examples_run(name: str) -> None:
         (["--load", "nan"], "--load nan: expected numbers above 0"),
         (["--restart-s", "-1"], "restart_s is -1.0"),
         (["--explain", "aa"], "there is no such job"),
-        (["--profiles", "nowhere"], "nowhere: there is no such folder of profiles"),
+        (["--profiles", "nowhere"], "nowhere: no such profiles folder"),
         (["--trace", "t.json", "--gpus", "2,4"], "--trace shows one cluster"),
         (["--plot", "out.gif"], "out.gif: --plot: expected a file name ending in .png"),
         (["--plot", "missing/out.png"], "missing/out.png: --plot: the folder does not exist"),

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from weft.control.invariants import check, check_step
+from tests.unit.control.step_invariants import check_step
+
+from weft.control.invariants import check
 from weft.control.reducer import reduce
 from weft.control.state import Job, JobState, State
 from weft.core.actions import Action, Decide

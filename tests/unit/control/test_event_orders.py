@@ -8,9 +8,10 @@ from typing import Any
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from tests.unit.control.step_invariants import check_step
 
 from weft.control.codec import event_from_json, event_to_json, state_from_json, state_to_json
-from weft.control.invariants import check, check_step
+from weft.control.invariants import check
 from weft.control.pending_actions import actions_outstanding
 from weft.control.reducer import reduce
 from weft.control.state import JobState, State

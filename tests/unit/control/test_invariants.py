@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 from scenario import Scenario
+from tests.unit.control.step_invariants import check_step
 
-from weft.control.invariants import InvariantBroken, check, check_step
+from weft.control.invariants import InvariantBroken, check
 from weft.control.job_table import JobTable
 from weft.control.state import JobState, State
 
@@ -35,7 +36,7 @@ def broken(state: State, name: str, /, **changes: Any) -> State:
         ("a", {"devices": (0, 9), "wanted": (0, 9)}, "to be on devices 0 to 7"),
         ("a", {"partner": None, "wanted_partner": None}, "partners of each other"),
         ("a", {"partner": "z"}, "the partner of job a, z, to be active"),
-        ("a", {"is_cancelled": True}, "a, which is to leave, not to be running"),
+        ("a", {"is_cancelled": True}, "a, which is to stop, not to be running"),
         ("a", {"wanted_partner": "c"}, "jobs a and c, to be a pair"),
         ("a", {"wanted_partner": "z"}, "future partner of job a, z, to be active"),
         ("c", {"wanted": (5,)}, "c, whose devices \\(5,\\) are free, to be started"),
@@ -43,8 +44,8 @@ def broken(state: State, name: str, /, **changes: Any) -> State:
         ("c", {"wanted": (1,) * 9}, "to be promised range"),
         ("c", {"wanted_fills": True}, "not to be a filler"),
         ("c", {"devices": (5,)}, "pending job c to hold nothing"),
-        ("c", {"state": JobState.COMPLETED}, "c to know when it was over"),
-        ("c", {"state": JobState.COMPLETED, "finished_s": 1.0, "wanted": (5,)}, "c, which is over, to hold and want"),
+        ("c", {"state": JobState.COMPLETED}, "c to have an end time"),
+        ("c", {"state": JobState.COMPLETED, "finished_s": 1.0, "wanted": (5,)}, "finished job c to hold and want"),
         ("c", {"number": 0}, "jobs numbered as submitted"),
         ("c", {"changed_s": 1e9}, "c to have changed between then and now"),
         ("c", {"started_s": 3.0}, "to have a start"),

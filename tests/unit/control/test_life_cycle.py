@@ -178,7 +178,7 @@ def test_a_job_that_vanishes_again_and_again_without_getting_further_is_given_up
         one.feed(ProgressReported(one.now_s, "a", attempt, step=10))
         one.exit("a", Fate.LOST, reason="out of memory")
     assert one.where("a") is JobState.FAILED
-    assert one.job("a").reason == "out of memory, 5 times in a row without getting beyond step 10"
+    assert one.job("a").reason == "out of memory, 5 times in a row without progress beyond step 10"
 
 
 def test_a_job_that_gets_further_each_time_is_never_given_up() -> None:
@@ -319,5 +319,5 @@ def test_the_table_of_transitions_lets_nobody_leave_a_final_state() -> None:
     for before, ways in LEGAL.items():
         assert before not in ways
         assert bool(ways) != before.is_final
-    with pytest.raises(IllegalTransition, match="from COMPLETED to RUNNING: expected one of nowhere, it is over"):
+    with pytest.raises(IllegalTransition, match="from COMPLETED to RUNNING: expected one of none, it has finished"):
         check_transition("a", JobState.COMPLETED, JobState.RUNNING)

@@ -95,9 +95,9 @@ def test_a_queue_may_name_speed_tables(tmp_path: Path) -> None:
         ("global_batch_size,one\n64,1\n", ":1: the column 'one' is not a number of devices"),
         ("1,2\n64,1\n", ":1: the column 'global_batch_size' is missing"),
         ("global_batch_size,1\n64,-1\n", ":2: 1 is -1: expected a number above 0"),
-        ("global_batch_size,1\n64,1\n64,1\n", ":3: global_batch_size 64 is there twice"),
+        ("global_batch_size,1\n64,1\n64,1\n", ":3: global_batch_size 64 occurs twice"),
         ("global_batch_size,1\n64,\n", ":2: no speed in this row"),
-        ("global_batch_size,1\n64,inf\n", ":2: 1 is 'inf': expected a number above 0, and a finite one"),
+        ("global_batch_size,1\n64,inf\n", ":2: 1 is 'inf': expected a number above 0, and finite"),
         ("global_batch_size,1\n", ": no speeds"),
     ],
 )

@@ -135,7 +135,7 @@ def test_without_profiles_the_error_says_where_they_were_looked_for(workload: Pa
         ("placements.csv", "11,4,1.3,0.3", "11,4,nan,0.3", "placements.csv:6: step_time is 'nan'"),
         ("placements.csv", "11,4,1.3,0.3", "1x,4,1.3,0.3", "placements.csv:6: placement is '1x'"),
         ("placements.csv", "11,4,1.3,0.3", "11,4,1.3,1.4", "placements.csv:6: sync_time 1.4 is more than"),
-        ("placements.csv", "11,8,2.1,0.3", "11,4,2.1,0.3", "placements.csv:7: local_bsz 4 is there twice"),
+        ("placements.csv", "11,8,2.1,0.3", "11,4,2.1,0.3", "placements.csv:7: local_bsz 4 occurs twice"),
         ("scalability.csv", "4,8,4,1.7,0.7", "4,8,4,0,0", "scalability.csv:3: step_time is 0"),
         (
             "validation-8.csv",

@@ -70,7 +70,7 @@ def test_comments_and_blank_lines_are_for_people(tmp_path: Path) -> None:
             "queue.csv:1: the column 'submitted_s' is missing",
         ),
         ("name,submitted_s,wokers\n", "queue.csv:1: there is no column 'wokers': did you mean 'workers'?"),
-        ("name,submitted_s,name\n", "queue.csv:1: the column 'name' is there twice"),
+        ("name,submitted_s,name\n", "queue.csv:1: the column 'name' occurs twice"),
         (
             HEADER + GOOD + "bert,-1,1,5,1:0.5\n",
             "queue.csv:3: submitted_s is -1: expected a number of",
@@ -91,9 +91,9 @@ def test_comments_and_blank_lines_are_for_people(tmp_path: Path) -> None:
         (HEADER + GOOD + GOOD, "queue.csv:3: the name 'resnet' is already used on line 2"),
         (HEADER + "bert,0,1,5,\n", "queue.csv:2: expected one of step_times_s, application, duration_s"),
         (HEADER + "bert,0,1,5,1:x\n", "queue.csv:2: step_times_s is 'x': expected a number of at least 0"),
-        (HEADER + "bert,0,1,5,1:0\n", "queue.csv:2: step_times_s holds a 0: expected numbers above 0"),
+        (HEADER + "bert,0,1,5,1:0\n", "queue.csv:2: step_times_s has a 0: expected numbers above 0"),
         (HEADER + "bert,0,1,5,0.5\n", "queue.csv:2: step_times_s has '0.5': expected WORKERS:SECONDS"),
-        (HEADER + "bert,0,1,5,1:1 1:2\n", "queue.csv:2: step_times_s gives 1 workers twice"),
+        (HEADER + "bert,0,1,5,1:1 1:2\n", "queue.csv:2: step_times_s has 1 workers twice"),
         (HEADER + "bert,0,3,5,1:1 2:2\n", "queue.csv:2: workers is 3, a size the job's profile lacks"),
         (HEADER + "bert,0,16,5,16:1\n", "queue.csv:2: job bert wants 16 GPUs, this cluster has 8"),
         (
