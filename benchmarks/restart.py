@@ -161,7 +161,7 @@ def measure(num_rounds: int, folder: Path, say: Callable[[str], None]) -> dict[s
     warm = PoolClient.launch(warm=True, environment=environment)
     cold = PoolClient.launch(warm=False, environment=environment)
     while not (warm.ready and cold.ready):
-        (cold if warm.ready else warm).hear()
+        (cold if warm.ready else warm).receive()
     torchrun = ("-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={NUM_WORKERS}")
     contenders = {
         "warm": in_pool(warm, warm=True),

@@ -159,9 +159,9 @@ def test_a_zygote_that_comes_late_with_an_old_order_starts_nothing_twice(bench: 
     start(bench, "job", "save", devices=(0,))
     said(bench, "job", "training")
     late = ZygoteClient.launch(Folders(bench.home), os.environ, warm=False)
-    assert late.hear() == {"kind": "ready", "reason": ""}
+    assert late.receive() == {"kind": "ready", "reason": ""}
     assert late.send("job@1.json")
-    told = late.hear()
+    told = late.receive()
     assert told is not None
     assert told["order"] == "job@1.json"  # its keeper found the claim and left
     late.close()

@@ -160,7 +160,7 @@ class Gang:
             while any(member.alive for member in self._members):
                 for key, _ in self._selector.select(self._patience_left_s()):
                     if key.fileobj is self._pool.channel:
-                        self._hear()
+                        self._receive()
                     elif key.fd == stops.fileno():
                         for signum in stops.take():
                             self._stop(signum)
@@ -173,10 +173,10 @@ class Gang:
                 member.close()
         return self._outcome()
 
-    def _hear(self) -> None:
-        started = self._pool.hear()
-        if started is None and self._pool.cold_because:
-            self._console.say(f"workers start cold: {self._pool.cold_because}")
+    def _receive(self) -> None:
+        started = self._pool.receive()
+        if started is None and self._pool.cold_reason:
+            self._console.say(f"workers start cold: {self._pool.cold_reason}")
         member = next((member for member in self._members if member.started is started), None)
         if member is None:
             return

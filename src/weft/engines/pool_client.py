@@ -70,7 +70,7 @@ class PoolClient:
     channel: socket.socket
     process: PoolProcess
     ready: bool = False
-    cold_because: str = ""
+    cold_reason: str = ""
     workers: dict[int, StartedWorker] = field(default_factory=dict)  # those not known to have ended
     _numbers: Iterator[int] = field(default_factory=itertools.count)
 
@@ -150,14 +150,14 @@ class PoolClient:
         except OSError as error:
             raise self._lost() from error
 
-    def hear(self) -> StartedWorker | None:
+    def receive(self) -> StartedWorker | None:
         """Apply one event and return the worker it was about.  Blocks: call it when the channel is readable."""
         received = pool_messages.receive(self.channel)
         if received is None:
             raise self._lost()
         event: dict[str, Any] = received[0]
         if event["kind"] == "ready":
-            self.ready, self.cold_because = True, event["reason"]
+            self.ready, self.cold_reason = True, event["reason"]
             return None
         worker = self.workers[event["number"]]
         match event["kind"]:

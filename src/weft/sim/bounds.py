@@ -142,7 +142,7 @@ def priced_completion_sum_s(demand: Demand, one_machine_ends_s: FloatArray) -> f
 
 
 def _first_prices(demand: Demand, ends_s: FloatArray, edges_s: FloatArray) -> FloatArray:
-    """On one machine a second of delay costs a second to everybody in the queue."""
+    """On one machine, a second of delay costs every job in the queue a second."""
     middle_s = (edges_s[:-1] + edges_s[1:]) / 2
     arrived = np.searchsorted(np.sort(demand.ready_s), middle_s, side="right")
     left = np.searchsorted(np.sort(ends_s), middle_s, side="right")

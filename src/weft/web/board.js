@@ -13,18 +13,18 @@ export class Board {
   #version = "";
 
   async refresh() {
-    const heard = await ask(`/v1/changes?since=${this.#version}`);
-    if (heard.whole) {
+    const answer = await ask(`/v1/changes?since=${this.#version}`);
+    if (answer.whole) {
       this.#byId.clear();
       this.decisions = [];
     }
-    for (const job of heard.jobs) this.#byId.set(job.id, job);
-    if (heard.whole || heard.jobs.length) {
+    for (const job of answer.jobs) this.#byId.set(job.id, job);
+    if (answer.whole || answer.jobs.length) {
       this.jobs = [...this.#byId.values()].sort((a, b) => a.number - b.number);
     }
-    this.health = heard.health ?? this.health;
-    this.nodes = heard.nodes ?? this.nodes;
-    if (heard.decisions.length) this.decisions = [...this.decisions, ...heard.decisions].slice(-KEPT_DECISIONS);
-    this.#version = heard.version;
+    this.health = answer.health ?? this.health;
+    this.nodes = answer.nodes ?? this.nodes;
+    if (answer.decisions.length) this.decisions = [...this.decisions, ...answer.decisions].slice(-KEPT_DECISIONS);
+    this.#version = answer.version;
   }
 }

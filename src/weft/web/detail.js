@@ -19,7 +19,7 @@ export class Detail {
     const job = id === null ? null : jobs.get(id);
     if (!job) {
       this.#shown = null;
-      this.#root.replaceChildren(...(id === null ? [] : nobody(id)));
+      this.#root.replaceChildren(...(id === null ? [] : missing(id)));
     } else {
       if (this.#shown?.id !== id) {
         this.#shown = new JobView(job);
@@ -144,7 +144,7 @@ function commandText(job) {
   return `${plain(job.cwd)}\n$ ${words.join(" ")}`;
 }
 
-function nobody(id) {
+function missing(id) {
   const heading = element("h2", { id: "detail-title", tabindex: "-1" }, `No job ${id}`);
   return [element("div", { class: "detail-head" }, heading, closeLink())];
 }

@@ -22,22 +22,22 @@ const history = new History();
 const board = new Board();
 const parts = { devices: new Devices(), queue: new Queue(), detail: new Detail(), decisions: new Decisions() };
 const away = document.getElementById("away");
-let heard = null;
+let shown = null;
 let lost_s = null;
 
-async function look() {
+async function update() {
   await board.refresh();
   const { health, nodes } = board;
-  heard = { time_s: now_s(), health, jobs: new Jobs(board.jobs), nodes };
-  history.note(heard.time_s, nodes, board.jobs, board.decisions);
+  shown = { time_s: now_s(), health, jobs: new Jobs(board.jobs), nodes };
+  history.note(shown.time_s, nodes, board.jobs, board.decisions);
   showContact(true);
   show();
   await parts.detail.refresh();
 }
 
 function show() {
-  if (!heard) return;
-  const { time_s, health, jobs, nodes } = heard;
+  if (!shown) return;
+  const { time_s, health, jobs, nodes } = shown;
   const id = selectedId();
   showTotals(health, jobs, nodes);
   parts.devices.show(time_s, nodes, jobs, history);
@@ -102,7 +102,7 @@ async function keepLooking() {
     await visible();
     const begin_ms = performance.now();
     try {
-      await look();
+      await update();
     } catch (error) {
       if (error instanceof RefusedError && error.status === 401) return;
       if (error instanceof AwayError) showContact(false);
@@ -113,7 +113,7 @@ async function keepLooking() {
   }
 }
 
-/** Resolves at once if the tab is visible, otherwise when it becomes visible. */
+/** Resolves immediately if the tab is visible, otherwise when it becomes visible. */
 function visible() {
   if (!document.hidden) return Promise.resolve();
   return new Promise((resolve) => document.addEventListener("visibilitychange", () => resolve(), { once: true }));

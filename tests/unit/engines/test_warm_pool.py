@@ -15,7 +15,7 @@ pytest.importorskip("torch")
 @pytest.fixture(scope="module")
 def warm_pool():
     pool = PoolClient.launch(warm=True, environment=os.environ)
-    pool.hear()  # ready: torch is imported
+    pool.receive()  # ready: torch is imported
     yield pool
     pool.close()
 
@@ -27,7 +27,7 @@ def bench(bench, warm_pool):
 
 
 def test_the_pool_has_torch_and_not_one_thread(warm_pool):
-    assert warm_pool.cold_because == ""
+    assert warm_pool.cold_reason == ""
     folder = f"/proc/{warm_pool.process.pid}"
     assert len(os.listdir(f"{folder}/task")) == 1
     with open(f"{folder}/maps") as maps:

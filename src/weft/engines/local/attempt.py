@@ -27,13 +27,13 @@ class Attempt:
     attempt: int
     files: AttemptFolder
     num_tries: int = 0
-    told_start: bool = False
-    told_end: bool = False
-    failed_because: str = ""
+    start_reported: bool = False
+    end_reported: bool = False
+    start_failure: str = ""
     """Why its last keeper did not claim it."""
     trouble: str = ""
     """What holds it up, according to its keeper."""
-    our_trouble: str = ""
+    check_failure: str = ""
     """What keeps the engine from checking it."""
 
     _keeper: Process | None = None
@@ -48,7 +48,7 @@ class Attempt:
         return records.read_status(self.files.status)
 
     def is_over(self) -> bool:
-        return self.told_end or self.status().fate is not None
+        return self.end_reported or self.status().fate is not None
 
     def resolve(self, fate: Fate, exit_code: int, reason: str) -> bool:
         """End an attempt that was never started by claiming it ourselves.  False if a keeper was faster."""

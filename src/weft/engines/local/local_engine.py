@@ -83,9 +83,9 @@ class LocalEngine:
         return (self._num_devices,)
 
     @property
-    def cold_because(self) -> str:
+    def cold_reason(self) -> str:
         """Why workers cannot be forked, if they cannot; known once the zygote is ready."""
-        return "" if self._zygote is None else self._zygote.cold_because
+        return "" if self._zygote is None else self._zygote.cold_reason
 
     def start(self, order: StartOrder) -> None:
         file = self._folders.order(order.job_id, order.attempt)
@@ -144,14 +144,14 @@ class LocalEngine:
             elif (ended := self._watches.ended(handle)) is not None:
                 touched[ended.name] = ended
             elif self._zygote is not None and handle == self._zygote.channel.fileno():
-                touched |= self._hear_zygote(self._zygote)
+                touched |= self._receive_from_zygote(self._zygote)
         events = [event for known in touched.values() for event in self._looked_at(known)]
         return sorted(events, key=lambda event: event.at_s)
 
     def hints(self) -> Mapping[tuple[str, int], str]:
         found = {}
         for known in self._attempts.values():
-            words = "" if known.told_end else known.our_trouble or known.trouble or self._stopped_in_words(known)
+            words = "" if known.end_reported else known.check_failure or known.trouble or self._stopped_in_words(known)
             if words:
                 found[known.job_id, known.attempt] = words
         return found
@@ -208,7 +208,7 @@ class LocalEngine:
             known.num_tries += 1
         else:
             self._drop_zygote()
-            known.failed_because = "the process that starts workers does not accept orders"
+            known.start_failure = "the process that starts workers does not accept orders"
             self._look_again_soon()
 
     def _due(self, known: Attempt) -> None:
@@ -235,9 +235,9 @@ class LocalEngine:
             self._zygote.close()
             self._zygote = None
 
-    def _hear_zygote(self, zygote: ZygoteClient) -> dict[str, Attempt]:
+    def _receive_from_zygote(self, zygote: ZygoteClient) -> dict[str, Attempt]:
         try:
-            message = zygote.hear()
+            message = zygote.receive()
         except (OSError, ValueError, KeyError):  # not a message of ours: treat the zygote as lost
             message = None
         if message is None:
@@ -246,7 +246,7 @@ class LocalEngine:
         known = self._attempts.get(message.get("order", ""))
         if known is None:
             return {}
-        known.failed_because = message["reason"]
+        known.start_failure = message["reason"]
         return {known.name: known}
 
     def _replace_zygote(self) -> dict[str, Attempt]:
@@ -257,21 +257,21 @@ class LocalEngine:
             with contextlib.suppress(OSError):  # no process available: the next order tries again
                 self._launch_zygote()
         for known in self._attempts.values():
-            known.failed_because = f"the process that starts workers ended; see {self._folders.engine}/zygote.log"
+            known.start_failure = f"the process that starts workers ended; see {self._folders.engine}/zygote.log"
         return dict(self._attempts)
 
     def _looked_at(self, known: Attempt) -> list[EngineEvent]:
         """What is new about this attempt; on an error (full disk, ...) it is retried."""
-        if known.told_end:
+        if known.end_reported:
             return []
-        known.our_trouble = ""
+        known.check_failure = ""
         try:
             return self._look(known)
         except DamagedRecord as damage:
             return self._lost(known, str(damage))
         except Exception as error:
             _log.error("attempt %d of job %s cannot be checked: %r", known.attempt, known.job_id, error)
-            known.our_trouble = f"its status cannot be checked ({error}); retrying"
+            known.check_failure = f"its status cannot be checked ({error}); retrying"
             self._look_again_soon()
             return []
 
@@ -294,38 +294,38 @@ class LocalEngine:
             if self._end_left_behind(keeper, known):
                 return []
             status = known.lost(keeper, status)
-        return self._told(known, keeper, status)
+        return self._unreported(known, keeper, status)
 
     def _see_to_its_start(self, known: Attempt) -> None:
         """It is unclaimed: request a keeper, again if the last one died."""
         if not known.files.path.is_dir():
             raise DamagedRecord(f"its folder {known.files.path} is gone")
-        because, known.failed_because = known.failed_because, ""
+        failure, known.start_failure = known.start_failure, ""
         # Either ordered by an earlier controller, or its keeper died before it had the claim: nothing was started.
-        if not known.num_tries or (because and known.num_tries < MAX_TRIES):
+        if not known.num_tries or (failure and known.num_tries < MAX_TRIES):
             self._send(known)
-        elif because:
+        elif failure:
             try:
-                known.resolve(Fate.LOST, 1, f"its workers could not be started: {because}")
+                known.resolve(Fate.LOST, 1, f"its workers could not be started: {failure}")
             except OSError:
-                known.failed_because = because
+                known.start_failure = failure
                 raise
 
     def _lost(self, known: Attempt, damage: str) -> list[EngineEvent]:
         """Its files are damaged: kill what is left of it, then report it as lost."""
         if self._end_left_behind(None, known):
-            known.our_trouble = f"{damage}; its processes are being killed"
+            known.check_failure = f"{damage}; its processes are being killed"
             return []
-        return self._told(known, None, Status().ended(time.time(), Fate.LOST, 1, damage))
+        return self._unreported(known, None, Status().ended(time.time(), Fate.LOST, 1, damage))
 
-    def _told(self, known: Attempt, keeper: Process | None, status: Status) -> list[EngineEvent]:
+    def _unreported(self, known: Attempt, keeper: Process | None, status: Status) -> list[EngineEvent]:
         """Events not reported yet."""
         events: list[EngineEvent] = []
-        if status.started_s is not None and not known.told_start:
-            known.told_start = True
+        if status.started_s is not None and not known.start_reported:
+            known.start_reported = True
             events.append(WorkersStarted(status.started_s, known.job_id, known.attempt))
         if status.fate is not None:
-            known.told_end = True
+            known.end_reported = True
             if keeper is not None:
                 self._watches.unwatch(keeper)
             events.append(
@@ -342,7 +342,7 @@ class LocalEngine:
 
     def _not_over(self, job_id: str, attempt: int) -> Attempt | None:
         known = self._attempts.get(self._folders.order(job_id, attempt).name)
-        if known is None or known.told_end:
+        if known is None or known.end_reported:
             return None
         try:
             return None if known.is_over() else known

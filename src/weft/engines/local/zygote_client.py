@@ -26,7 +26,7 @@ class ZygoteClient:
     channel: socket.socket
     process: subprocess.Popen[bytes]
     ready: bool = False
-    cold_because: str = ""
+    cold_reason: str = ""
 
     @staticmethod
     def launch(folders: Folders, environment: Mapping[str, str], *, warm: bool) -> ZygoteClient:
@@ -56,14 +56,14 @@ class ZygoteClient:
             return False
         return True
 
-    def hear(self) -> dict[str, Any] | None:
+    def receive(self) -> dict[str, Any] | None:
         """One message; None if the zygote is gone.  Blocks: call it when the channel is readable."""
         received = pool_messages.receive(self.channel)
         if received is None:
             return None
         message = received[0]
         if message["kind"] == "ready":
-            self.ready, self.cold_because = True, message["reason"]
+            self.ready, self.cold_reason = True, message["reason"]
         return message
 
     def close(self) -> None:
