@@ -7,7 +7,6 @@ import os
 import resource
 import shutil
 import stat
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -16,6 +15,7 @@ from importlib import metadata, util
 from pathlib import Path
 
 from weft.client import Client
+from weft.crossover.gpu import has_mps
 from weft.daemon.disk import in_units, low_in_words, usage
 from weft.daemon.home import Home
 from weft.errors import NoControllerError, WeftError
@@ -29,7 +29,6 @@ MIN_PROCESSES = 512
 # weft did not exist before this date: a clock that shows an earlier one was never set.
 EARLIEST_S = 1_767_225_600.0
 _GPU_FILES = "nvidia[0-9]*"
-_TOOL_TIMEOUT_S = 10.0
 
 
 class Level(enum.Enum):
@@ -218,17 +217,7 @@ def _gpu_sharing(home: Home) -> Iterator[Finding]:
     """Two jobs on one GPU need MPS: NCCL kernels spin and would block the other job."""
     if not list(Path("/dev").glob(_GPU_FILES)):
         return
-    tool = shutil.which("nvidia-cuda-mps-control")
-    running = False
-    if tool is not None:
-        try:
-            done = subprocess.run(
-                [tool], input=b"get_server_list\n", capture_output=True, timeout=_TOOL_TIMEOUT_S, check=False
-            )
-            running = done.returncode == 0
-        except (OSError, subprocess.TimeoutExpired):
-            running = False
-    if running:
+    if has_mps(os.environ):
         yield _good("sharing", "MPS is running: two jobs can share a GPU")
     else:
         advice = "jobs will not share GPUs; to enable sharing, run nvidia-cuda-mps-control -d"

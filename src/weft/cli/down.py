@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import select
+from collections.abc import Callable, Iterator
 from typing import Annotated
 
 from weft.cli import render
@@ -37,10 +38,10 @@ def down(
             )
         _print(str(home.root), None, as_json=as_json)
         return
-    with contextlib.closing(_ProcessHandle(pid)) as process:
+    limit_s = timeout_s if timeout_s is not None else EXIT_TIMEOUT_S * (6 if jobs else 1)
+    with _exit_of(pid) as has_exited:
         client.shutdown(stop_jobs=jobs)
-        limit_s = timeout_s if timeout_s is not None else EXIT_TIMEOUT_S * (6 if jobs else 1)
-        if not process.exited_within(limit_s):
+        if not has_exited(limit_s):
             raise ControllerError(
                 f"the controller (process {pid}) was asked to shut down and has not exited within {limit_s:g} s: "
                 f"see {home.log_file}"
@@ -57,20 +58,15 @@ def _print(home: str, pid: int | None, *, as_json: bool) -> None:
         print(f"controller {pid} has shut down")
 
 
-class _ProcessHandle:
-    """A process that is not our child, held so that its pid cannot be reused."""
-
-    def __init__(self, pid: int) -> None:
-        try:
-            self._descriptor: int | None = os.pidfd_open(pid)
-        except ProcessLookupError:
-            self._descriptor = None
-
-    def exited_within(self, timeout_s: float) -> bool:
-        if self._descriptor is None:
-            return True
-        return bool(select.select([self._descriptor], [], [], timeout_s)[0])
-
-    def close(self) -> None:
-        if self._descriptor is not None:
-            os.close(self._descriptor)
+@contextlib.contextmanager
+def _exit_of(pid: int) -> Iterator[Callable[[float], bool]]:
+    """Whether a process that is not our child exits within some seconds; its pid cannot be reused meanwhile."""
+    try:
+        handle = os.pidfd_open(pid)
+    except ProcessLookupError:
+        yield lambda timeout_s: True
+        return
+    try:
+        yield lambda timeout_s: bool(select.select([handle], [], [], timeout_s)[0])
+    finally:
+        os.close(handle)

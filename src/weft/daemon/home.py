@@ -59,35 +59,17 @@ class Record:
         return f"http://127.0.0.1:{self.port}"
 
 
-@dataclass(frozen=True, slots=True)
 class Home:
     """The layout; nothing is touched until :meth:`prepare`."""
 
-    root: Path
-
-    @property
-    def lock_file(self) -> Path:
-        return self.root / "lock"
-
-    @property
-    def record_file(self) -> Path:
-        return self.root / "controller.json"
-
-    @property
-    def token_file(self) -> Path:
-        return self.root / "token"
-
-    @property
-    def journal_file(self) -> Path:
-        return self.root / "journal.sqlite"
-
-    @property
-    def knowledge_file(self) -> Path:
-        return self.root / "knowledge.json"
-
-    @property
-    def log_file(self) -> Path:
-        return self.root / "controller.log"
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.lock_file = root / "lock"
+        self.record_file = root / "controller.json"
+        self.token_file = root / "token"
+        self.journal_file = root / "journal.sqlite"
+        self.knowledge_file = root / "knowledge.json"
+        self.log_file = root / "controller.log"
 
     @property
     def sockets(self) -> Path:

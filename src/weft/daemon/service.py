@@ -90,7 +90,11 @@ class Controller:
             state,
             paranoid=paranoid,
         )
-        self._retention = Retention(home, journal, self._loop.request, self._loop.finished, keep_s)
+        self.ready = self._loop.ready
+        """Set when the loop has completed its first turn, or has ended before it could."""
+        self.finished = self._loop.finished
+        """Set when the loop has ended, for whatever reason."""
+        self._retention = Retention(home, journal, self._loop.request, self.finished, keep_s)
 
     def start(self) -> None:
         """Find the workers of an earlier controller, and run."""
@@ -100,16 +104,6 @@ class Controller:
     @property
     def policy_name(self) -> str:
         return self._scheduler.policy.name
-
-    @property
-    def finished(self) -> threading.Event:
-        """Set when the loop has ended, for whatever reason."""
-        return self._loop.finished
-
-    @property
-    def ready(self) -> threading.Event:
-        """Set when the loop has completed its first turn, or has ended before it could."""
-        return self._loop.ready
 
     @property
     def failure(self) -> BaseException | None:

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import fcntl
 import os
-from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import quote, unquote
 
@@ -25,23 +24,14 @@ from weft.errors import EngineError
 MAX_NAME_LENGTH = 200
 
 
-@dataclass(frozen=True, slots=True)
 class Folders:
     """The places below one home."""
 
-    home: Path
-
-    @property
-    def engine(self) -> Path:
-        return self.home / "engine"
-
-    @property
-    def orders(self) -> Path:
-        return self.engine / "orders"
-
-    @property
-    def nudges(self) -> Path:
-        return self.engine / "nudges"
+    def __init__(self, home: Path) -> None:
+        self.home = home
+        self.engine = home / "engine"
+        self.orders = self.engine / "orders"
+        self.nudges = self.engine / "nudges"
 
     def order(self, job_id: str, attempt: int) -> Path:
         return self.orders / f"{_quoted(job_id)}@{attempt}.json"
@@ -56,31 +46,16 @@ class Folders:
         return [(unquote(job), int(attempt)) for job, _, attempt in parts if attempt.isascii() and attempt.isdigit()]
 
 
-@dataclass(frozen=True, slots=True)
 class AttemptFolder:
     """The files of one attempt."""
 
-    path: Path
-
-    @property
-    def claim(self) -> Path:
-        return self.path / "claim.json"
-
-    @property
-    def status(self) -> Path:
-        return self.path / "status.json"
-
-    @property
-    def stop(self) -> Path:
-        return self.path / "stop"
-
-    @property
-    def kill(self) -> Path:
-        return self.path / "kill"
-
-    @property
-    def keeper_log(self) -> Path:
-        return self.path / "keeper.log"
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.claim = path / "claim.json"
+        self.status = path / "status.json"
+        self.stop = path / "stop"
+        self.kill = path / "kill"
+        self.keeper_log = path / "keeper.log"
 
 
 def _quoted(job_id: str) -> str:
