@@ -134,14 +134,13 @@ class _Replay:
     def _arrival(self, now_s: float, job: TrueJob) -> None:
         self.beliefs.add(self.engine.add(job))
         self._feed(JobSubmitted(now_s, job.spec))
-        self.recorder.event(now_s, "submitted", job.spec.id)
 
     def _ends(self, now_s: float) -> None:
         for event in self.engine.poll():
             job = self.state.jobs.active[event.job_id]
             partner = self.state.jobs.active[job.partner] if job.partner else None
             self._feed(event)
-            self.recorder.left(now_s, job, "finished")
+            self.recorder.left(now_s, job)
             if partner:
                 self.recorder.left_alone(now_s, partner)
             self.num_finished += 1
@@ -158,10 +157,9 @@ class _Replay:
     def _outage(self, now_s: float, outage: NodeOutage) -> None:
         before = self.state.jobs.active
         self._feed((NodeFailed if outage.down else NodeRepaired)(now_s, outage.node))
-        self.recorder.event(now_s, "node_failed" if outage.down else "node_repaired", str(outage.node))
         for name, job in self.state.jobs.active.items():
             if before[name].devices and not job.devices:
-                self.recorder.left(now_s, before[name], "paused", job.reason)
+                self.recorder.left(now_s, before[name])
         self.recorder.busy(now_s, self.engine.num_busy)
 
     def _decide(self, now_s: float) -> None:

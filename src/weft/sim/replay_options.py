@@ -30,7 +30,7 @@ class SimulationOptions:
     explained_jobs: frozenset[str] = frozenset()
     """Jobs for which every decision is explained (costs time)."""
     record: bool = True
-    """Keep events and spans; False for very long logs where only completion times matter."""
+    """Keep allocation spans; False for very long logs where only completion times matter."""
 
     @property
     def learns_speeds(self) -> bool:

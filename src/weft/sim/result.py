@@ -1,4 +1,4 @@
-"""The result of a replay: completion times, allocations over time, and events; and how it is collected."""
+"""The result of a replay: completion times and allocations over time; and how it is collected."""
 
 from __future__ import annotations
 
@@ -43,17 +43,6 @@ class AllocationSpan:
 
 
 @dataclass(frozen=True, slots=True)
-class SimEvent:
-    """One line of the event log."""
-
-    time_s: float
-    kind: str
-    """submitted, started, resized, moved, shares, paused, finished, node_failed or node_repaired."""
-    subject: str
-    detail: str = ""
-
-
-@dataclass(frozen=True, slots=True)
 class Explanation:
     """Why a job had its workers, from ``time_s`` on."""
 
@@ -73,12 +62,11 @@ class SimulationResult:
     jobs: tuple[JobResult, ...]
     """In order of submission."""
     spans: tuple[AllocationSpan, ...]
-    events: tuple[SimEvent, ...]
     explanations: tuple[Explanation, ...]
     busy_device_s: float
     """Devices in use x time; a device shared by two jobs counts once."""
     decision_s: tuple[float, ...]
-    """Real time each decision took (policy and placement); not part of the event log."""
+    """Real time each decision took (policy and placement)."""
     wall_s: float
     """Real time the whole replay took."""
 
@@ -131,7 +119,6 @@ class Recorder:
 
     def __init__(self, *, enabled: bool) -> None:
         self.enabled = enabled
-        self._events: list[SimEvent] = []
         self._spans: list[AllocationSpan] = []
         self._began: dict[str, float] = {}
         self._explanations: list[Explanation] = []
@@ -140,34 +127,20 @@ class Recorder:
         self._num_busy = 0
         self._busy_since_s = 0.0
 
-    def event(self, now_s: float, kind: str, subject: str, detail: str = "") -> None:
-        if self.enabled:
-            self._events.append(SimEvent(now_s, kind, subject, detail))
-
     def reassigned(self, now_s: float, changes: Iterable[tuple[Job, Job]]) -> None:
         """Jobs before and after a decision that changed their devices or partner."""
         if not self.enabled:
             return
         for before, after in changes:
-            name = after.id
             if before.devices:
                 self._span_ended(before, now_s)
-            if not after.devices:
-                self.event(now_s, "paused", name)
-                continue
-            had = len(before.devices)
-            if before.devices != after.devices:
-                kind = "started" if not had else "moved" if had == len(after.devices) else "resized"
-                self.event(now_s, kind, name, _where(after))
-            elif (before.partner, before.fills) != (after.partner, after.fills):
-                self.event(now_s, "shares", name, f"with={after.partner or 'nobody'}")
-            self._began[name] = now_s
+            if after.devices:
+                self._began[after.id] = now_s
 
-    def left(self, now_s: float, job: Job, kind: str, detail: str = "") -> None:
+    def left(self, now_s: float, job: Job) -> None:
         """The job, given as it was before, has lost its devices."""
         if self.enabled:
             self._span_ended(job, now_s)
-            self.event(now_s, kind, job.id, detail)
 
     def left_alone(self, now_s: float, job: Job) -> None:
         """The partner of the job, given as it was before, has left."""
@@ -196,7 +169,6 @@ class Recorder:
             cluster.num_devices,
             jobs,
             tuple(self._spans),
-            tuple(self._events),
             tuple(self._explanations),
             self._busy_device_s,
             tuple(self._decisions),
@@ -214,11 +186,6 @@ def _job_result(job: Job, run: JobRun) -> JobResult:
     if started_s is None or finished_s is None:
         raise RuntimeError(f"job {job.id} ended as {job.state.value} without having run: expected every job to run")
     return JobResult(job.id, job.spec.submitted_s, started_s, finished_s, job.num_restarts, run.billed_device_s)
-
-
-def _where(job: Job) -> str:
-    text = f"workers={len(job.devices)} devices={','.join(map(str, job.devices))}"
-    return f"{text} with={job.partner}" if job.partner else text
 
 
 def timeline(result: SimulationResult, cluster: Cluster) -> Iterator[Span]:
