@@ -28,7 +28,7 @@ class Fate(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class JobSubmitted:
-    """A job entered the queue; ``spec.id`` is its id, unique for ever."""
+    """A job entered the queue; ``spec.id`` is its unique id."""
 
     at_s: float
     spec: JobSpec
