@@ -22,6 +22,7 @@ from benchmarks.models import Batch, TimedSize, Workload, find_workload
 from benchmarks.overlap_bounds import StepShape
 from benchmarks.overlap_scenarios import Effort, Scenario, scenario_from_json
 from benchmarks.testbed_plan import HOST_INTERFACE
+from weft.overlap.transport.receive_window import tcp_connections
 
 NUM_BATCHES = 4
 SENT_BYTES = Path(f"/sys/class/net/{HOST_INTERFACE}/statistics/tx_bytes")
@@ -39,6 +40,7 @@ class Lane:
         self.round_s: list[float] = []
         self.sent_bytes: list[float] = []
         self.num_tuning_steps = 0
+        self.num_connections = 0
 
     def step(self) -> None:
         loss = self.trainer.step(self.batches[len(self.losses) % len(self.batches)])
@@ -79,6 +81,7 @@ class Lane:
             "wire_bytes_per_step": median(_max_over_ranks(self.sent_bytes)),
             "state_bytes": sum(t.numel() * t.element_size() for t in self.trainer.state_tensors()),
             "num_tuning_steps": self.num_tuning_steps,
+            "num_connections": self.num_connections,
             **self.trainer.details(),
         }
 
@@ -93,6 +96,7 @@ def run(scenario: Scenario) -> dict[str, Any]:
     lanes, details = [], {}
     for name in scenario.contenders:
         _say(progress=f"warming up {name}", steps=0)
+        connections = tcp_connections()
         if name == "ddp_best":
             bucket_mb = _best_ddp_bucket(workload, batches, effort)
             details["ddp_bucket_mb"] = bucket_mb
@@ -100,6 +104,7 @@ def run(scenario: Scenario) -> dict[str, Any]:
         else:
             lane = Lane(name, make_contender(name, workload), batches)
         lane.warm_up(effort)
+        lane.num_connections = len(tcp_connections() - connections)
         lanes.append(lane)
         _say(progress=f"warmed up {name}", steps=effort.num_warmup_steps)
     for round_index in range(effort.num_rounds):

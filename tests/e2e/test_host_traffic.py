@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 import sys
 from pathlib import Path
 
@@ -63,3 +64,44 @@ def test_a_hosts_link_carries_each_byte_once_however_many_workers_share_it(tmp_p
     for row in found:
         least = 2 * (num_hosts - 1) / num_hosts * row["model"]
         assert least <= row["sent"] <= OVERHEAD * least
+
+
+TIMEOUT_S = 15
+LOST = f"""
+import datetime, os
+import torch, torch.distributed as dist
+torch.set_num_threads(1)
+import weft
+from weft.errors import OverlapError
+dist.init_process_group("gloo", timeout=datetime.timedelta(seconds={TIMEOUT_S}))
+model = torch.nn.Sequential(*[torch.nn.Linear(300, 300) for _ in range(8)])
+optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+weft.overlap(model, optimizer, bucket_bytes=512 << 10)
+try:
+    for step in range(100_000):
+        optimizer.zero_grad()
+        model(torch.ones(2, 300)).sum().backward()
+        optimizer.step()
+        if step == 5:
+            print("trains", flush=True)
+except OverlapError as error:
+    print("told:", error, flush=True)
+os._exit(0)  # whoever waits for the others' farewells has nobody left
+"""
+
+
+@pytest.mark.soak
+def test_a_lost_link_ends_every_worker_with_an_error_at_the_timeout(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(LOST)
+    told: dict[int, str] = {}
+    with Testbed(2, 1e9, workers_per_host=2) as bed:
+
+        def listen(rank: int, line: str) -> None:
+            if line == "trains" and rank == 0:
+                subprocess.run(("ip", "-n", bed.plan.host(1), "link", "set", "eth0", "down"), check=True)
+            if line.startswith("told: "):
+                told[rank] = line
+
+        bed.run((sys.executable, str(script)), timeout_s=240.0, on_line=listen)
+    assert sorted(told) == [0, 1, 2, 3]
