@@ -16,7 +16,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-TIMEOUT_S = 30.0
+from tests.hang_limit import HANG_S
+
 _FLAGS = (
     "--headless",
     "--no-sandbox",
@@ -72,7 +73,7 @@ class Browser:
                 return answer["result"]
 
     def _next(self) -> dict[str, Any]:
-        deadline_s = time.monotonic() + TIMEOUT_S
+        deadline_s = time.monotonic() + HANG_S
         while b"\0" not in self._unread:
             if not select.select([self._answers], [], [], max(deadline_s - time.monotonic(), 0))[0]:
                 raise BrowserError("the browser does not answer")
@@ -98,7 +99,7 @@ class Browser:
         """Until the expression is true; the page is asked again at its own next chance to change."""
         # An element has no value that could be sent over: that it is there is what counts.
         look = f"(() => {{ const found = {condition}; return found instanceof Node || found; }})()"
-        deadline_s = time.monotonic() + TIMEOUT_S
+        deadline_s = time.monotonic() + HANG_S
         while time.monotonic() < deadline_s:
             # A page that is being replaced by another one cannot be asked.
             with contextlib.suppress(BrowserError):

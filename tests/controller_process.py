@@ -9,7 +9,8 @@ import sys
 import time
 from pathlib import Path
 
-from tests.crash.driven_controller import JOB, LIMIT_S, ROOT
+from tests.crash.driven_controller import JOB, ROOT
+from tests.hang_limit import HANG_S
 
 from weft.client import Client
 from weft.core.job import Launch
@@ -35,7 +36,7 @@ class Server:
             cwd="/",
             env=os.environ | {"PYTHONPATH": str(ROOT / "src"), "WEFT_HOME": str(self.home.root)},
         )
-        deadline_s = time.monotonic() + LIMIT_S
+        deadline_s = time.monotonic() + HANG_S
         while (record := self.home.read_record()) is None or record.pid != self.process.pid:
             assert self.process.poll() is None, self.log_file.read_text()
             assert time.monotonic() < deadline_s
@@ -57,6 +58,6 @@ class Server:
         resource.prlimit(self.process.pid, resource.RLIMIT_NOFILE, (soft, hard))
 
     def end(self) -> int:
-        code = self.process.wait(LIMIT_S)
+        code = self.process.wait(HANG_S)
         self.log.close()
         return code

@@ -14,8 +14,6 @@ from training import Run, assert_close, assert_differ, assert_same, made, with_d
 from weft.errors import OverlapError
 from workers import on_workers
 
-LIMIT_S = 350.0  # the first case imports everything, and inductor takes its time
-pytestmark = pytest.mark.timeout(LIMIT_S + 10)
 NUM_BUCKETS = 10
 # Rounding differences grow with every step of an adaptive optimizer.
 TOLERANCE = 2e-3
@@ -25,7 +23,7 @@ DONE: dict[str, str] = {}
 
 
 @pytest.mark.parametrize("name", SHORT)
-@on_workers(2, limit_s=LIMIT_S)
+@on_workers(2)
 def test_a_few_models_of_others_train_as_with_ddp(name: str) -> None:
     _train_both_ways(name)
 
@@ -37,7 +35,7 @@ def test_every_model_of_others_trains_as_with_ddp(name: str) -> None:
     DONE[name] = cases.BY_NAME[name].outcome
 
 
-@on_workers(2, limit_s=LIMIT_S)
+@on_workers(2)
 def _on_workers(name: str) -> None:
     _train_both_ways(name)
 

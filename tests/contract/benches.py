@@ -12,6 +12,7 @@ from typing import Protocol
 
 import pytest
 from tests.contract.fake_engine import FakeEngine, FakeMachine
+from tests.hang_limit import HANG_S
 
 from weft.core.cluster import Cluster
 from weft.core.engine import Engine, EngineEvent, StartOrder
@@ -26,7 +27,6 @@ from weft.sim.replay_options import SimulationOptions
 from weft.sim.simulated_engine import SimulatedEngine
 from weft.sim.workload import TableProfile, TrueJob
 
-PATIENCE_S = 60.0
 NUM_DEVICES = 4
 
 SCRIPTS = {
@@ -116,7 +116,7 @@ def events_until(
     return told
 
 
-def until(holds: Callable[[], bool], bench: Bench, within_s: float = PATIENCE_S) -> None:
+def until(holds: Callable[[], bool], bench: Bench, within_s: float = HANG_S) -> None:
     """Wait for something that an event of the engine, or a worker's file, will bring about."""
     latest_s = time.monotonic() + within_s
     while not holds():

@@ -15,7 +15,8 @@ from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
-LIMIT_S = 60.0
+from tests.hang_limit import HANG_S
+
 ROOT = Path(__file__).parents[2]
 JOB = Path(__file__).with_name("counting_job.py")
 
@@ -46,7 +47,7 @@ class DrivenController:
         self._reader.start()
 
     def ready(self) -> DrivenController:
-        self._answers[0].result(LIMIT_S)
+        self._answers[0].result(HANG_S)
         return self
 
     def ask(self, what: str, **values: Any) -> Any:
@@ -62,7 +63,7 @@ class DrivenController:
                 self.process.stdin.flush()
             except OSError:
                 raise ControllerDied from None
-        return answer.result(2 * LIMIT_S)
+        return answer.result(2 * HANG_S)
 
     def submit(self, num_steps: int, step_s: float = 0.02, *, stubborn: bool = False, **options: Any) -> str:
         """A counting job; returns its id once acknowledged."""
@@ -80,7 +81,7 @@ class DrivenController:
 
     def until(self, job_id: str, states: set[str], step: int = 0) -> dict[str, Any]:
         """Ask until the job is in one of these states and has come to this step, or is over."""
-        deadline_s = time.monotonic() + LIMIT_S
+        deadline_s = time.monotonic() + HANG_S
         while (job := self.job(job_id))["state"] not in states or (job["step"] < step and not job["finished_s"]):
             assert time.monotonic() < deadline_s, f"{job} never came to {states} and step {step}"
             # ``wait`` returns early when anything ends: a pause that ends when there may be news.
@@ -113,7 +114,7 @@ class DrivenController:
         """Wait for the end of the process; its exit code."""
         assert self.process.stdin is not None
         assert self.process.stdout is not None
-        code = self.process.wait(LIMIT_S)
+        code = self.process.wait(HANG_S)
         self._reader.join()
         with contextlib.suppress(OSError):  # something was left to be sent
             self.process.stdin.close()

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 import torch
 import torch.distributed as dist
+from tests.hang_limit import HANG_S
 
 from weft.errors import SessionError
 from weft.worker.checkpoint import CheckpointFolder, verify
@@ -26,7 +27,6 @@ _CONTEXT = multiprocessing.get_context("forkserver")
 _CONTEXT.set_forkserver_preload(["torch", "torch.distributed", "torch._dynamo", "weft.worker"])
 # Several times as long as one save takes, so that kills fall into all of its parts and between two.
 _LONGEST_WAIT_S = {1: 0.06, 2: 0.12, 3: 0.18}
-_PATIENCE_S = 30.0
 
 
 def make_model() -> torch.nn.Module:
@@ -120,7 +120,7 @@ class Savers:
         for rank in victims:
             self._processes[rank].kill()
         for rank, process in enumerate(self._processes):
-            process.join(_PATIENCE_S)
+            process.join(HANG_S)
             alone_too = process.exitcode is not None
             process.kill()
             process.join()

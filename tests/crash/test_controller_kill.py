@@ -14,7 +14,8 @@ from pathlib import Path
 
 import pytest
 from tests.crash.conftest import Begin
-from tests.crash.driven_controller import LIMIT_S, ControllerDied, DrivenController, check_diary, diary
+from tests.crash.driven_controller import ControllerDied, DrivenController, check_diary, diary
+from tests.hang_limit import HANG_S
 
 from weft.process.failpoints import FAILPOINTS
 
@@ -43,7 +44,7 @@ class Story:
         if controller.until(self.stubborn, {"RUNNING", *_FINAL}, step=1)["state"] == "RUNNING":
             controller.ask("cancel", job_id=self.stubborn)
             controller.ask("cancel", job_id=self.stubborn)
-        controller.ask("wait", job_ids=[self.stubborn, self.growing, self.short], timeout_s=LIMIT_S)
+        controller.ask("wait", job_ids=[self.stubborn, self.growing, self.short], timeout_s=HANG_S)
         controller.ask("shutdown", stop_jobs=False)
 
     def check(self, controller: DrivenController, folder: Path) -> None:
@@ -55,7 +56,7 @@ class Story:
         jobs = {job["id"]: job for job in controller.ask("jobs")}
         acknowledged = [job_id for job_id in (self.stubborn, self.growing, self.short) if job_id]
         assert set(acknowledged) <= jobs.keys(), "an acknowledged job was lost"
-        states = controller.ask("wait", job_ids=list(jobs), timeout_s=LIMIT_S)
+        states = controller.ask("wait", job_ids=list(jobs), timeout_s=HANG_S)
         for job_id in acknowledged:
             assert states[job_id] == ("CANCELLED" if job_id == self.stubborn else "COMPLETED"), jobs[job_id]
         for job_id in (self.growing, self.short):
@@ -113,7 +114,7 @@ def steps_of(folder: Path, job_id: str) -> int:
 
 def until_step(folder: Path, job_id: str, step: int) -> None:
     """The job itself tells where it is; nobody else is there to ask."""
-    deadline_s = time.monotonic() + LIMIT_S
+    deadline_s = time.monotonic() + HANG_S
     while steps_of(folder, job_id) < step:
         assert time.monotonic() < deadline_s, f"{job_id} does not get to step {step}"
         time.sleep(0.01)

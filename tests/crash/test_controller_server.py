@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.crash.driven_controller import LIMIT_S
+from tests.hang_limit import HANG_S
 
 from controller_process import Server
 
@@ -25,7 +25,7 @@ def server(tmp_path: Path) -> Iterator[Server]:
 
 def test_job_goes_through_both_ends(server: Server) -> None:
     job_id = server.submit(10)
-    (row,) = server.client.wait([job_id], timeout_s=LIMIT_S)
+    (row,) = server.client.wait([job_id], timeout_s=HANG_S)
     assert (row["id"], row["state"], row["step"]) == (job_id, "COMPLETED", 10)
     assert any("completed" in sentence["sentence"] for sentence in server.client.explain(job_id))
     assert 'weft_jobs{state="COMPLETED"} 1.0' in server.client.metrics()
@@ -58,7 +58,7 @@ def test_token_is_in_no_argument_and_no_log(server: Server, tmp_path: Path) -> N
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_signal_ends_the_server_in_order_and_jobs_go_on(server: Server, number: signal.Signals, tmp_path: Path) -> None:
     job_id = server.submit(100_000)
-    deadline_s = time.monotonic() + LIMIT_S
+    deadline_s = time.monotonic() + HANG_S
     while server.client.job(job_id)["state"] != "RUNNING":
         assert time.monotonic() < deadline_s
         time.sleep(0.02)
@@ -81,14 +81,14 @@ def test_a_running_controller_purges_by_itself_again_and_again(tmp_path: Path) -
         for _ in range(2):
             job_id = server.submit(1)
             folder = server.home.job_folder(job_id)
-            deadline_s = time.monotonic() + LIMIT_S
+            deadline_s = time.monotonic() + HANG_S
             while not folder.exists():
                 assert time.monotonic() < deadline_s
                 time.sleep(0.01)
             while folder.exists():
                 assert time.monotonic() < deadline_s, server.log_file.read_text()
                 time.sleep(0.05)
-        deadline_s = time.monotonic() + LIMIT_S
+        deadline_s = time.monotonic() + HANG_S
         while server.client.jobs():
             assert time.monotonic() < deadline_s, server.log_file.read_text()
             time.sleep(0.05)
@@ -100,7 +100,7 @@ def test_a_running_controller_purges_by_itself_again_and_again(tmp_path: Path) -
 
 def step_of(server: Server, job_id: str, *, beyond: int) -> int:
     """Wait until the job has reported a later step, and return it."""
-    deadline_s = time.monotonic() + LIMIT_S
+    deadline_s = time.monotonic() + HANG_S
     while (step := server.client.job(job_id)["step"]) <= beyond:
         assert time.monotonic() < deadline_s, (server.folder / "server.log").read_text()
         time.sleep(0.02)
@@ -111,13 +111,13 @@ def test_jobs_can_report_again_after_somebody_deleted_the_channel(server: Server
     job_id = server.submit(100_000)
     step_of(server, job_id, beyond=0)
     server.home.channel_socket.unlink()
-    deadline_s = time.monotonic() + LIMIT_S
+    deadline_s = time.monotonic() + HANG_S
     while not server.home.channel_socket.exists():
         assert time.monotonic() < deadline_s, (server.folder / "server.log").read_text()
         time.sleep(0.05)
     assert server.home.channel_socket.stat().st_mode & 0o777 == 0o600
     later = server.submit(10)
-    (row,) = server.client.wait([later], timeout_s=LIMIT_S)
+    (row,) = server.client.wait([later], timeout_s=HANG_S)
     assert (row["state"], row["step"]) == ("COMPLETED", 10)
     step_of(server, job_id, beyond=server.client.job(job_id)["step"])
 
@@ -126,11 +126,11 @@ def test_a_controller_whose_socket_was_deleted_can_be_reached_and_shut_down_agai
     job_id = server.submit(5)
     server.home.api_socket.unlink()
     server.home.record_file.unlink()
-    deadline_s = time.monotonic() + LIMIT_S
+    deadline_s = time.monotonic() + HANG_S
     while not (server.home.api_socket.exists() and server.home.record_file.exists()):
         assert time.monotonic() < deadline_s, (server.folder / "server.log").read_text()
         time.sleep(0.05)
-    (row,) = server.client.wait([job_id], timeout_s=LIMIT_S)
+    (row,) = server.client.wait([job_id], timeout_s=HANG_S)
     assert row["state"] == "COMPLETED"
     assert server.home.api_socket.stat().st_mode & 0o777 == 0o600
     server.client.shutdown(stop_jobs=True)

@@ -13,8 +13,9 @@ from pathlib import Path
 
 import pytest
 from tests.crash.conftest import Begin
-from tests.crash.driven_controller import LIMIT_S, ROOT, ControllerDied, DrivenController, check_diary
+from tests.crash.driven_controller import ROOT, ControllerDied, DrivenController, check_diary
 from tests.crash.test_controller_kill import steps_of, until_step
+from tests.hang_limit import HANG_S
 
 
 def python(code: str) -> list[str]:
@@ -27,7 +28,7 @@ def daemon(home: Path, *options: str) -> subprocess.CompletedProcess[str]:
         [sys.executable, "-m", "weft", "up", "--foreground", "--cold", *options],
         capture_output=True,
         text=True,
-        timeout=LIMIT_S,
+        timeout=HANG_S,
         cwd=ROOT,
         env=os.environ | {"PYTHONPATH": f"{ROOT / 'src'}", "WEFT_HOME": str(home)},
     )
@@ -71,7 +72,7 @@ def test_full_disk_acknowledges_nothing_and_goes_on_when_there_is_room(
     until_step(tmp_path, first, before + 5)
     resource.prlimit(pid, resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
     second = controller.submit(10)
-    assert controller.ask("wait", job_ids=[second], timeout_s=LIMIT_S) == {second: "COMPLETED"}
+    assert controller.ask("wait", job_ids=[second], timeout_s=HANG_S) == {second: "COMPLETED"}
     controller.leave()
     check_diary(tmp_path)
 
@@ -95,7 +96,7 @@ def test_nobody_can_lock_the_journal_of_a_controller_that_runs(controller: Drive
             intruder.execute("BEGIN EXCLUSIVE")
         second = controller.submit(10)
     intruder.close()
-    done = controller.ask("wait", job_ids=[first, second], timeout_s=LIMIT_S)
+    done = controller.ask("wait", job_ids=[first, second], timeout_s=HANG_S)
     assert done == {first: "COMPLETED", second: "COMPLETED"}
     controller.leave()
     check_diary(tmp_path)
@@ -128,34 +129,34 @@ def test_damaged_journal_is_left_alone_and_workers_go_on(
 
 def test_worker_killed_from_outside_is_told_by_its_signal(controller: DrivenController) -> None:
     job_id = controller.submit_command(python("import os, signal; os.kill(os.getpid(), signal.SIGKILL)"))
-    assert controller.ask("wait", job_ids=[job_id], timeout_s=LIMIT_S) == {job_id: "FAILED"}
+    assert controller.ask("wait", job_ids=[job_id], timeout_s=HANG_S) == {job_id: "FAILED"}
     assert "SIGKILL" in controller.job(job_id)["reason"]
     controller.leave()
 
 
 def test_job_out_of_memory_fails_with_the_reason(controller: DrivenController) -> None:
     job_id = controller.submit_command(python("raise MemoryError('of the test')"))
-    assert controller.ask("wait", job_ids=[job_id], timeout_s=LIMIT_S) == {job_id: "FAILED"}
+    assert controller.ask("wait", job_ids=[job_id], timeout_s=HANG_S) == {job_id: "FAILED"}
     assert "MemoryError" in controller.job(job_id)["reason"]
     controller.leave()
 
 
 def test_stopped_worker_does_not_hold_its_device_for_ever(controller: DrivenController) -> None:
     job_id = controller.submit_command(python("import os, signal; os.kill(os.getpid(), signal.SIGSTOP)"))
-    assert controller.ask("wait", job_ids=[job_id], timeout_s=LIMIT_S) == {job_id: "FAILED"}
+    assert controller.ask("wait", job_ids=[job_id], timeout_s=HANG_S) == {job_id: "FAILED"}
     controller.leave()
 
 
 def test_failing_job_is_restarted_as_often_as_asked(controller: DrivenController) -> None:
     job_id = controller.submit_command(python("raise SystemExit(3)"), max_restarts=2)
-    assert controller.ask("wait", job_ids=[job_id], timeout_s=LIMIT_S) == {job_id: "FAILED"}
+    assert controller.ask("wait", job_ids=[job_id], timeout_s=HANG_S) == {job_id: "FAILED"}
     assert controller.job(job_id)["attempt"] == 3
     controller.leave()
 
 
 def test_job_whose_script_is_missing_says_so(controller: DrivenController) -> None:
     job_id = controller.submit_command(["no-such-program-of-weft"])
-    assert controller.ask("wait", job_ids=[job_id], timeout_s=LIMIT_S) == {job_id: "FAILED"}
+    assert controller.ask("wait", job_ids=[job_id], timeout_s=HANG_S) == {job_id: "FAILED"}
     assert "no-such-program-of-weft" in controller.job(job_id)["reason"]
     controller.leave()
 

@@ -12,9 +12,10 @@ from pathlib import Path
 import pytest
 from tests.contract.benches import LocalBench, marked, said, start, until, wait_for
 from tests.crash.conftest import Begin
-from tests.crash.driven_controller import LIMIT_S, DrivenController
+from tests.crash.driven_controller import DrivenController
 from tests.crash.test_controller_kill import until_step
 from tests.crash.test_engine_kill import only_the_zygote_is_left
+from tests.hang_limit import HANG_S
 
 from weft.core.events import Fate
 
@@ -207,6 +208,6 @@ def test_a_controller_comes_back_to_a_damaged_job_and_finishes_it_and_others(
     controller = damaged_while_away(damage)
     other = controller.submit_command([sys.executable, "-c", "pass"])
     (job_id,) = (job["id"] for job in controller.ask("jobs") if job["id"] != other)
-    done = controller.ask("wait", job_ids=[job_id, other], timeout_s=LIMIT_S)
+    done = controller.ask("wait", job_ids=[job_id, other], timeout_s=HANG_S)
     assert done == {job_id: "COMPLETED", other: "COMPLETED"}
     controller.leave()

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 from tests.contract.benches import LocalBench, events_until, marked, said, start, until, wait_for
+from tests.hang_limit import HANG_S
 
 from weft.core.events import Fate, WorkersExited, WorkersStarted
 from weft.engines.local.folders import Folders
@@ -116,7 +117,7 @@ def test_what_a_killed_keeper_leaves_is_ended_while_the_controller_looks_elsewhe
         for pid in (keeper, *map(int, pools)):
             os.kill(pid, signal.SIGKILL)
         for handle in gone:
-            assert select.select([handle], [], [], 30.0)[0]
+            assert select.select([handle], [], [], HANG_S)[0]
     assert wait_for(bench, "family").fate is Fate.LOST
 
 
@@ -182,7 +183,7 @@ def test_a_stopped_zygote_does_not_outlive_a_killed_controller(tmp_path: Path) -
         [zygote] = marked(tmp_path)
         with open_until_gone(zygote) as gone:
             controller.kill()
-            assert select.select([gone], [], [], 30.0)[0]
+            assert select.select([gone], [], [], HANG_S)[0]
     bench = LocalBench(tmp_path, warm=False)
     try:
         bench.engine.poll()  # orders that nobody has claimed are given again when the controller begins to listen

@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 from tests.crash.conftest import Begin
-from tests.crash.driven_controller import LIMIT_S, DrivenController
+from tests.crash.driven_controller import DrivenController
+from tests.hang_limit import HANG_S
 
 JOB = """
 import sys, time
@@ -49,7 +50,7 @@ def fill(disk: Path) -> Path:
 
 
 def until_reason(controller: DrivenController, job_id: str, words: str) -> None:
-    deadline_s = time.monotonic() + LIMIT_S
+    deadline_s = time.monotonic() + HANG_S
     while words not in controller.job(job_id)["reason"]:
         assert time.monotonic() < deadline_s, controller.job(job_id)
         time.sleep(0.05)
@@ -67,7 +68,7 @@ def test_what_finishes_on_a_full_disk_is_told_when_there_is_room_and_never_runs_
     ids = [controller.submit_command([sys.executable, str(script), str(path), str(go)]) for path in ran]
     for job_id in ids:
         controller.until(job_id, {"RUNNING"})
-    deadline_s = time.monotonic() + LIMIT_S
+    deadline_s = time.monotonic() + HANG_S
     while not all(path.exists() for path in ran):
         assert time.monotonic() < deadline_s
         time.sleep(0.02)
@@ -80,7 +81,7 @@ def test_what_finishes_on_a_full_disk_is_told_when_there_is_room_and_never_runs_
     ballast.unlink()
     if killed:
         controller = begin().ready()
-    assert controller.ask("wait", job_ids=ids, timeout_s=LIMIT_S) == dict.fromkeys(ids, "COMPLETED")
+    assert controller.ask("wait", job_ids=ids, timeout_s=HANG_S) == dict.fromkeys(ids, "COMPLETED")
     assert [path.read_text() for path in ran] == ["started\n"] * 2, "a job that had finished ran again"
     assert {controller.job(job_id)["attempt"] for job_id in ids} == {1}
     controller.leave()

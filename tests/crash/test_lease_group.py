@@ -10,6 +10,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from tests.hang_limit import HANG_S
+
 from lease_processes import lease_server, wait_until
 from weft.crossover.lease_client import LeaseGate
 from weft.crossover.lease_messages import Join
@@ -48,10 +50,10 @@ class Training:
                     self.order[host].append(join.job)
                     time.sleep(COMPUTE_S)
                     gate.release()
-                    collective.wait(timeout=60)
+                    collective.wait(timeout=HANG_S)
                 if step == NUM_STEPS // 2:
-                    self.middle.wait(timeout=60)
-                    self.go_on.wait(timeout=60)
+                    self.middle.wait(timeout=HANG_S)
+                    self.go_on.wait(timeout=HANG_S)
         except BaseException as error:
             self.errors.append(error)
             collective.abort()
@@ -62,7 +64,7 @@ class Training:
     def to_the_middle(self) -> None:
         for thread in self.threads:
             thread.start()
-        self.middle.wait(timeout=60)
+        self.middle.wait(timeout=HANG_S)
 
     def to_the_end(self) -> None:
         self.go_on.set()
@@ -121,7 +123,7 @@ def test_the_order_is_told_to_nobody_without_the_key(tmp_path: Path) -> None:
         thread.join()
         host, port = address.split(":")
         for said, is_let_in in ((b"wrong", False), (b"", False), (key.encode(), True)):
-            with socket.create_connection((host, int(port)), timeout=30) as connection:
+            with socket.create_connection((host, int(port)), timeout=HANG_S) as connection:
                 connection.send(said + b"\n")
                 assert connection.recv(10).startswith(b'{"turns"') is is_let_in
         for gate in gates:
@@ -135,7 +137,7 @@ def test_a_host_that_leaves_with_the_last_job_does_not_end_the_server(tmp_path: 
         gate = LeaseGate(str(lead.path), Join("a", "0", is_first=True, lead=address, key=key))
         gate.acquire()
         host, port = address.split(":")
-        follower = socket.create_connection((host, int(port)), timeout=30)
+        follower = socket.create_connection((host, int(port)), timeout=HANG_S)
         follower.send(key.encode() + b"\n")
         assert lead.jobs() == {"a"}  # asked after it: by now the server knows the follower
         lead.process.send_signal(signal.SIGSTOP)

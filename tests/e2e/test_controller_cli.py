@@ -14,11 +14,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.hang_limit import HANG_S
 
 from weft.client import Client
 from weft.daemon.home import Home
 
-TIMEOUT_S = 60
 HOSTILE = 'a\'; echo "foo" $(touch pwned) `id`\n\u202eé [red]'
 ECHO = """
 import json, os, sys
@@ -55,7 +55,7 @@ class Cluster:
             [sys.executable, "-m", "weft", *args],
             capture_output=True,
             text=True,
-            timeout=TIMEOUT_S,
+            timeout=HANG_S,
             env=self.environment,
             cwd=cwd or self.root,
             check=False,
@@ -242,6 +242,6 @@ def test_completion_in_bash_offers_ids(cluster: Cluster) -> None:
     program = f'{script}\nweft() {{ {sys.executable} -m weft "$@"; }}\nCOMP_WORDS=(weft sta); COMP_CWORD=1\n'
     program += '_weft weft sta weft; echo "${COMPREPLY[@]}"'
     done = subprocess.run(
-        ["bash", "-c", program], capture_output=True, text=True, timeout=TIMEOUT_S, env=cluster.environment, check=False
+        ["bash", "-c", program], capture_output=True, text=True, timeout=HANG_S, env=cluster.environment, check=False
     )
     assert done.stdout.strip() == "status"

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from tests.hang_limit import HANG_S
 
 
 def doctor(*args: str) -> subprocess.CompletedProcess[str]:
@@ -16,7 +17,7 @@ def doctor(*args: str) -> subprocess.CompletedProcess[str]:
         [sys.executable, "-m", "weft", "doctor", "--gpu", *args],
         capture_output=True,
         text=True,
-        timeout=170,
+        timeout=HANG_S,
         check=False,
     )
 

@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from tests.hang_limit import HANG_S
 
 pytest.importorskip("torch")
 
@@ -21,7 +22,7 @@ def torchrun(num_workers: int, script: str, *arguments: str) -> str:
         [*command, str(EXAMPLES / script), *arguments],
         capture_output=True,
         text=True,
-        timeout=150,
+        timeout=HANG_S,
         env={**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"},
         check=False,
     )

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from benchmarks.testbed import missing_reason
+from tests.hang_limit import HANG_S
 
 DEMO = Path(__file__).resolve().parents[2] / "examples" / "overlap_demo.py"
 
@@ -19,7 +20,7 @@ def run_demo(path: str) -> str:
         env={**os.environ, "PATH": path},
         capture_output=True,
         text=True,
-        timeout=150,
+        timeout=HANG_S,
     )
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from tests.hang_limit import HANG_S
 
 from browser import Browser, browser, find_chromium
 from weft.client import Client
@@ -61,7 +62,7 @@ def weft(home: Home, *args: str) -> str:
         "OMP_NUM_THREADS": "1",
     }
     command = [sys.executable, "-m", "weft", *args]
-    return subprocess.run(command, check=True, capture_output=True, text=True, timeout=60, env=environment).stdout
+    return subprocess.run(command, check=True, capture_output=True, text=True, timeout=HANG_S, env=environment).stdout
 
 
 def up(home: Home, port: int = 0) -> Any:
@@ -115,7 +116,7 @@ def test_log_in_see_a_job_ask_why_and_cancel_it(site: Site) -> None:
     tab.click("#detail .cancel button")
     tab.click("#detail .confirm .strong")
     tab.wait_for("document.querySelector('.detail-state .state').textContent === 'Cancelled'")
-    (job,) = site.client.wait([job_id], timeout_s=30)
+    (job,) = site.client.wait([job_id], timeout_s=HANG_S)
     assert job["state"] == "CANCELLED"
     # The page that asks for the token comes with status 401, which a browser notes as an error.
     assert [problem for problem in tab.problems() if "401" not in problem] == []

@@ -14,8 +14,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.hang_limit import HANG_S
 
-TIMEOUT_S = 60
 WAITING = """
     import os, signal, subprocess
     loader = subprocess.Popen(["sleep", "1000"], start_new_session=True)
@@ -58,10 +58,10 @@ class WeftRun:
         return pids
 
     def all_gone(self) -> bool:
-        return all(select.select([handle], [], [], TIMEOUT_S)[0] for handle in self.handles)
+        return all(select.select([handle], [], [], HANG_S)[0] for handle in self.handles)
 
     def end(self) -> tuple[int, str, str]:
-        out, err = self.process.communicate(timeout=TIMEOUT_S)
+        out, err = self.process.communicate(timeout=HANG_S)
         return self.process.returncode, out, err
 
     def close(self) -> None:
@@ -69,7 +69,7 @@ class WeftRun:
         for handle in self.handles:  # whoever outlived the test keeps the pipes open
             with contextlib.suppress(ProcessLookupError):
                 signal.pidfd_send_signal(handle, signal.SIGKILL)
-        self.process.communicate(timeout=TIMEOUT_S)
+        self.process.communicate(timeout=HANG_S)
         for handle in self.handles:
             os.close(handle)
 
@@ -134,7 +134,7 @@ def test_workers_go_on_without_weft_run_when_asked(weft_run, tmp_path):
         worker = int(ready.readline())
     run.hold_on_to(worker, parent_of(worker))
     run.process.kill()
-    run.process.wait(TIMEOUT_S)
+    run.process.wait(HANG_S)
     os.kill(worker, signal.SIGUSR1)
     assert run.all_gone()
     assert (tmp_path / "logs" / "rank0.out").read_text() == "still here\n"
@@ -168,7 +168,7 @@ def test_a_reader_that_leaves_ends_the_job(weft_run):
     run = weft_run("import itertools\nfor number in itertools.count(): print(number)", "--workers", "1")
     assert run.line() == "[0] 0\n"
     run.process.stdout.close()
-    assert run.process.wait(TIMEOUT_S) == 143
+    assert run.process.wait(HANG_S) == 143
     run.process.stdout = None
 
 

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.hang_limit import HANG_S
 
 from weft.crossover.lease_launch import SOCKET_NAME
 
@@ -38,7 +39,7 @@ def run(folder: Path, *options: str) -> str:
         env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "WEFT_HOME": str(folder / "home")},
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=HANG_S,
     )
     assert done.returncode == 0, done.stderr
     return done.stdout
@@ -54,7 +55,7 @@ def server(tmp_path: Path) -> Iterator[Path]:
         time.sleep(0.01)  # it says nothing when it listens
     yield path
     process.terminate()
-    assert process.wait(timeout=10) == 0
+    assert process.wait(timeout=HANG_S) == 0
 
 
 def test_runs_that_share_find_one_server_and_others_none(server: Path, tmp_path: Path) -> None:

@@ -13,12 +13,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.hang_limit import HANG_S
 
 from weft.client import Client
 from weft.crossover.lease_launch import LOG_NAME, SOCKET_NAME
 from weft.daemon.home import Home
 
-TIMEOUT_S = 60
 # A job that computes (with the device, without using a core: there may be few) and waits twice as long.  It looks
 # as if it had a quarter of an hour to go, so that a restart is worth it, and then finds that it is good enough.
 JOB = """
@@ -62,7 +62,7 @@ class Cluster:
             [sys.executable, "-m", "weft", *args],
             capture_output=True,
             text=True,
-            timeout=TIMEOUT_S,
+            timeout=HANG_S,
             env=self.environment,
             cwd=self.root,
             check=False,

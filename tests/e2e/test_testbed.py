@@ -21,6 +21,7 @@ from benchmarks.overlap import run_scenarios
 from benchmarks.overlap_scenarios import tiny_run
 from benchmarks.testbed import HostFailed, Testbed, list_namespaces, missing_reason, sweep
 from benchmarks.testbed_plan import owner_of
+from tests.hang_limit import HANG_S
 
 from weft.errors import MissingToolError
 
@@ -148,7 +149,7 @@ def test_nothing_is_left_after_an_exception() -> None:
 def test_nothing_is_left_after_the_owner_is_told_to_stop(number: signal.Signals, start_owner: StartOwner) -> None:
     owner = start_owner("bed.run(('sh', '-c', 'sleep 600'))")
     owner.send_signal(number)
-    owner.communicate(timeout=30)
+    owner.communicate(timeout=HANG_S)
     assert owner.returncode != 0
     assert namespaces_of(owner.pid) == []
 

@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from tests.hang_limit import HANG_S
 
 from weft.core.chrome_trace import spans_of
 from weft.elastic import POLICIES
@@ -35,7 +36,7 @@ def weft(*args: str | Path, cwd: Path | None = None) -> subprocess.CompletedProc
         [sys.executable, "-m", "weft", *map(str, args)],
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=HANG_S,
         cwd=cwd,
         env={**os.environ, "OMP_NUM_THREADS": "1", "COLUMNS": "100"},
         check=False,
@@ -199,5 +200,5 @@ def test_help_loads_neither_numpy_nor_torch() -> None:
         "except SystemExit: pass\n"
         "print(sorted({'numpy', 'scipy', 'torch', 'matplotlib'} & set(sys.modules)))"
     )
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=True)
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=HANG_S, check=True)
     assert done.stdout.rstrip().endswith("[]")

@@ -13,9 +13,10 @@ from collections.abc import Callable
 import psutil
 from tests.faults.damage import damaged_attempt, damaged_knowledge, misplaced_file, permission_denied
 from tests.faults.own_disk import DISK_BYTES
-from tests.faults.runs import LIMIT_S, Run, lease_server
+from tests.faults.runs import Run, lease_server
 from tests.faults.violation import Violation
 from tests.faults.world import World
+from tests.hang_limit import HANG_S
 
 Fault = Callable[[World, random.Random], None]
 NUM_IDLE = 600
@@ -71,7 +72,7 @@ def lose_lease_server(world: World, rng: random.Random) -> None:
     """Jobs that take turns on a device lose the process that gives out the turns, or it stands still for a while."""
     while sum(run.shares and not run.is_over for run in world.runs) < 2:
         world.run(rng.randrange(60, 120), shares=True)
-    deadline_s = time.monotonic() + LIMIT_S
+    deadline_s = time.monotonic() + HANG_S
     while lease_server(world.home.sockets)[1] < 2 and not any(run.is_over for run in world.runs if run.shares):
         if time.monotonic() > deadline_s:
             raise Violation("two runs with --share never met at a lease server")

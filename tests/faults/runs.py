@@ -11,13 +11,13 @@ import psutil
 from tests.faults.forked import Forked
 from tests.faults.own_disk import obey_permissions
 from tests.faults.violation import Violation, text_of
+from tests.hang_limit import HANG_S
 
 from weft.crossover.lease_launch import SOCKET_NAME, status
 from weft.errors import LeaseError
 
 SCRIPT = Path(__file__).with_name("ledger_job.py")
 STEP_S = 0.02
-LIMIT_S = 120.0
 _POLL_S = 0.02
 
 
@@ -81,15 +81,15 @@ class Run:
         if not processes:
             return
         processes[0].kill()
-        self.process.wait(LIMIT_S)
-        if left := psutil.wait_procs(processes[1:], timeout=LIMIT_S)[1]:
+        self.process.wait(HANG_S)
+        if left := psutil.wait_procs(processes[1:], timeout=HANG_S)[1]:
             raise Violation(f"{self.name} was killed and left processes behind: {[_words(one) for one in left]}")
         self.process = self._start()
 
     def wait_for_worker(self) -> None:
         """Until a worker takes samples, or all are taken."""
         start = f"start {self.name}.{self._num_starts} "
-        deadline_s = time.monotonic() + LIMIT_S
+        deadline_s = time.monotonic() + HANG_S
         while start not in text_of(self._folder / "diary") and not self.is_over:
             if time.monotonic() > deadline_s:
                 raise Violation(f"{self.name} does not start: {text_of(self._log)[-2000:]}")
@@ -103,7 +103,7 @@ class Run:
     def check_end(self) -> None:
         """It ends, and has seen each sample exactly once."""
         try:
-            self.process.wait(LIMIT_S)
+            self.process.wait(HANG_S)
         except TimeoutError as error:
             raise Violation(f"{self.name} does not end: {text_of(self._log)[-2000:]}") from error
         self.check()

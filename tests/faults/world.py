@@ -19,6 +19,7 @@ from tests.faults.forked import Forked
 from tests.faults.own_disk import obey_permissions
 from tests.faults.runs import Run, lease_server
 from tests.faults.violation import Violation, text_of
+from tests.hang_limit import HANG_S
 
 from weft.client import Client, NotNowError
 from weft.core.job import Launch
@@ -28,7 +29,6 @@ from weft.daemon.home import Home
 from weft.errors import NoControllerError, WeftError
 
 HERE = Path(__file__).parent
-LIMIT_S = 120.0
 ANSWER_S = 60.0
 """A controller that is up and has not answered by then never will."""
 NUM_DEVICES = 2
@@ -63,7 +63,7 @@ class World:
         if self.process is not None and self.process.poll() is None and self._answers():
             return
         if self.process is not None:
-            self.process.wait(LIMIT_S)
+            self.process.wait(HANG_S)
         options = ("--port", "0", "--devices", str(NUM_DEVICES), "--grace-s", "5", "--hold-s", "0.2")
         arguments = [*options, *(() if self._session else ("--cold",))]
 
@@ -72,7 +72,7 @@ class World:
             return shimmed_controller.main(self.shim, self.home.root, arguments)
 
         self.process = Forked(main, self.folder / "controller.log")
-        deadline_s = time.monotonic() + LIMIT_S
+        deadline_s = time.monotonic() + HANG_S
         while not self._answers():
             if self.process.poll() is not None:
                 raise Violation(f"the controller does not start: {self.last_words()}")
@@ -170,7 +170,7 @@ class World:
 
     def check_end(self) -> None:
         """Every job ends, and has seen each sample exactly once."""
-        rows = self.client.wait(list(self.acknowledged), timeout_s=LIMIT_S)
+        rows = self.client.wait(list(self.acknowledged), timeout_s=HANG_S)
         if late := {row["id"]: (row["state"], row["reason"]) for row in rows if row["state"] not in FINAL_STATES}:
             raise Violation(f"jobs that do not end: {late}")
         self.check()
@@ -200,7 +200,7 @@ class World:
                 process.kill()
         for forked in [self.process, *(run.process for run in self.runs)]:
             if forked is not None:
-                forked.wait(LIMIT_S)
+                forked.wait(HANG_S)
 
 
 def _is_leader(process: psutil.Process) -> bool:

@@ -22,7 +22,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-LIMIT_S = 60.0
+from tests.hang_limit import HANG_S
+
 _CONTEXT = multiprocessing.get_context("forkserver")
 # torch._dynamo is loaded by the first optimizer: seconds, if every process did it itself.
 _CONTEXT.set_forkserver_preload(["torch", "torch.distributed", "weft.worker", "weft.overlap", "torch._dynamo"])
@@ -81,12 +82,12 @@ def start(job: Job, num_workers: int, stop: Stop | None = None) -> Outcome:
     for worker in workers:
         worker.start()
     for worker in workers:
-        worker.join(LIMIT_S)
+        worker.join(HANG_S)
     hung = [rank for rank, worker in enumerate(workers) if worker.exitcode is None]
     for worker in workers:
         worker.kill()
         worker.join()
-    assert not hung, f"workers {hung} did not end within {LIMIT_S} s"
+    assert not hung, f"workers {hung} did not end within {HANG_S} s"
     codes = [int(worker.exitcode) for worker in workers if worker.exitcode is not None]
     told = [json.loads((results / f"{rank}.json").read_text()) for rank in range(num_workers)]
     assert len({t["digest"] for t in told}) == 1, "workers end with different parameters"
@@ -132,7 +133,7 @@ def _worker(job: Job, rank: int, num_workers: int, port: int, stop: Stop | None,
         MASTER_ADDR="127.0.0.1",
         MASTER_PORT=str(port),
         WEFT_CHECKPOINT_DIR=str(Path(job.folder, "checkpoints")),
-        WEFT_START_TIMEOUT_S="30",
+        WEFT_START_TIMEOUT_S=str(HANG_S),
         OMP_NUM_THREADS="1",
         GLOO_SOCKET_IFNAME="lo",
     )

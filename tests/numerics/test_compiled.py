@@ -22,9 +22,6 @@ from training import Parameters, Run, adamw, assert_same, batch_generator, made,
 from weft.overlap.bucket import Phase
 from workers import on_workers
 
-# Compiling takes its time on a busy machine; the next tests find the code in the cache.
-LIMIT_S = 350.0
-pytestmark = pytest.mark.timeout(LIMIT_S + 10)
 WARM_UP_STEPS = 2
 
 
@@ -155,7 +152,7 @@ def _same_as_compiled_ddp(
     return found
 
 
-@on_workers(2, limit_s=LIMIT_S)
+@on_workers(2)
 def test_blocks_compiled_by_inductor_train_as_with_compiled_ddp() -> None:
     _same_as_compiled_ddp("blocks", backend="inductor", fullgraph=True)
 
@@ -163,7 +160,7 @@ def test_blocks_compiled_by_inductor_train_as_with_compiled_ddp() -> None:
 @pytest.mark.compat
 @pytest.mark.parametrize("late", [False, True])
 @pytest.mark.parametrize("form", FORMS)
-@on_workers(2, limit_s=LIMIT_S)
+@on_workers(2)
 def test_every_form_compiled_by_inductor_trains_as_with_compiled_ddp(form: str, late: bool) -> None:
     _same_as_compiled_ddp(form, backend="inductor", late=late)
 
@@ -171,26 +168,26 @@ def test_every_form_compiled_by_inductor_trains_as_with_compiled_ddp(form: str, 
 @pytest.mark.compat
 @pytest.mark.parametrize("eager", [False, True])
 @pytest.mark.parametrize("what", ["tied", "checkpointed"])
-@on_workers(2, limit_s=LIMIT_S)
+@on_workers(2)
 def test_tied_and_checkpointed_blocks_compiled_by_inductor(what: str, eager: bool) -> None:
     _same_as_compiled_ddp("blocks", backend="inductor", make=lambda: Stack(**{what: True}), eager=eager)
 
 
 @pytest.mark.parametrize("late", [False, True])
 @pytest.mark.parametrize("form", FORMS)
-@on_workers(2, limit_s=LIMIT_S)
+@on_workers(2)
 def test_compiled_before_or_after_overlap_as_one_graph_and_never_again(form: str, late: bool) -> None:
     _same_as_compiled_ddp(form, late=late, fullgraph=True)
 
 
 @pytest.mark.parametrize("eager", [False, True])
 @pytest.mark.parametrize("what", ["tied", "checkpointed"])
-@on_workers(2, limit_s=LIMIT_S)
+@on_workers(2)
 def test_tied_weights_and_checkpointing_inside_compiled_blocks(what: str, eager: bool) -> None:
     _same_as_compiled_ddp("blocks", make=lambda: Stack(**{what: True}), eager=eager)
 
 
-@on_workers(2, limit_s=LIMIT_S)
+@on_workers(2)
 def test_the_compiled_model_itself_may_be_given_to_overlap() -> None:
     _forget_compiled()
     options = {"backend": "aot_eager"}
@@ -205,12 +202,12 @@ def test_the_compiled_model_itself_may_be_given_to_overlap() -> None:
     assert_same(_plain_names(found.state()), _plain_names(expected.state()))
 
 
-@on_workers(2, limit_s=LIMIT_S)
+@on_workers(2)
 def test_a_compiled_function_that_calls_the_model_trains_the_same() -> None:
     _same_as_compiled_ddp("function")
 
 
-@on_workers(2, limit_s=LIMIT_S)
+@on_workers(2)
 def test_a_compiled_function_that_reads_parts_of_the_model_ends_up_without_recompiling() -> None:
     _forget_compiled()
     options = {"backend": "aot_eager"}
@@ -224,7 +221,7 @@ def test_a_compiled_function_that_reads_parts_of_the_model_ends_up_without_recom
     assert_same(found.parameters(), expected.parameters())
 
 
-@on_workers(2, limit_s=LIMIT_S)
+@on_workers(2)
 def test_a_function_that_calls_the_model_cannot_be_one_graph_and_is_told_why() -> None:
     _forget_compiled()
     model = made(Stack)
@@ -233,7 +230,7 @@ def test_a_function_that_calls_the_model_cannot_be_one_graph_and_is_told_why() -
         with_weft(model, adamw).train(1)
 
 
-@on_workers(2, limit_s=LIMIT_S)
+@on_workers(2)
 def test_gathers_of_later_blocks_are_still_under_way_when_the_first_compiled_block_runs() -> None:
     _forget_compiled()
     model = made(Stack)
@@ -259,7 +256,7 @@ def test_gathers_of_later_blocks_are_still_under_way_when_the_first_compiled_blo
     assert seen[-4:] == [[0, 1, 2], [1, 2], [2], []]
 
 
-@on_workers(2, limit_s=LIMIT_S)
+@on_workers(2)
 def test_buckets_of_later_blocks_leave_while_backward_of_the_first_is_still_to_come() -> None:
     _forget_compiled()
     model = made(Stack)
@@ -280,7 +277,7 @@ def test_buckets_of_later_blocks_leave_while_backward_of_the_first_is_still_to_c
 
 
 @pytest.mark.parametrize("form", ["blocks", "model"])
-@on_workers(2, limit_s=LIMIT_S)
+@on_workers(2)
 def test_evaluation_and_state_dicts_in_between_read_new_values(form: str) -> None:
     def loop(run: Run) -> list[torch.Tensor]:
         outputs = []
@@ -311,7 +308,7 @@ def test_evaluation_and_state_dicts_in_between_read_new_values(form: str) -> Non
     assert all(torch.equal(a, b) for a, b in zip(found, expected, strict=True))
 
 
-@on_workers(2, limit_s=LIMIT_S)
+@on_workers(2)
 def test_detach_takes_all_hooks_off_compiled_blocks_and_dynamo() -> None:
     _forget_compiled()
     listeners = list(torch._dynamo.callback.callback_handler.start_callbacks)
@@ -326,7 +323,7 @@ def test_detach_takes_all_hooks_off_compiled_blocks_and_dynamo() -> None:
     found.optimizer.step()
 
 
-@on_workers(2, limit_s=LIMIT_S)
+@on_workers(2)
 def test_dynamo_reset_while_training_loses_nothing() -> None:
     _forget_compiled()
     options = {"backend": "aot_eager"}

@@ -11,6 +11,7 @@ from unittest.mock import patch
 import pytest
 import torch
 import torch.distributed as dist
+from tests.hang_limit import HANG_S
 from torch.nn.parallel import DistributedDataParallel
 
 import weft
@@ -21,12 +22,10 @@ from weft.overlap.transport.gloo import GlooTransport
 from weft.process.turns import TURNS
 from workers import on_workers
 
-PATIENCE_S = 20.0
-
 
 def wait_for(file: Path) -> None:
     """The other worker's word, given through a file since every collective is under test here."""
-    deadline_s = time.monotonic() + PATIENCE_S
+    deadline_s = time.monotonic() + HANG_S
     while not file.exists():
         if time.monotonic() > deadline_s:
             raise AssertionError("the other worker waits for us without having given its device back")

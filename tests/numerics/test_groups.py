@@ -146,5 +146,5 @@ def train_until_the_other_stops(rendezvous: str) -> str:
 
 
 def test_a_worker_that_stops_is_noticed_within_the_timeout_the_user_gave(tmp_path: Path) -> None:
-    waited, _ = call_on_workers(2, train_until_the_other_stops, limit_s=30.0, rendezvous=str(tmp_path / "short"))
+    waited, _ = call_on_workers(2, train_until_the_other_stops, rendezvous=str(tmp_path / "short"))
     assert "look for the first error in its log" in waited

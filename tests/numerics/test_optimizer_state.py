@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
+from tests.hang_limit import HANG_S
 from torch import nn
 
 from training import Tangle, Tower, adamw, assert_equal_states, assert_same, grouped, made, sgd, with_ddp, with_weft
@@ -191,7 +192,7 @@ def test_the_last_checkpoint_is_written_while_the_other_worker_leaves(how: str, 
         for rank in range(2)
     ]
     try:
-        results = [worker.communicate(timeout=60) for worker in workers]
+        results = [worker.communicate(timeout=HANG_S) for worker in workers]
     finally:
         for worker in workers:
             worker.kill()

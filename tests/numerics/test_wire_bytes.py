@@ -9,6 +9,7 @@ import tempfile
 from pathlib import Path
 
 import pytest
+from tests.hang_limit import HANG_S
 
 NUM_STEPS = 20
 SCRIPT = f"""
@@ -72,7 +73,7 @@ def bytes_per_step() -> list[float]:
             env={**os.environ, "R": rendezvous, "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"},
             capture_output=True,
             text=True,
-            timeout=120,
+            timeout=HANG_S,
             check=False,
         )
     if done.returncode == 77 or done.stderr.startswith("unshare:"):  # not a worker's own complaint

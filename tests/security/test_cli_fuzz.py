@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.hang_limit import HANG_S
 
 from fake_controller import FakeController, served
 from hostile import BUDGETS, HOSTILE_NUMBERS, HOSTILE_TEXTS, hostile_json, looking
@@ -203,7 +204,7 @@ def weft(*args: str, prefix: tuple[str, ...] = (), **environment: str) -> subpro
         capture_output=True,
         text=True,
         errors="surrogateescape",
-        timeout=60,
+        timeout=HANG_S,
         env=os.environ | environment,
     )
 

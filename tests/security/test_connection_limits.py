@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.crash.driven_controller import LIMIT_S
+from tests.hang_limit import HANG_S
 
 from controller_process import Server
 from fake_controller import TOKEN, FakeController, served_on_both
@@ -29,7 +29,7 @@ if os.getuid() == 0:
 port, num = int(sys.argv[1]), int(sys.argv[2])
 opened = []
 for _ in range(num):
-    opened.append(socket.create_connection(("127.0.0.1", port), timeout=30))
+    opened.append(socket.create_connection(("127.0.0.1", port), timeout=HANG_S))
 print(len(opened), flush=True)
 sys.stdin.read()
 """
@@ -67,11 +67,11 @@ def test_a_thousand_idle_connections_of_another_user_stop_nothing(small_server: 
     with flood(small_server.record.port, 1000):
         assert small_server.client.health()["status"] == "ok"
         job_id = small_server.submit(3)
-        (row,) = small_server.client.wait([job_id], timeout_s=LIMIT_S)
+        (row,) = small_server.client.wait([job_id], timeout_s=HANG_S)
         assert row["state"] == "COMPLETED"
         assert small_server.num_files() < 256 // 2
         # Nor is the port itself closed to its owner.
-        with socket.create_connection(("127.0.0.1", small_server.record.port), timeout=LIMIT_S) as connection:
+        with socket.create_connection(("127.0.0.1", small_server.record.port), timeout=HANG_S) as connection:
             connection.sendall(request(small_server.home.token(), small_server.record.port))
             assert connection.recv(64).startswith(b"HTTP/1.1 200 ")
     assert small_server.log_file.stat().st_size - log_bytes < 4096, small_server.log_file.read_text()
@@ -89,9 +89,9 @@ def test_without_a_free_file_descriptor_the_owner_is_answered_and_no_job_is_lost
         small_server.client.cancel(running)
     assert small_server.log_file.stat().st_size - log_bytes < 20_000, small_server.log_file.read_text()
     small_server.allow_files(256)
-    (row,) = small_server.client.wait([running], timeout_s=LIMIT_S)
+    (row,) = small_server.client.wait([running], timeout_s=HANG_S)
     assert row["state"] == "CANCELLED"
-    (row,) = small_server.client.wait([small_server.submit(3)], timeout_s=LIMIT_S)
+    (row,) = small_server.client.wait([small_server.submit(3)], timeout_s=HANG_S)
     assert row["state"] == "COMPLETED"
 
 
@@ -125,7 +125,7 @@ def test_a_follower_of_a_log_is_waited_for_without_end(tmp_path: Path) -> None:
     job = controller.add(attempt=1)
     controller.endless = True
     with served_on_both(controller, tmp_path, ConnectionPatience(0.2, 0.2), body_s=0.2) as (_, port):
-        with socket.create_connection(("127.0.0.1", port), timeout=LIMIT_S) as connection:
+        with socket.create_connection(("127.0.0.1", port), timeout=HANG_S) as connection:
             connection.sendall(request(TOKEN, None, f"/v1/jobs/{job.id}/logs?follow=true"))
             began_s = time.monotonic()
             while time.monotonic() - began_s < 1.0:
@@ -136,7 +136,7 @@ def test_a_follower_of_a_log_is_waited_for_without_end(tmp_path: Path) -> None:
 def test_a_client_that_closes_its_half_takes_no_place(tmp_path: Path) -> None:
     with (
         served_on_both(FakeController(), tmp_path, ConnectionPatience()) as (_, port),
-        socket.create_connection(("127.0.0.1", port), timeout=LIMIT_S) as connection,
+        socket.create_connection(("127.0.0.1", port), timeout=HANG_S) as connection,
     ):
         connection.sendall(b"GET / HT")
         connection.shutdown(socket.SHUT_WR)
@@ -150,11 +150,11 @@ def test_connections_that_are_known_are_not_closed_for_newcomers(tmp_path: Path)
         served_on_both(FakeController(), tmp_path, ConnectionPatience(), num_files=num_files) as (home, port),
         contextlib.ExitStack() as opened,
     ):
-        own = opened.enter_context(socket.create_connection(("127.0.0.1", port), timeout=LIMIT_S))
+        own = opened.enter_context(socket.create_connection(("127.0.0.1", port), timeout=HANG_S))
         own.sendall(request(TOKEN, None))
         assert own.recv(64).startswith(b"HTTP/1.1 200 ")
         for _ in range(3 * limits.unknown):
-            opened.enter_context(socket.create_connection(("127.0.0.1", port), timeout=LIMIT_S))
+            opened.enter_context(socket.create_connection(("127.0.0.1", port), timeout=HANG_S))
         assert Client(home.root).health()["status"] == "ok"
         while own.recv(1 << 16).count(b"}") == 0:
             pass
@@ -170,10 +170,10 @@ def test_when_the_owner_himself_has_taken_every_place_he_is_told_so(tmp_path: Pa
         contextlib.ExitStack() as opened,
     ):
         for _ in range(limits.total):
-            own = opened.enter_context(socket.create_connection(("127.0.0.1", port), timeout=LIMIT_S))
+            own = opened.enter_context(socket.create_connection(("127.0.0.1", port), timeout=HANG_S))
             own.sendall(request(TOKEN, None))
             assert own.recv(64).startswith(b"HTTP/1.1 200 ")
-        with socket.create_connection(("127.0.0.1", port), timeout=LIMIT_S) as one_more:
+        with socket.create_connection(("127.0.0.1", port), timeout=HANG_S) as one_more:
             answer = one_more.recv(1000)
     assert answer.startswith(b"HTTP/1.1 503 ")
     assert b"too many connections" in answer
@@ -190,7 +190,7 @@ def assert_is_closed(port: int, sent: list[bytes]) -> bytes:
     with socket.create_connection(("127.0.0.1", port)) as connection, selectors.DefaultSelector() as selector:
         selector.register(connection, selectors.EVENT_READ)
         connection.sendall(sent[0])
-        deadline_s = time.monotonic() + LIMIT_S
+        deadline_s = time.monotonic() + HANG_S
         number = 0
         while time.monotonic() < deadline_s:
             try:
@@ -207,7 +207,7 @@ def assert_is_closed(port: int, sent: list[bytes]) -> bytes:
 
 
 def until_running(client: Client, job_id: str) -> None:
-    deadline_s = time.monotonic() + LIMIT_S
+    deadline_s = time.monotonic() + HANG_S
     while client.job(job_id)["state"] != "RUNNING":
         assert time.monotonic() < deadline_s
         time.sleep(0.02)

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.hang_limit import HANG_S
 
 from hostile import BUDGETS, hostile_messages, looking
 from lease_processes import LeaseServer, lease_server, lease_workers, wait_until
@@ -64,7 +65,7 @@ def server(tmp_path: Path) -> Iterator[LeaseServer]:
 def say(path: Path, said: list[bytes]) -> None:
     """One more process that has something to say to the server, and leaves."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as connection:
-        connection.settimeout(30.0)
+        connection.settimeout(HANG_S)
         connection.connect(str(path))
         for packet in said:
             try:

@@ -183,7 +183,7 @@ CASES: list[tuple[Fault, Callable[[Record, Run], None], Any]] = [
 
 
 @pytest.mark.parametrize("case", range(len(CASES)), ids=[f"{f.__name__}-{loop.__name__}" for f, loop, _ in CASES])
-@on_workers(2, limit_s=120)
+@on_workers(2)
 def test_a_missing_order_between_streams_is_found(case: int) -> None:
     fault, loop, make = CASES[case]
     for put_back in (no_fault, fault):
@@ -197,7 +197,7 @@ def test_a_missing_order_between_streams_is_found(case: int) -> None:
 
 
 @pytest.mark.parametrize("fault", [False, True], ids=["late", "at once"])
-@on_workers(2, limit_s=120)
+@on_workers(2)
 def test_the_host_never_waits_for_the_device_in_a_step(fault: bool) -> None:
     """Also where parameters were unused: how often they were used is read a step later."""
 

@@ -14,6 +14,7 @@ import pytest
 from benchmarks import overlap as benchmark
 from benchmarks.overlap_results import Results
 from benchmarks.overlap_rows import FIELDS
+from tests.hang_limit import HANG_S
 
 from weft.cli import bench as bench_module
 from weft.cli.bench import bench
@@ -94,7 +95,7 @@ def test_a_checkout_runs_its_benchmarks_from_any_folder(tmp_path: Path) -> None:
         [sys.executable, "-m", "weft", "bench", "overlap", "--quick", "--model", "nonsense"],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=HANG_S,
         cwd=tmp_path,
         env={**os.environ, "PYTHONPATH": str(ROOT / "src")},
     )

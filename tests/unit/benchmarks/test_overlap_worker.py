@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from benchmarks.overlap_scenarios import Scenario, tiny_run
+from tests.hang_limit import HANG_S
 
 ROOT = Path(__file__).resolve().parents[3]
 CONTENDERS = ("alone", "ddp", "ddp_best", "fsdp2", "fsdp2_async", "dear", "weft", "weft_eager")
@@ -39,7 +40,7 @@ def run_on_loopback(module: str, scenario: Scenario) -> list[dict[str, Any]]:
             subprocess.Popen(command, env=env, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
         )
     try:
-        outputs = [worker.communicate(timeout=120)[0] for worker in workers]
+        outputs = [worker.communicate(timeout=HANG_S)[0] for worker in workers]
     finally:
         for worker in workers:
             worker.kill()

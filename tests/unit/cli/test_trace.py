@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from tests.hang_limit import HANG_S
 
 from weft.cli.trace import read_spans
 from weft.core.chrome_trace import Span, write_chrome_trace
@@ -16,7 +17,7 @@ from weft.errors import InputError
 
 def weft_trace(*args: object) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "weft", "trace", *map(str, args)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=60)
+    return subprocess.run(command, capture_output=True, text=True, timeout=HANG_S)
 
 
 def steps(worker: int, num_steps: int = 3) -> list[Span]:

@@ -8,12 +8,10 @@ from collections.abc import Callable, Sequence
 from weft.control.state import Job, JobState
 from weft.daemon.service import Controller
 
-LIMIT_S = 30.0
-
 
 def until(happened: Callable[[], bool], what: str) -> None:
     """Block until ``happened`` is true."""
-    deadline_s = time.monotonic() + LIMIT_S
+    deadline_s = time.monotonic() + HANG_S
     while not happened():
         assert time.monotonic() < deadline_s, f"never happened: {what}"
         time.sleep(0.002)

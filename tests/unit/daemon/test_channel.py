@@ -11,11 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.hang_limit import HANG_S
 
 from weft.daemon.report_channel import JobChannel, parse_report
 from weft.worker.channel import Channel
-
-LIMIT_S = 30.0
 
 
 def step(**values: Any) -> dict[str, Any]:
@@ -38,7 +37,7 @@ def worker(tmp_path: Path, channel: JobChannel) -> Iterator[Channel]:
 
 def answers(worker: Channel) -> list[dict[str, Any]]:
     assert worker._socket is not None
-    select.select([worker._socket], [], [], LIMIT_S)
+    select.select([worker._socket], [], [], HANG_S)
     return worker.receive()
 
 

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
+from tests.hang_limit import HANG_S
 from tests.unit.daemon.awaiting import until, until_over
 from tests.unit.daemon.conftest import a_job
 from tests.unit.daemon.scripted_engine import ScriptedEngine
@@ -178,7 +179,7 @@ def test_a_policy_that_never_answers_is_done_without_until_it_does() -> None:
     go_on.set()
     thread = world.scheduler.guarded._thread
     assert thread._overdue is not None
-    thread._overdue.result(10.0)
+    thread._overdue.result(HANG_S)
     world.decide()
     assert world.scheduler.guarded.trouble == ""
 

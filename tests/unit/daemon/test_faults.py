@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
+from tests.hang_limit import HANG_S
 from tests.unit.daemon.awaiting import until, until_over
 from tests.unit.daemon.conftest import a_job
 from tests.unit.daemon.scripted_engine import ScriptedEngine
@@ -169,7 +170,7 @@ def test_a_request_that_cannot_be_written_down_is_refused_and_harms_nobody(
     controller: Controller, engine: ScriptedEngine
 ) -> None:
     with pytest.raises(Exception, match="finite"):
-        controller._loop.request(lambda state, now_s: ([WorkersStarted(float("inf"), "x", 1)], None)).result(30)
+        controller._loop.request(lambda state, now_s: ([WorkersStarted(float("inf"), "x", 1)], None)).result(HANG_S)
     completes(controller, engine)
 
 

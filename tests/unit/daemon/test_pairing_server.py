@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from tests.hang_limit import HANG_S
 
 from weft.control.job_table import JobTable
 from weft.control.state import Job, JobState, State
@@ -22,8 +23,6 @@ from weft.crossover.lease_messages import Join
 from weft.crossover.phases import Role
 from weft.daemon.sharing import LeaseServers, roles_held, roles_of
 from weft.errors import LeaseError
-
-LIMIT_S = 20.0
 
 
 def job(name: str, partner: str | None = None, *, fills: bool = False, may_share: bool = True) -> Job:
@@ -51,7 +50,7 @@ def sharing(folder: Path) -> Iterator[LeaseServers]:
 def until_roles(path: Path, wanted: dict[str, Role]) -> None:
     """The server tells nobody of changes: it is asked again and again."""
     pause = threading.Event()
-    for _ in range(int(LIMIT_S / 0.05)):
+    for _ in range(int(HANG_S / 0.05)):
         try:
             if roles_held(status(path)) == wanted:
                 return

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable
 
 import pytest
+from tests.hang_limit import HANG_S
 from tests.unit.daemon.awaiting import until, until_over, until_state
 from tests.unit.daemon.conftest import a_job
 from tests.unit.daemon.scripted_engine import ScriptedEngine
@@ -189,7 +190,7 @@ def test_full_disk_refuses_new_jobs_and_loses_no_outcome(
         controller.submit(a_job())
     refused.clear()
     engine.end(job_id, 1, Fate.COMPLETED)
-    assert refused.wait(30), "the outcome was never tried to be written"
+    assert refused.wait(HANG_S), "the outcome was never tried to be written"
     assert controller.job(job_id).state is JobState.RUNNING
     monkeypatch.setattr(Journal, "append", append)
     assert until_over(controller, [job_id])[job_id].state is JobState.COMPLETED
@@ -275,6 +276,6 @@ def test_a_request_that_cannot_be_written_down_is_refused_and_the_next_one_is_se
         return [object()], None  # nothing that a journal knows
 
     with pytest.raises(ControllerError, match=r"nothing was changed.*dataclass"):
-        controller._loop.request(make).result(30.0)  # type: ignore[arg-type]
+        controller._loop.request(make).result(HANG_S)  # type: ignore[arg-type]
     assert controller.submit(a_job()) in {job.id for job in controller.jobs()}
     assert controller.failure is None

@@ -6,6 +6,7 @@ import sys
 import textwrap
 
 import pytest
+from tests.hang_limit import HANG_S
 
 from weft.engines.pool_client import PoolClient
 
@@ -170,6 +171,6 @@ def test_an_import_that_starts_a_thread_forbids_forking(tmp_path):
         capture_output=True,
         text=True,
         check=True,
-        timeout=60,
+        timeout=HANG_S,
     )
     assert "importing busy_module started a thread" in shown.stdout

@@ -18,6 +18,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from journals import life, replayed, submission
+from tests.hang_limit import HANG_S
 
 from weft.control.codec import event_to_json
 from weft.core.events import Event
@@ -27,7 +28,6 @@ from weft.store.journal_repair import repair
 
 PAGE_BYTES = 4096
 FRAME_BYTES = PAGE_BYTES + 24
-LIMIT_S = 30
 BEFORE = [event for number in range(120) for event in life(number)]
 AFTER = [*(submission(number) for number in range(1000, 1100)), submission(1100, name="long " * 4000)]
 EVENTS: dict[int, Event] = dict(enumerate(BEFORE + AFTER, 1))
@@ -139,7 +139,7 @@ def repaired_and_checked(killed: Path, what: list[Damage]) -> None:
             apply(folder, damage)
         expected = untouched(killed, folder)
         path = folder / "journal.db"
-        with within(LIMIT_S):
+        with within(int(HANG_S)):
             try:
                 done = repair(path)
             except StoreError:

@@ -8,6 +8,7 @@ import subprocess
 import sys
 
 import pytest
+from tests.hang_limit import HANG_S
 
 from weft.errors import SessionError, UsageError
 from weft.worker.environment import read_environment
@@ -57,7 +58,7 @@ def test_the_place_where_workers_of_one_machine_meet_cannot_be_reached_over_its_
     environment |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
     environment.pop("TORCHELASTIC_USE_AGENT_STORE", None)
     said = subprocess.run(
-        [sys.executable, "-c", OPEN], env=environment, capture_output=True, text=True, timeout=120, check=True
+        [sys.executable, "-c", OPEN], env=environment, capture_output=True, text=True, timeout=HANG_S, check=True
     )
     (address,) = said.stdout.split()
     assert address.startswith("0100007F:")  # 127.0.0.1 and nothing else
@@ -90,7 +91,7 @@ def test_another_program_at_the_port_does_not_make_a_worker_wait_for_ever(monkey
         say_where(monkeypatch, 1, 2, other.getsockname()[1])
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
         command = [sys.executable, "-c", ENTER]
-        said = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=True)
+        said = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=HANG_S, check=True)
     assert "does not answer as worker 0 would" in said.stdout
 
 
