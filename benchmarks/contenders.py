@@ -180,6 +180,9 @@ class DearTrainer(Trainer):
     def state_tensors(self) -> list[Tensor]:
         return self.dear.state_tensors()
 
+    def close(self) -> None:
+        self.dear.close()
+
 
 @contender("dear")
 def _dear(workload: Workload) -> Trainer:

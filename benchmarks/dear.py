@@ -84,6 +84,10 @@ class Dear:
         for bucket in self._buckets:
             self._transport.settle_sends(bucket.exchange)
 
+    def close(self) -> None:
+        """Close its connections while the other workers still listen; nothing may be in flight."""
+        self._transport.close()
+
     def state_tensors(self) -> list[Tensor]:
         """Optimizer state that this worker holds."""
         return [

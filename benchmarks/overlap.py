@@ -37,8 +37,12 @@ def run_scenarios(
     on_progress: OnProgress,
     folder: Path = RESULTS,
     started: datetime | None = None,
+    timeout_s: float = SCENARIO_TIMEOUT_S,
 ) -> Results:
-    """Measure everything; a scenario that fails is noted and the rest goes on."""
+    """Measure everything; a scenario that fails is noted and the rest goes on.
+
+    ``timeout_s``: for one command on all hosts, of which a scenario has up to four.
+    """
     results = Results(folder, started or datetime.now(), command)
     peaks: dict[str, dict[str, int]] = {}
     # Many hosts first: they are what a broken machine fails at, and they take the shortest.
@@ -47,7 +51,7 @@ def run_scenarios(
         with Testbed(num_hosts, START_RATE_BITS_PER_S, workers_per_host=per_host) as bed:
             for scenario in (s for s in scenarios if (s.num_hosts, s.workers_per_host) == (num_hosts, per_host)):
                 try:
-                    _measure(bed, scenario, results, peaks, on_progress)
+                    _measure(bed, scenario, results, peaks, on_progress, timeout_s)
                 except HostFailed as failure:
                     results.failures.append(f"{scenario.label}: {failure}")
                     on_progress(0, f"{scenario.label} failed, going on")
@@ -67,21 +71,22 @@ def _measure(
     results: Results,
     peaks: dict[str, dict[str, int]],
     on_progress: OnProgress,
+    timeout_s: float,
 ) -> None:
     if scenario.model not in peaks and scenario.timed is None:
         peaks[scenario.model] = {}
         for contender in MEMORY_CONTENDERS:
             if contender in scenario.contenders:
                 on_progress(0, f"{scenario.model}: memory of {contender}")
-                memory = _work(bed, "overlap_memory", scenario.memory(contender), None)
+                memory = _work(bed, "overlap_memory", scenario.memory(contender), None, timeout_s)
                 peaks[scenario.model][contender] = memory["peak_bytes"]
     if scenario.timed is not None:
         shape = _nominal_shape(scenario.timed)
     else:  # right before each row: a shared machine is not equally fast for long
         on_progress(0, f"{scenario.label}: how long is the compute?")
-        shape = StepShape(**_work(bed, "overlap_worker", scenario.calibration(), None)["shape"])
+        shape = StepShape(**_work(bed, "overlap_worker", scenario.calibration(), None, timeout_s)["shape"])
     bed.set_rate(rate_for_ratio(shape, scenario.num_hosts, scenario.ratio))
-    result = _work(bed, "overlap_worker", scenario, on_progress)
+    result = _work(bed, "overlap_worker", scenario, on_progress, timeout_s)
     results.rows.append(make_row(scenario, bed.rate_bits_per_s, result, peaks.get(scenario.model, {})))
 
 
@@ -102,7 +107,9 @@ def _nominal_shape(timed: Timed) -> StepShape:
     )
 
 
-def _work(bed: Testbed, module: str, scenario: Scenario, on_progress: OnProgress | None) -> dict[str, Any]:
+def _work(
+    bed: Testbed, module: str, scenario: Scenario, on_progress: OnProgress | None, timeout_s: float
+) -> dict[str, Any]:
     """Run one kind of worker on every host; what rank 0 reports at the end."""
     answers: list[dict[str, Any]] = []
 
@@ -119,7 +126,7 @@ def _work(bed: Testbed, module: str, scenario: Scenario, on_progress: OnProgress
         (sys.executable, "-m", f"benchmarks.{module}", json.dumps(scenario.as_json())),
         cwd=ROOT,
         env={"PYTHONPATH": os.pathsep.join((str(ROOT), str(ROOT / "src")))},
-        timeout_s=SCENARIO_TIMEOUT_S,
+        timeout_s=timeout_s,
         on_line=listen,
     )
     if not answers:

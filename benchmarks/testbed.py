@@ -31,7 +31,7 @@ from benchmarks.testbed_plan import Command, NetworkPlan, Owner, owner_of, worke
 from weft.errors import MissingToolError, WeftError
 
 TOOLS = {"ip": "iproute2", "tc": "iproute2", "taskset": "util-linux"}
-NUM_LINES_KEPT = 40
+NUM_LINES_KEPT = 80
 GRACE_S = 5.0
 
 
@@ -149,11 +149,11 @@ class Testbed:
                 )
                 reader.start()
                 readers.append(reader)
-            self._wait(command, kept, timeout_s)
+            self._wait(command, kept, readers, timeout_s)
         finally:
             exit_codes = self._stop_workers()
             for reader in readers:
-                reader.join()
+                reader.join(GRACE_S)  # not forever: a process that left the session may keep the pipe open
         if errors:
             raise errors[0]
         return [HostOutput(rank, exit_codes[rank], tuple(kept[rank])) for rank in range(self.plan.num_workers)]
@@ -174,7 +174,13 @@ class Testbed:
         self._workers.append(worker)
         return worker
 
-    def _wait(self, command: Command, kept: Sequence[Iterable[str]], timeout_s: float) -> None:
+    def _wait(
+        self,
+        command: Command,
+        kept: Sequence[Iterable[str]],
+        readers: Sequence[threading.Thread],
+        timeout_s: float,
+    ) -> None:
         deadline_s = time.monotonic() + timeout_s
         waiting = dict(enumerate(self._workers))
         while waiting:
@@ -183,10 +189,14 @@ class Testbed:
                     exit_code = worker.wait(timeout=0.05)
                     del waiting[rank]
                     if exit_code != 0:
-                        raise _failure(rank, f"ended with exit code {exit_code}", command, worker, kept[rank])
+                        raise _failure(rank, f"ended with exit code {exit_code}", command, readers[rank], kept[rank])
             if waiting and time.monotonic() > deadline_s:
-                rank = min(waiting)
-                raise _failure(rank, f"was still running after {timeout_s:g} s", command, waiting[rank], kept[rank])
+                for worker in waiting.values():  # a Python program says where its threads are when it is aborted
+                    with contextlib.suppress(ProcessLookupError):
+                        os.killpg(worker.pid, signal.SIGABRT)
+                what = f"was still running after {timeout_s:g} s"
+                failures = [_failure(rank, what, command, readers[rank], kept[rank]) for rank in waiting]
+                raise HostFailed("\n".join(map(str, failures)))
 
     def _stop_workers(self) -> list[int]:
         """End every worker's whole session; exit codes by rank."""
@@ -273,9 +283,9 @@ def _read_lines(
                 errors.append(error)
 
 
-def _failure(rank: int, what: str, command: Command, worker: subprocess.Popen[str], kept: Iterable[str]) -> HostFailed:
-    time.sleep(0.1 if worker.poll() is not None else 0.0)  # let the reader take the last words out of the pipe
-    words = "\n    ".join(list(kept)[-15:]) or "(it printed nothing)"
+def _failure(rank: int, what: str, command: Command, reader: threading.Thread, kept: Iterable[str]) -> HostFailed:
+    reader.join(GRACE_S)  # the last words may still be in the pipe
+    words = "\n    ".join(list(kept)[-60:]) or "(it printed nothing)"
     return HostFailed(f"worker {rank}: `{shorten(' '.join(command), 100)}` {what}; the last it said:\n    {words}")
 
 

@@ -162,6 +162,7 @@ def worker_environment(plan: NetworkPlan, rank: int) -> dict[str, str]:
         "MASTER_PORT": str(MASTER_PORT),
         "GLOO_SOCKET_IFNAME": HOST_INTERFACE,
         "OMP_NUM_THREADS": "1",
+        "PYTHONFAULTHANDLER": "1",  # a Python program that hangs then says where, when it is aborted
         **KEEP_MEMORY,
     }
 

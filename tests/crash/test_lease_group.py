@@ -7,23 +7,27 @@ import signal
 import socket
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import pytest
 from tests.hang_limit import HANG_S
 
 from lease_processes import lease_server, wait_until
 from weft.crossover.lease_client import LeaseGate
 from weft.crossover.lease_messages import Join
 from weft.crossover.phases import Role
+from weft.engines.ports import ReservedPort
 
 NUM_STEPS = 16
 COMPUTE_S = 0.003
 
 
-def free_address() -> str:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        return f"127.0.0.1:{listener.getsockname()[1]}"
+@pytest.fixture
+def address() -> Iterator[str]:
+    """Where the lead will listen; no other process is given this port meanwhile."""
+    with ReservedPort() as reserved:
+        yield f"127.0.0.1:{reserved.port}"
 
 
 class Training:
@@ -75,8 +79,8 @@ class Training:
             assert sorted(turns) == ["a"] * 2 * NUM_STEPS + ["b"] * 2 * NUM_STEPS
 
 
-def test_jobs_on_two_hosts_follow_one_lead(tmp_path: Path) -> None:
-    address, key = free_address(), secrets.token_hex(8)
+def test_jobs_on_two_hosts_follow_one_lead(tmp_path: Path, address: str) -> None:
+    key = secrets.token_hex(8)
     with lease_server(tmp_path / "0") as lead, lease_server(tmp_path / "1") as follower:
         training = Training(
             [lead.path, follower.path], lambda job, host: Join(job, "0", is_first=host == 0, lead=address, key=key)
@@ -98,8 +102,7 @@ def test_hosts_that_grant_in_inverted_order_do_not_hang(tmp_path: Path) -> None:
         training.to_the_end()
 
 
-def test_jobs_go_on_when_the_lead_is_lost(tmp_path: Path) -> None:
-    address = free_address()
+def test_jobs_go_on_when_the_lead_is_lost(tmp_path: Path, address: str) -> None:
     with lease_server(tmp_path / "0") as lead, lease_server(tmp_path / "1") as follower:
         training = Training(
             [lead.path, follower.path], lambda job, host: Join(job, "0", is_first=host == 0, lead=address)
@@ -111,8 +114,8 @@ def test_jobs_go_on_when_the_lead_is_lost(tmp_path: Path) -> None:
         training.to_the_end()
 
 
-def test_the_order_is_told_to_nobody_without_the_key(tmp_path: Path) -> None:
-    address, key = free_address(), secrets.token_hex(8)
+def test_the_order_is_told_to_nobody_without_the_key(tmp_path: Path, address: str) -> None:
+    key = secrets.token_hex(8)
     with lease_server(tmp_path / "0") as lead:
         gates = [LeaseGate(str(lead.path), Join(job, "0", is_first=True, lead=address, key=key)) for job in "ab"]
         gates[0].acquire()
@@ -130,9 +133,9 @@ def test_the_order_is_told_to_nobody_without_the_key(tmp_path: Path) -> None:
             gate.close()
 
 
-def test_a_host_that_leaves_with_the_last_job_does_not_end_the_server(tmp_path: Path) -> None:
+def test_a_host_that_leaves_with_the_last_job_does_not_end_the_server(tmp_path: Path, address: str) -> None:
     """Both are seen in one turn: the end of the group closes the connection that is still to be heard."""
-    address, key = free_address(), secrets.token_hex(8)
+    key = secrets.token_hex(8)
     with lease_server(tmp_path / "0") as lead:
         gate = LeaseGate(str(lead.path), Join("a", "0", is_first=True, lead=address, key=key))
         gate.acquire()

@@ -11,7 +11,6 @@ import multiprocessing
 import os
 import random
 import signal
-import socket
 import sys
 import time
 import warnings
@@ -23,6 +22,8 @@ from pathlib import Path
 from typing import Any
 
 from tests.hang_limit import HANG_S
+
+from weft.engines.ports import ReservedPort
 
 _CONTEXT = multiprocessing.get_context("forkserver")
 # torch._dynamo is loaded by the first optimizer: seconds, if every process did it itself.
@@ -70,19 +71,19 @@ class Outcome:
 
 def start(job: Job, num_workers: int, stop: Stop | None = None) -> Outcome:
     """Run the job on so many workers until it ends or is stopped."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
     results = Path(job.folder, "results")
     results.mkdir(parents=True, exist_ok=True)
-    workers = [
-        _CONTEXT.Process(target=_worker, args=(job, rank, num_workers, port, stop, str(results / f"{rank}.json")))
-        for rank in range(num_workers)
-    ]
-    for worker in workers:
-        worker.start()
-    for worker in workers:
-        worker.join(HANG_S)
+    with ReservedPort() as reserved:
+        workers = [
+            _CONTEXT.Process(
+                target=_worker, args=(job, rank, num_workers, reserved.port, stop, str(results / f"{rank}.json"))
+            )
+            for rank in range(num_workers)
+        ]
+        for worker in workers:
+            worker.start()
+        for worker in workers:
+            worker.join(HANG_S)
     hung = [rank for rank, worker in enumerate(workers) if worker.exitcode is None]
     for worker in workers:
         worker.kill()

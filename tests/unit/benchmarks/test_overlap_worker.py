@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -14,14 +13,19 @@ import pytest
 from benchmarks.overlap_scenarios import Scenario, tiny_run
 from tests.hang_limit import HANG_S
 
+from weft.engines.ports import ReservedPort
+
 ROOT = Path(__file__).resolve().parents[3]
 CONTENDERS = ("alone", "ddp", "ddp_best", "fsdp2", "fsdp2_async", "dear", "weft", "weft_eager")
 
 
 def run_on_loopback(module: str, scenario: Scenario) -> list[dict[str, Any]]:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    with ReservedPort() as reserved:
+        outputs = _run_both(module, scenario, reserved.port)
+    return [json.loads(line) for line in outputs[0].splitlines() if line.startswith("{")]
+
+
+def _run_both(module: str, scenario: Scenario, port: int) -> list[str]:
     workers = []
     for rank in range(2):
         env = {
@@ -46,7 +50,7 @@ def run_on_loopback(module: str, scenario: Scenario) -> list[dict[str, Any]]:
             worker.kill()
             worker.wait()
     assert [worker.returncode for worker in workers] == [0, 0], "\n".join(outputs)
-    return [json.loads(line) for line in outputs[0].splitlines() if line.startswith("{")]
+    return outputs
 
 
 @pytest.fixture(scope="module")

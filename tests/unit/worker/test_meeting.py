@@ -6,20 +6,21 @@ import os
 import socket
 import subprocess
 import sys
+from collections.abc import Iterator
 
 import pytest
 from tests.hang_limit import HANG_S
 
+from weft.engines.ports import ReservedPort
 from weft.errors import SessionError, UsageError
 from weft.worker.environment import read_environment
 from weft.worker.meeting import meet
 
 
 @pytest.fixture
-def port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+def port() -> Iterator[int]:
+    with ReservedPort() as reserved:
+        yield reserved.port
 
 
 def say_where(patch: pytest.MonkeyPatch, rank: int, world_size: int, port: int) -> None:
