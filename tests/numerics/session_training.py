@@ -22,7 +22,6 @@ from pathlib import Path
 from typing import Any
 
 from tests.hang_limit import HANG_S
-
 from weft.engines.ports import ReservedPort
 
 _CONTEXT = multiprocessing.get_context("forkserver")

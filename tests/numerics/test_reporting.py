@@ -86,7 +86,7 @@ def test_a_trace_shows_its_own_steps_on_separate_tracks_and_weft_trace_reads_it(
 
 @on_workers(2)
 def test_profiler_labels_say_what_weft_does() -> None:
-    run = with_weft(made(Wide), adamw).train(2)
+    run = with_weft(made(Wide), adamw, bucket_bytes=64 << 10).train(2)
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
         run.train(2, first=2)
     labels = {event.key for event in profile.key_averages()}

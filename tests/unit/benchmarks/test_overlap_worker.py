@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 from benchmarks.overlap_scenarios import Scenario, tiny_run
 from tests.hang_limit import HANG_S
-
 from weft.engines.ports import ReservedPort
 
 ROOT = Path(__file__).resolve().parents[3]

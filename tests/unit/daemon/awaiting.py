@@ -5,6 +5,8 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 
+from tests.hang_limit import HANG_S
+
 from weft.control.state import Job, JobState
 from weft.daemon.service import Controller
 
