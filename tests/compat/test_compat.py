@@ -24,13 +24,13 @@ DONE: dict[str, str] = {}
 
 @pytest.mark.parametrize("name", SHORT)
 @on_workers(2)
-def test_a_few_models_of_others_train_as_with_ddp(name: str) -> None:
+def test_selected_third_party_models_train_as_with_ddp(name: str) -> None:
     _train_both_ways(name)
 
 
 @pytest.mark.compat
 @pytest.mark.parametrize("name", cases.BY_NAME)
-def test_every_model_of_others_trains_as_with_ddp(name: str) -> None:
+def test_every_third_party_model_trains_as_with_ddp(name: str) -> None:
     _on_workers(name=name)
     DONE[name] = cases.BY_NAME[name].outcome
 
@@ -47,7 +47,7 @@ def test_the_full_run_writes_the_table() -> None:
     table.write(cases.CASES)
 
 
-def test_the_table_in_the_docs_is_the_one_of_these_cases() -> None:
+def test_the_table_in_the_docs_matches_these_cases() -> None:
     assert table.rows_in_docs() == [(case.name, case.package, case.outcome) for case in cases.CASES], (
         "run `scripts/bench compat`: it writes the table when every case passes"
     )

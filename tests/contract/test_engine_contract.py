@@ -22,7 +22,7 @@ HOSTILE_IDS = [
 ]
 
 
-def test_a_job_runs_to_its_end_and_each_step_of_it_is_told_once(bench: Bench, job_id: str) -> None:
+def test_a_job_runs_to_its_end_and_each_event_is_reported_once(bench: Bench, job_id: str) -> None:
     start(bench, job_id, "finish")
     told = events_until(bench, job_id, 1, WorkersExited)
     mine = [event for event in told if event.job_id == job_id]
@@ -33,7 +33,7 @@ def test_a_job_runs_to_its_end_and_each_step_of_it_is_told_once(bench: Bench, jo
     assert [event for event in bench.engine.poll() if event.job_id == job_id] == []
 
 
-def test_asked_twice_it_is_told_of_once(bench: Bench, job_id: str) -> None:
+def test_a_job_started_twice_is_reported_once(bench: Bench, job_id: str) -> None:
     start(bench, job_id, "finish")
     start(bench, job_id, "finish")
     told = events_until(bench, job_id, 1, WorkersExited)
@@ -42,7 +42,7 @@ def test_asked_twice_it_is_told_of_once(bench: Bench, job_id: str) -> None:
     assert [type(event) for event in told if event.job_id == job_id] == [WorkersStarted, WorkersExited]
 
 
-def test_asked_twice_it_starts_once(bench: Bench, job_id: str) -> None:
+def test_a_job_started_twice_runs_once(bench: Bench, job_id: str) -> None:
     start(bench, job_id, "finish")
     start(bench, job_id, "finish")
     wait_for(bench, job_id)
@@ -53,7 +53,7 @@ def test_asked_twice_it_starts_once(bench: Bench, job_id: str) -> None:
     assert bench.num_starts(job_id, 1) == 1
 
 
-def test_forgotten_it_is_not_started_again_and_its_output_stays(bench: Bench, job_id: str) -> None:
+def test_a_forgotten_job_is_not_restarted_and_its_output_is_kept(bench: Bench, job_id: str) -> None:
     start(bench, job_id, "finish")
     wait_for(bench, job_id)
     bench.engine.forget(job_id, 1)
@@ -63,7 +63,7 @@ def test_forgotten_it_is_not_started_again_and_its_output_stays(bench: Bench, jo
     assert bench.output(job_id, 1, 0) == "done\n"
 
 
-def test_what_runs_is_not_forgotten(bench: Bench, job_id: str) -> None:
+def test_a_running_job_cannot_be_forgotten(bench: Bench, job_id: str) -> None:
     start(bench, job_id, "wait")
     bench.engine.forget(job_id, 1)
     assert (job_id, 1) in bench.engine.known()
@@ -71,7 +71,7 @@ def test_what_runs_is_not_forgotten(bench: Bench, job_id: str) -> None:
     wait_for(bench, job_id)
 
 
-def test_an_outcome_is_known_after_any_absence(bench: Bench, job_id: str) -> None:
+def test_an_outcome_is_known_however_long_the_controller_was_away(bench: Bench, job_id: str) -> None:
     start(bench, job_id, "fail")
     first = wait_for(bench, job_id)
     for _ in range(2):
@@ -83,7 +83,7 @@ def test_an_outcome_is_known_after_any_absence(bench: Bench, job_id: str) -> Non
     assert (job_id, 1) not in bench.engine.known()
 
 
-def test_workers_go_on_while_the_controller_is_away(bench: Bench, job_id: str) -> None:
+def test_workers_keep_running_while_the_controller_is_away(bench: Bench, job_id: str) -> None:
     start(bench, job_id, "save")
     said(bench, job_id, "training")
     bench.reopen()
@@ -94,7 +94,7 @@ def test_workers_go_on_while_the_controller_is_away(bench: Bench, job_id: str) -
     assert bench.num_starts(job_id, 1) == 1
 
 
-def test_asked_to_stop_it_saves_and_is_stopped_however_often_it_is_asked(bench: Bench, job_id: str) -> None:
+def test_a_job_asked_to_stop_saves_even_if_asked_repeatedly(bench: Bench, job_id: str) -> None:
     start(bench, job_id, "save")
     for rank in range(2):
         said(bench, job_id, "training", rank=rank)
@@ -108,7 +108,7 @@ def test_asked_to_stop_it_saves_and_is_stopped_however_often_it_is_asked(bench: 
         assert all("saved" in bench.output(job_id, 1, rank) for rank in range(2))
 
 
-def test_a_script_that_knows_nothing_of_stops_is_stopped_too(bench: Bench, job_id: str) -> None:
+def test_a_script_without_a_stop_handler_can_be_stopped(bench: Bench, job_id: str) -> None:
     start(bench, job_id, "wait")
     said(bench, job_id, "waiting")
     bench.engine.stop(job_id, 1)
@@ -117,13 +117,13 @@ def test_a_script_that_knows_nothing_of_stops_is_stopped_too(bench: Bench, job_i
     assert bench.is_simulated or ended.exit_code == 143
 
 
-def test_stopped_before_it_got_going_it_never_runs_on(bench: Bench, job_id: str) -> None:
+def test_a_job_stopped_before_it_started_never_runs(bench: Bench, job_id: str) -> None:
     start(bench, job_id, "wait")
     bench.engine.stop(job_id, 1)
     assert wait_for(bench, job_id).fate is Fate.STOPPED
 
 
-def test_attempts_end_and_begin_one_by_one(bench: Bench, job_id: str) -> None:
+def test_stopping_an_old_attempt_does_not_affect_the_next(bench: Bench, job_id: str) -> None:
     for attempt, devices in enumerate([(0,), (1, 2), (0, 1, 2, 3)], 1):
         start(bench, job_id, "wait", attempt=attempt, devices=devices)
         events_until(bench, job_id, attempt, WorkersStarted)
@@ -134,7 +134,7 @@ def test_attempts_end_and_begin_one_by_one(bench: Bench, job_id: str) -> None:
     assert {(job_id, attempt) for attempt in (1, 2, 3)} <= set(bench.engine.known())
 
 
-def test_killed_it_is_over(bench: Bench, job_id: str) -> None:
+def test_a_killed_job_ends(bench: Bench, job_id: str) -> None:
     start(bench, job_id, "save")
     said(bench, job_id, "training")
     bench.engine.kill(job_id, 1)
@@ -143,7 +143,7 @@ def test_killed_it_is_over(bench: Bench, job_id: str) -> None:
     assert bench.is_simulated or "saved" not in bench.output(job_id, 1, 0)
 
 
-def test_killed_while_it_saves_it_is_over(bench: Bench, job_id: str) -> None:
+def test_a_job_killed_while_saving_ends(bench: Bench, job_id: str) -> None:
     start(bench, job_id, "wait")
     bench.engine.stop(job_id, 1)
     bench.engine.kill(job_id, 1)
@@ -159,7 +159,7 @@ def test_a_failure_comes_with_its_exit_code_and_a_reason(bench: Bench, job_id: s
     assert "worker 0" in ended.reason
 
 
-def test_a_second_attempt_is_another_one(bench: Bench, job_id: str) -> None:
+def test_a_second_attempt_has_its_own_processes_and_output(bench: Bench, job_id: str) -> None:
     start(bench, job_id, "save")
     said(bench, job_id, "training")
     bench.engine.stop(job_id, 1)
@@ -171,7 +171,7 @@ def test_a_second_attempt_is_another_one(bench: Bench, job_id: str) -> None:
     assert bench.is_simulated or (bench.num_starts(job_id, 1), bench.num_starts(job_id, 2)) == (1, 1)
 
 
-def test_output_is_kept_apart_by_attempt_and_rank(bench: Bench, job_id: str) -> None:
+def test_output_is_separated_by_attempt_and_rank(bench: Bench, job_id: str) -> None:
     if bench.is_simulated:
         pytest.skip("nobody says anything in a simulation")
     start(bench, job_id, "save")
@@ -185,7 +185,7 @@ def test_output_is_kept_apart_by_attempt_and_rank(bench: Bench, job_id: str) -> 
     assert [bench.output(job_id, 2, rank) for rank in range(2)] == ["done\n", ""]
 
 
-def test_the_end_of_one_job_is_not_the_end_of_another(bench: Bench, job_id: str) -> None:
+def test_the_end_of_one_job_does_not_end_another(bench: Bench, job_id: str) -> None:
     start(bench, job_id, "save", devices=(0,))
     start(bench, f"{job_id}-other", "wait", devices=(1,))
     said(bench, job_id, "training")
@@ -197,7 +197,7 @@ def test_the_end_of_one_job_is_not_the_end_of_another(bench: Bench, job_id: str)
     assert wait_for(bench, job_id).fate is Fate.STOPPED
 
 
-def test_a_job_nobody_knows_is_no_trouble(bench: Bench) -> None:
+def test_an_unknown_job_is_ignored(bench: Bench) -> None:
     before = list(bench.engine.known())
     for call in (bench.engine.stop, bench.engine.kill, bench.engine.forget):
         call("nobody", 1)
@@ -206,7 +206,7 @@ def test_a_job_nobody_knows_is_no_trouble(bench: Bench) -> None:
 
 
 @pytest.mark.parametrize("hostile", HOSTILE_IDS)
-def test_hostile_ids_are_names_and_nothing_else(bench: Bench, hostile: str) -> None:
+def test_hostile_job_ids_are_treated_as_plain_names(bench: Bench, hostile: str) -> None:
     start(bench, hostile, "finish", devices=(0,))
     assert (hostile, 1) in bench.engine.known()
     ended = wait_for(bench, hostile)
@@ -216,7 +216,7 @@ def test_hostile_ids_are_names_and_nothing_else(bench: Bench, hostile: str) -> N
     assert bench.is_simulated or bench.output(hostile, 1, 0) == "done\n"
 
 
-def test_nothing_new_costs_nothing(bench: Bench, job_id: str) -> None:
+def test_an_idle_engine_does_not_wake_its_caller(bench: Bench, job_id: str) -> None:
     start(bench, job_id, "finish")
     wait_for(bench, job_id)
     while bench.engine.poll():
@@ -228,5 +228,5 @@ def test_nothing_new_costs_nothing(bench: Bench, job_id: str) -> None:
         assert ready == []
 
 
-def test_it_says_what_there_is_to_run_on(bench: Bench) -> None:
+def test_an_engine_reports_its_devices(bench: Bench) -> None:
     assert bench.engine.devices_by_node == (4,)

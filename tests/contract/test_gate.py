@@ -36,14 +36,14 @@ def gate(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Gate]:
         leased.close()
 
 
-def test_turns_and_gaps_follow_each_other_freely(gate: Gate) -> None:
+def test_turns_and_gaps_may_come_in_any_order(gate: Gate) -> None:
     for _ in range(3):
         gate.acquire()
         gate.release()
     assert gate.contended is False
 
 
-def test_a_gate_may_be_passed_twice_and_given_back_twice(gate: Gate) -> None:
+def test_a_gate_can_be_acquired_twice_and_released_twice(gate: Gate) -> None:
     gate.release()
     gate.acquire()
     gate.acquire()
@@ -57,7 +57,7 @@ def test_an_environment_without_a_lease_gives_the_open_gate() -> None:
     assert gate_from_environment({"RANK": "0"}) is OPEN
 
 
-def test_the_gate_of_the_process_is_the_one_that_was_installed(gate: Gate) -> None:
+def test_the_process_uses_the_installed_gate(gate: Gate) -> None:
     before = gates.current()
     try:
         gates.install(gate)

@@ -165,14 +165,14 @@ def kill_while_saving(path: Path, num_workers: int, times: int, seed: int) -> li
 
 
 @pytest.mark.parametrize(("num_workers", "times"), [(1, 30), (2, 15), (3, 8)])
-def test_killed_while_saving_leaves_the_old_or_the_new_checkpoint(tmp_path: Path, num_workers: int, times: int) -> None:
+def test_a_kill_while_saving_leaves_the_old_or_the_new_checkpoint(tmp_path: Path, num_workers: int, times: int) -> None:
     assert len(kill_while_saving(tmp_path, num_workers, times, seed=1)) == times
 
 
 @pytest.mark.soak
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("num_workers", [1, 2])
-def test_killed_two_hundred_times_while_saving(tmp_path: Path, num_workers: int) -> None:
+def test_two_hundred_kills_while_saving_lose_no_checkpoint(tmp_path: Path, num_workers: int) -> None:
     found = kill_while_saving(tmp_path, num_workers, times=200, seed=2)
     assert {"old", "new"} == set(found), "the kills have not covered both sides of the rename"
     print(f"{num_workers} worker(s), 200 kills: {found.count('old')} old, {found.count('new')} new")

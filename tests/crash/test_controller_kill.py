@@ -84,12 +84,12 @@ def killed_at(begin: Begin, folder: Path, point: str, nth: int, num_kills: int, 
     return num_died
 
 
-def test_there_are_enough_places_to_die() -> None:
+def test_there_are_enough_controller_fail_points() -> None:
     assert len(OURS) >= 12
 
 
 @pytest.mark.parametrize("point", OURS)
-def test_controller_killed_at_a_named_place_loses_nothing_and_starts_nothing_twice(
+def test_a_controller_killed_at_a_fail_point_loses_nothing_and_starts_nothing_twice(
     point: str, begin: Begin, tmp_path: Path
 ) -> None:
     assert killed_at(begin, tmp_path, point, 1, num_kills=2, away=lambda: None) >= 1, f"{point} was never reached"
@@ -99,7 +99,9 @@ def test_controller_killed_at_a_named_place_loses_nothing_and_starts_nothing_twi
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("seed", range(5))
 @pytest.mark.parametrize("point", OURS)
-def test_controller_killed_later_and_again(point: str, seed: int, begin: Begin, tmp_path: Path) -> None:
+def test_a_controller_killed_later_and_repeatedly_loses_nothing(
+    point: str, seed: int, begin: Begin, tmp_path: Path
+) -> None:
     chance = random.Random(f"{point} {seed}")
     away_s = chance.choice([0.0, 0.0, 0.5, 2.0])
     nth = chance.randint(1, 3 if point in SEVERAL_TIMES else 1)
@@ -136,14 +138,14 @@ def absent_three_times(begin: Begin, folder: Path, away: Callable[[str], None]) 
     assert len([line for line in diary(folder) if line[0] == "start"]) == 1
 
 
-def test_jobs_go_on_without_the_controller_and_are_found_again_three_times(begin: Begin, tmp_path: Path) -> None:
+def test_jobs_keep_running_through_three_controller_outages(begin: Begin, tmp_path: Path) -> None:
     absent_three_times(begin, tmp_path, lambda job_id: until_step(tmp_path, job_id, steps_of(tmp_path, job_id) + 20))
 
 
 @pytest.mark.soak
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("away_s", [0, 20, 60])
-def test_jobs_go_on_while_the_controller_is_long_away(begin: Begin, tmp_path: Path, away_s: int) -> None:
+def test_jobs_keep_running_during_a_long_controller_outage(begin: Begin, tmp_path: Path, away_s: int) -> None:
     def away(job_id: str) -> None:
         time.sleep(away_s)
         until_step(tmp_path, job_id, steps_of(tmp_path, job_id) + 1)

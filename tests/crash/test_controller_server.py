@@ -23,7 +23,7 @@ def server(tmp_path: Path) -> Iterator[Server]:
         made.end()
 
 
-def test_job_goes_through_both_ends(server: Server) -> None:
+def test_a_job_submitted_over_the_socket_completes(server: Server) -> None:
     job_id = server.submit(10)
     (row,) = server.client.wait([job_id], timeout_s=HANG_S)
     assert (row["id"], row["state"], row["step"]) == (job_id, "COMPLETED", 10)
@@ -31,7 +31,7 @@ def test_job_goes_through_both_ends(server: Server) -> None:
     assert 'weft_jobs{state="COMPLETED"} 1.0' in server.client.metrics()
 
 
-def test_doors_are_private(server: Server) -> None:
+def test_the_socket_is_private_and_the_port_needs_a_token(server: Server) -> None:
     assert server.home.api_socket.stat().st_mode & 0o777 == 0o600
     assert server.home.sockets.stat().st_mode & 0o777 == 0o700
     with socket.create_connection(("127.0.0.1", server.record.port)) as connection:
@@ -47,7 +47,7 @@ def test_the_port_is_bound_on_the_loopback_address_only(server: Server) -> None:
     assert {line[1] for line in lines if line[3] == "0A" and line[1].endswith(port)} == {f"0100007F{port}"}
 
 
-def test_token_is_in_no_argument_and_no_log(server: Server, tmp_path: Path) -> None:
+def test_the_token_is_in_no_argument_and_no_log(server: Server, tmp_path: Path) -> None:
     token = server.home.token().encode()
     server.client.health()
     assert token not in Path(f"/proc/{server.process.pid}/cmdline").read_bytes()
@@ -56,7 +56,9 @@ def test_token_is_in_no_argument_and_no_log(server: Server, tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_signal_ends_the_server_in_order_and_jobs_go_on(server: Server, number: signal.Signals, tmp_path: Path) -> None:
+def test_a_signal_shuts_the_server_down_cleanly_and_jobs_keep_running(
+    server: Server, number: signal.Signals, tmp_path: Path
+) -> None:
     job_id = server.submit(100_000)
     deadline_s = time.monotonic() + HANG_S
     while server.client.job(job_id)["state"] != "RUNNING":
@@ -74,7 +76,7 @@ def test_signal_ends_the_server_in_order_and_jobs_go_on(server: Server, number: 
     assert again.end() == 0
 
 
-def test_a_running_controller_purges_by_itself_again_and_again(tmp_path: Path) -> None:
+def test_a_running_controller_purges_repeatedly_without_being_asked(tmp_path: Path) -> None:
     """With `weft up --keep`; nobody asks it anything meanwhile."""
     server = Server(tmp_path, "--keep", "1s")
     try:
@@ -107,7 +109,7 @@ def step_of(server: Server, job_id: str, *, beyond: int) -> int:
     return step
 
 
-def test_jobs_can_report_again_after_somebody_deleted_the_channel(server: Server) -> None:
+def test_jobs_can_report_again_after_the_channel_socket_was_deleted(server: Server) -> None:
     job_id = server.submit(100_000)
     step_of(server, job_id, beyond=0)
     server.home.channel_socket.unlink()

@@ -34,7 +34,7 @@ def daemon(home: Path, *options: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_two_controllers_on_one_home(controller: DrivenController, tmp_path: Path) -> None:
+def test_a_second_controller_on_one_home_is_refused(controller: DrivenController, tmp_path: Path) -> None:
     second = daemon(tmp_path / "home", "--port", "0")
     assert second.returncode == 1
     assert f"process {controller.process.pid}" in second.stderr
@@ -42,7 +42,7 @@ def test_two_controllers_on_one_home(controller: DrivenController, tmp_path: Pat
     controller.leave()
 
 
-def test_port_taken(tmp_path: Path) -> None:
+def test_a_port_in_use_is_reported(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = other.getsockname()[1]
         refused = daemon(tmp_path / "home", "--port", str(port))
@@ -51,13 +51,13 @@ def test_port_taken(tmp_path: Path) -> None:
     assert "Traceback" not in refused.stderr
 
 
-def test_unknown_policy_offers_the_nearest(tmp_path: Path) -> None:
+def test_an_unknown_policy_suggests_the_nearest_name(tmp_path: Path) -> None:
     refused = daemon(tmp_path / "home", "--port", "0", "--policy", "ballanced")
     assert refused.returncode == 2
     assert "did you mean balanced?" in refused.stderr
 
 
-def test_full_disk_acknowledges_nothing_and_goes_on_when_there_is_room(
+def test_a_full_disk_acknowledges_nothing_and_work_resumes_when_space_is_free(
     controller: DrivenController, tmp_path: Path
 ) -> None:
     first = controller.submit(100_000)
@@ -77,7 +77,7 @@ def test_full_disk_acknowledges_nothing_and_goes_on_when_there_is_room(
     check_diary(tmp_path)
 
 
-def test_journal_held_by_somebody_else_is_named(begin: Begin, tmp_path: Path) -> None:
+def test_the_process_that_holds_the_journal_is_named(begin: Begin, tmp_path: Path) -> None:
     begin().ready().leave()
     with sqlite3.connect(tmp_path / "home" / "journal.sqlite") as holder:
         holder.execute("BEGIN EXCLUSIVE")
@@ -89,7 +89,7 @@ def test_journal_held_by_somebody_else_is_named(begin: Begin, tmp_path: Path) ->
     begin().ready().leave()
 
 
-def test_nobody_can_lock_the_journal_of_a_controller_that_runs(controller: DrivenController, tmp_path: Path) -> None:
+def test_the_journal_of_a_running_controller_cannot_be_locked(controller: DrivenController, tmp_path: Path) -> None:
     first = controller.submit(10)
     with sqlite3.connect(tmp_path / "home" / "journal.sqlite", timeout=0.1) as intruder:
         with pytest.raises(sqlite3.OperationalError, match="locked"):
@@ -102,7 +102,7 @@ def test_nobody_can_lock_the_journal_of_a_controller_that_runs(controller: Drive
     check_diary(tmp_path)
 
 
-def test_damaged_journal_is_left_alone_and_workers_go_on(
+def test_a_damaged_journal_is_not_overwritten_and_workers_keep_running(
     begin: Begin, controller: DrivenController, tmp_path: Path
 ) -> None:
     job_id = controller.submit(100_000)
@@ -127,34 +127,34 @@ def test_damaged_journal_is_left_alone_and_workers_go_on(
     controller.leave()
 
 
-def test_worker_killed_from_outside_is_told_by_its_signal(controller: DrivenController) -> None:
+def test_a_worker_killed_from_outside_is_reported_with_its_signal(controller: DrivenController) -> None:
     job_id = controller.submit_command(python("import os, signal; os.kill(os.getpid(), signal.SIGKILL)"))
     assert controller.ask("wait", job_ids=[job_id], timeout_s=HANG_S) == {job_id: "FAILED"}
     assert "SIGKILL" in controller.job(job_id)["reason"]
     controller.leave()
 
 
-def test_job_out_of_memory_fails_with_the_reason(controller: DrivenController) -> None:
+def test_a_job_out_of_memory_fails_with_the_reason(controller: DrivenController) -> None:
     job_id = controller.submit_command(python("raise MemoryError('of the test')"))
     assert controller.ask("wait", job_ids=[job_id], timeout_s=HANG_S) == {job_id: "FAILED"}
     assert "MemoryError" in controller.job(job_id)["reason"]
     controller.leave()
 
 
-def test_stopped_worker_does_not_hold_its_device_for_ever(controller: DrivenController) -> None:
+def test_a_stopped_worker_does_not_hold_its_device_forever(controller: DrivenController) -> None:
     job_id = controller.submit_command(python("import os, signal; os.kill(os.getpid(), signal.SIGSTOP)"))
     assert controller.ask("wait", job_ids=[job_id], timeout_s=HANG_S) == {job_id: "FAILED"}
     controller.leave()
 
 
-def test_failing_job_is_restarted_as_often_as_asked(controller: DrivenController) -> None:
+def test_a_failing_job_is_restarted_max_restarts_times(controller: DrivenController) -> None:
     job_id = controller.submit_command(python("raise SystemExit(3)"), max_restarts=2)
     assert controller.ask("wait", job_ids=[job_id], timeout_s=HANG_S) == {job_id: "FAILED"}
     assert controller.job(job_id)["attempt"] == 3
     controller.leave()
 
 
-def test_job_whose_script_is_missing_says_so(controller: DrivenController) -> None:
+def test_a_job_whose_script_is_missing_says_so(controller: DrivenController) -> None:
     job_id = controller.submit_command(["no-such-program-of-weft"])
     assert controller.ask("wait", job_ids=[job_id], timeout_s=HANG_S) == {job_id: "FAILED"}
     assert "no-such-program-of-weft" in controller.job(job_id)["reason"]
@@ -176,7 +176,7 @@ def test_fewer_devices_than_running_jobs_hold_are_refused(
     controller.leave()
 
 
-def test_nothing_is_left_after_down_with_jobs(controller: DrivenController, tmp_path: Path) -> None:
+def test_no_process_is_left_after_a_shutdown_with_jobs(controller: DrivenController, tmp_path: Path) -> None:
     job_id = controller.submit(100_000)
     until_step(tmp_path, job_id, 5)
     controller.ask("shutdown", stop_jobs=True)
@@ -190,7 +190,7 @@ def test_nothing_is_left_after_down_with_jobs(controller: DrivenController, tmp_
         assert mark not in command or int(process.name) == os.getpid(), f"left behind: {command!r}"
 
 
-def test_signal_ends_the_controller_and_leaves_the_workers(begin: Begin, tmp_path: Path) -> None:
+def test_a_signal_ends_the_controller_but_not_its_workers(begin: Begin, tmp_path: Path) -> None:
     controller = begin().ready()
     job_id = controller.submit(100_000)
     until_step(tmp_path, job_id, 5)

@@ -77,7 +77,7 @@ STATUS_DAMAGES = [
 
 
 @pytest.mark.parametrize("damage", DAMAGES, ids=lambda damage: damage.__name__)
-def test_a_damaged_attempt_is_lost_with_the_reason_and_nothing_of_it_runs_on(
+def test_a_damaged_attempt_ends_as_lost_with_a_reason_and_leaves_no_process(
     tmp_path: Path, damage: Callable[[Path], None]
 ) -> None:
     bench = LocalBench(tmp_path, warm=False)
@@ -98,7 +98,7 @@ def test_a_damaged_attempt_is_lost_with_the_reason_and_nothing_of_it_runs_on(
 
 
 @pytest.mark.parametrize("damage", STATUS_DAMAGES, ids=lambda damage: damage.__name__)
-def test_a_damaged_status_is_written_again_by_the_keeper(tmp_path: Path, damage: Callable[[Path], None]) -> None:
+def test_the_keeper_rewrites_a_damaged_status_file(tmp_path: Path, damage: Callable[[Path], None]) -> None:
     bench = LocalBench(tmp_path, warm=False)
     try:
         start(bench, "job", "save", devices=(0,))
@@ -148,7 +148,7 @@ finally:
         (".", "save", "training", "stopped"),
     ],
 )
-def test_an_attempt_whose_files_may_not_be_read_for_a_while_is_neither_killed_nor_run_again(
+def test_an_attempt_whose_files_are_temporarily_unreadable_is_neither_killed_nor_restarted(
     tmp_path: Path, name: str, kind: str, words: str, expected: str
 ) -> None:
     command = [sys.executable, "-c", UNREADABLE, str(tmp_path), name, kind, words, expected]
@@ -157,7 +157,7 @@ def test_an_attempt_whose_files_may_not_be_read_for_a_while_is_neither_killed_no
     assert done.returncode == 0, done.stderr
 
 
-def test_an_attempt_whose_order_was_deleted_is_found_again_and_not_started_twice(tmp_path: Path) -> None:
+def test_an_attempt_whose_order_was_deleted_is_found_and_not_started_twice(tmp_path: Path) -> None:
     bench = LocalBench(tmp_path, warm=False)
     try:
         start(bench, "job", "finish", devices=(0,))
@@ -171,7 +171,7 @@ def test_an_attempt_whose_order_was_deleted_is_found_again_and_not_started_twice
         bench.close()
 
 
-def test_an_order_that_became_a_folder_can_be_forgotten(tmp_path: Path) -> None:
+def test_an_order_replaced_by_a_folder_can_be_forgotten(tmp_path: Path) -> None:
     bench = LocalBench(tmp_path, warm=False)
     try:
         start(bench, "job", "finish", devices=(0,))
@@ -202,7 +202,7 @@ def damaged_while_away(begin: Begin, tmp_path: Path) -> Iterator[Callable[[Calla
 
 
 @pytest.mark.parametrize("damage", [lambda folder: shutil.rmtree(folder.parents[1]), DAMAGES[1], STATUS_DAMAGES[0]])
-def test_a_controller_comes_back_to_a_damaged_job_and_finishes_it_and_others(
+def test_a_restarted_controller_finishes_a_damaged_job_and_the_others(
     damaged_while_away: Callable[..., DrivenController], damage: Callable[[Path], None]
 ) -> None:
     controller = damaged_while_away(damage)

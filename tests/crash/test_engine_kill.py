@@ -81,7 +81,7 @@ def open_until_gone(pid: int) -> Iterator[int]:
         os.close(handle)
 
 
-def test_a_killed_keeper_takes_its_workers_along_and_the_attempt_is_lost(bench: LocalBench) -> None:
+def test_workers_end_with_a_killed_keeper_and_the_attempt_is_lost(bench: LocalBench) -> None:
     start(bench, "family", "family", devices=(0,))
     children = children_said(bench, "family")
     keeper = keeper_of(bench, "family")
@@ -93,7 +93,7 @@ def test_a_killed_keeper_takes_its_workers_along_and_the_attempt_is_lost(bench: 
     until(lambda: only_the_zygote_is_left(bench), bench)
 
 
-def test_a_killed_pool_is_noticed_and_the_attempt_lost(bench: LocalBench) -> None:
+def test_a_killed_pool_is_detected_and_the_attempt_is_lost(bench: LocalBench) -> None:
     start(bench, "family", "family", devices=(0,))
     children_said(bench, "family")
     keeper = keeper_of(bench, "family")
@@ -105,7 +105,7 @@ def test_a_killed_pool_is_noticed_and_the_attempt_lost(bench: LocalBench) -> Non
     until(lambda: only_the_zygote_is_left(bench), bench)
 
 
-def test_what_a_killed_keeper_leaves_is_ended_while_the_controller_looks_elsewhere(bench: LocalBench) -> None:
+def test_processes_left_by_a_killed_keeper_are_ended_without_polling(bench: LocalBench) -> None:
     start(bench, "family", "family", devices=(0,))
     children = children_said(bench, "family")
     keeper = keeper_of(bench, "family")
@@ -121,7 +121,7 @@ def test_what_a_killed_keeper_leaves_is_ended_while_the_controller_looks_elsewhe
     assert wait_for(bench, "family").fate is Fate.LOST
 
 
-def test_workers_do_not_need_the_zygote_and_the_next_job_gets_a_new_one(bench: LocalBench) -> None:
+def test_workers_survive_the_zygote_and_the_next_job_gets_a_new_one(bench: LocalBench) -> None:
     start(bench, "first", "save", devices=(0,))
     said(bench, "first", "training")
     before = zygote_of(bench)
@@ -133,7 +133,7 @@ def test_workers_do_not_need_the_zygote_and_the_next_job_gets_a_new_one(bench: L
     assert wait_for(bench, "first").exit_code == 75
 
 
-def test_an_order_that_died_with_the_zygote_is_carried_out_once(bench: LocalBench) -> None:
+def test_an_order_lost_with_the_zygote_is_carried_out_once(bench: LocalBench) -> None:
     os.kill(zygote_of(bench), signal.SIGSTOP)  # it will not read the order
     start(bench, "job", "finish", devices=(0,))
     os.kill(zygote_of(bench), signal.SIGKILL)
@@ -155,7 +155,7 @@ def test_everything_killed_at_once_leaves_nothing_behind(bench: LocalBench) -> N
     assert not set(children) & set(marked(bench.home))
 
 
-def test_a_zygote_that_comes_late_with_an_old_order_starts_nothing_twice(bench: LocalBench) -> None:
+def test_a_late_zygote_with_an_old_order_starts_nothing_twice(bench: LocalBench) -> None:
     """Two zygotes have the same order."""
     start(bench, "job", "save", devices=(0,))
     said(bench, "job", "training")
@@ -194,7 +194,7 @@ def test_a_stopped_zygote_does_not_outlive_a_killed_controller(tmp_path: Path) -
 
 
 @pytest.mark.parametrize("everybody", [False, True])
-def test_a_killed_controller_finds_its_workers_again_three_times_in_a_row(tmp_path: Path, everybody: bool) -> None:
+def test_a_restarted_controller_finds_its_workers_three_times_in_a_row(tmp_path: Path, everybody: bool) -> None:
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
     for _ in range(3):
         with subprocess.Popen(
@@ -250,7 +250,7 @@ def test_a_keeper_killed_at_a_fail_point_starts_nothing_twice(tmp_path: Path, po
 
 
 @pytest.mark.parametrize("point", [name for name in FAILPOINTS if name.startswith("engine.")])
-def test_a_controller_killed_while_it_orders_orders_it_once(tmp_path: Path, point: str) -> None:
+def test_a_controller_killed_while_starting_a_job_starts_it_once(tmp_path: Path, point: str) -> None:
     path = os.pathsep.join(path for path in sys.path if path)
     environment = {**os.environ, "PYTHONPATH": path, VARIABLE: point}
     program = [sys.executable, "-c", CONTROLLER, str(tmp_path), "job"]
@@ -265,7 +265,7 @@ def test_a_controller_killed_while_it_orders_orders_it_once(tmp_path: Path, poin
         bench.close()
 
 
-def test_a_zygote_that_cannot_start_is_given_up_and_says_where_to_look(tmp_path: Path) -> None:
+def test_a_zygote_that_cannot_start_fails_the_job_and_names_its_log(tmp_path: Path) -> None:
     bench = LocalBench(tmp_path, warm=False, environment={**os.environ, "PYTHONHOME": "/nowhere"})
     try:
         start(bench, "job", "finish", devices=(0,))

@@ -36,7 +36,7 @@ def claimed_by(home: Path, keeper: Process) -> None:
 
 
 @pytest.mark.parametrize("difference", ["started at another time", "in another boot"])
-def test_a_stranger_with_the_pid_of_a_keeper_is_left_alone(
+def test_an_unrelated_process_with_the_keepers_pid_is_not_killed(
     tmp_path: Path, stranger: subprocess.Popen[bytes], difference: str
 ) -> None:
     found = Process.of(stranger.pid)
@@ -55,7 +55,7 @@ def test_a_stranger_with_the_pid_of_a_keeper_is_left_alone(
         bench.close()
 
 
-def test_what_bears_no_mark_of_ours_is_not_left_behind_by_our_keeper(
+def test_processes_without_our_mark_are_not_left_behind_by_our_keeper(
     tmp_path: Path, stranger: subprocess.Popen[bytes]
 ) -> None:
     found = Process.of(stranger.pid)
@@ -63,7 +63,7 @@ def test_what_bears_no_mark_of_ours_is_not_left_behind_by_our_keeper(
     assert left_behind(found, str(tmp_path), "job", 1, tmp_path) == []
 
 
-def test_what_bears_another_engines_mark_is_not_ours(tmp_path: Path) -> None:
+def test_processes_marked_by_another_engine_are_not_touched(tmp_path: Path) -> None:
     environment = {**os.environ, MARK: str(tmp_path / "other"), "WEFT_JOB_ID": "job", "WEFT_ATTEMPT": "1"}
     program = [sys.executable, "-c", "print('up', flush=True); input()"]
     with subprocess.Popen(

@@ -57,7 +57,7 @@ def until_reason(controller: DrivenController, job_id: str, words: str) -> None:
 
 
 @pytest.mark.parametrize("killed", [False, True], ids=["alive", "controller killed meanwhile"])
-def test_what_finishes_on_a_full_disk_is_told_when_there_is_room_and_never_runs_again(
+def test_a_job_that_finishes_on_a_full_disk_is_reported_later_and_never_rerun(
     disk: Path, begin: Begin, tmp_path: Path, killed: bool
 ) -> None:
     controller = begin().ready()

@@ -92,7 +92,7 @@ def test_jobs_on_two_hosts_follow_one_lead(tmp_path: Path, address: str) -> None
         training.to_the_end()
 
 
-def test_hosts_that_grant_in_inverted_order_do_not_hang(tmp_path: Path) -> None:
+def test_hosts_that_grant_in_opposite_order_do_not_deadlock(tmp_path: Path) -> None:
     def inverted(job: str, host: int) -> Join:
         return Join(job, "0", Role.PRIMARY if (job == "a") == (host == 0) else Role.FILLER)
 
@@ -102,7 +102,7 @@ def test_hosts_that_grant_in_inverted_order_do_not_hang(tmp_path: Path) -> None:
         training.to_the_end()
 
 
-def test_jobs_go_on_when_the_lead_is_lost(tmp_path: Path, address: str) -> None:
+def test_jobs_keep_running_when_the_lead_is_lost(tmp_path: Path, address: str) -> None:
     with lease_server(tmp_path / "0") as lead, lease_server(tmp_path / "1") as follower:
         training = Training(
             [lead.path, follower.path], lambda job, host: Join(job, "0", is_first=host == 0, lead=address)
@@ -114,7 +114,7 @@ def test_jobs_go_on_when_the_lead_is_lost(tmp_path: Path, address: str) -> None:
         training.to_the_end()
 
 
-def test_the_order_is_told_to_nobody_without_the_key(tmp_path: Path, address: str) -> None:
+def test_the_turn_order_is_not_disclosed_without_the_key(tmp_path: Path, address: str) -> None:
     key = secrets.token_hex(8)
     with lease_server(tmp_path / "0") as lead:
         gates = [LeaseGate(str(lead.path), Join(job, "0", is_first=True, lead=address, key=key)) for job in "ab"]
@@ -133,7 +133,7 @@ def test_the_order_is_told_to_nobody_without_the_key(tmp_path: Path, address: st
             gate.close()
 
 
-def test_a_host_that_leaves_with_the_last_job_does_not_end_the_server(tmp_path: Path, address: str) -> None:
+def test_a_host_that_leaves_together_with_the_last_job_does_not_crash_the_server(tmp_path: Path, address: str) -> None:
     """Both are seen in one turn: the end of the group closes the connection that is still to be heard."""
     key = secrets.token_hex(8)
     with lease_server(tmp_path / "0") as lead:

@@ -36,7 +36,7 @@ def test_children_that_keep_the_socket_open_do_not_keep_the_device(tmp_path: Pat
             os.kill(child, signal.SIGKILL)
 
 
-def test_a_killed_waiter_is_not_granted_anything(tmp_path: Path) -> None:
+def test_a_killed_waiter_gets_no_lease(tmp_path: Path) -> None:
     with lease_server(tmp_path / "s", *FAR) as server, lease_workers(server.path, "a", "b", "c") as (a, b, c):
         assert a.do("acquire") == "acquired"
         b.tell("acquire")
@@ -49,7 +49,7 @@ def test_a_killed_waiter_is_not_granted_anything(tmp_path: Path) -> None:
         assert c.answer() == "acquired"
 
 
-def test_a_stopped_holder_is_overruled_and_asks_again_when_it_wakes(tmp_path: Path) -> None:
+def test_a_stopped_holder_loses_its_lease_and_asks_again_when_resumed(tmp_path: Path) -> None:
     limits = ("--soft-s", "0.1", "--hard-s", "0.3")
     with lease_server(tmp_path / "s", *limits) as server, lease_workers(server.path, "a", "b") as (a, b):
         assert a.do("acquire") == "acquired"

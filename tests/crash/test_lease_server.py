@@ -10,7 +10,7 @@ from lease_processes import lease_server, lease_workers, wait_until
 FAR = ("--hard-s", "600", "--soft-s", "600")
 
 
-def test_jobs_run_on_without_the_server_and_come_back_to_it(tmp_path: Path) -> None:
+def test_jobs_keep_running_without_the_server_and_rejoin_it(tmp_path: Path) -> None:
     with lease_server(tmp_path / "s", *FAR) as server, lease_workers(server.path, "a", "b") as (a, b):
         assert a.do("acquire") == "acquired"
         b.tell("acquire")
@@ -33,7 +33,7 @@ def test_jobs_run_on_without_the_server_and_come_back_to_it(tmp_path: Path) -> N
         assert b.answer() == "acquired"
 
 
-def test_a_job_that_computes_while_the_server_is_replaced_takes_its_turn_at_the_next_border(tmp_path: Path) -> None:
+def test_a_job_computing_while_the_server_restarts_takes_its_turn_at_the_next_border(tmp_path: Path) -> None:
     with lease_server(tmp_path / "s", *FAR) as server, lease_workers(server.path, "a", "b") as (a, b):
         assert a.do("acquire") == "acquired"
         server.kill()
@@ -46,7 +46,7 @@ def test_a_job_that_computes_while_the_server_is_replaced_takes_its_turn_at_the_
         assert a.answer() == "acquired"
 
 
-def test_a_server_that_does_not_answer_holds_nobody_up_for_ever(tmp_path: Path) -> None:
+def test_an_unresponsive_server_does_not_block_jobs_forever(tmp_path: Path) -> None:
     limits = ("--hard-s", "0.2", "--soft-s", "0.1")
     with lease_server(tmp_path / "s", *limits) as server, lease_workers(server.path, "a", "b") as (a, b):
         assert a.do("acquire") == "acquired"

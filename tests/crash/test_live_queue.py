@@ -8,7 +8,7 @@ from tests.crash.driven_controller import check_diary
 PRIORITIES = (400, -1000, 0, 1_000_000)
 
 
-def test_jobs_of_every_priority_run_beside_others_also_after_the_controller_was_killed(begin: Begin) -> None:
+def test_jobs_of_every_priority_share_devices_even_after_the_controller_was_killed(begin: Begin) -> None:
     controller = begin().ready()
     first = [controller.submit(2, priority=priority) for priority in PRIORITIES]
     for job_id in first:
@@ -26,7 +26,7 @@ def test_jobs_of_every_priority_run_beside_others_also_after_the_controller_was_
     controller.end_everything()
 
 
-def test_a_job_shorter_than_its_start_runs_before_the_long_one_has_ended(begin: Begin) -> None:
+def test_a_job_shorter_than_its_startup_runs_before_the_long_job_ends(begin: Begin) -> None:
     controller = begin().ready()
     long = controller.submit(1_000_000, 0.05, max_workers=2, total_steps=1_000_000)
     controller.until(long, {"RUNNING"}, step=20)

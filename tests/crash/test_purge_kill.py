@@ -54,7 +54,7 @@ def run(home: Path, point: str = "") -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.parametrize("point", POINTS)
-def test_killed_while_purging_nothing_that_stays_is_lost(point: str, tmp_path: Path) -> None:
+def test_a_kill_during_a_purge_loses_nothing_that_should_be_kept(point: str, tmp_path: Path) -> None:
     killed = run(tmp_path / "home", point)
     assert killed.returncode == -signal.SIGKILL, killed.stderr
     kept, over = set(killed.stdout.split()[:2]), set(killed.stdout.split()[2:])

@@ -21,7 +21,7 @@ def bench(tmp_path: Path) -> Iterator[LocalBench]:
     made.close()
 
 
-def test_a_stopped_zygote_is_named_and_the_job_runs_once_it_goes_on(bench: LocalBench) -> None:
+def test_a_stopped_zygote_is_named_and_the_job_runs_once_it_resumes(bench: LocalBench) -> None:
     zygote = zygote_of(bench)
     os.kill(zygote, signal.SIGSTOP)
     start(bench, "job", "finish", devices=(0,))

@@ -43,7 +43,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     subprocess.run(["umount", "-l", str(folder)], check=True)
 
 
-def test_a_full_disk_is_said_and_the_journal_goes_on_when_there_is_room(small_disk: Path) -> None:
+def test_a_full_disk_is_reported_and_the_journal_resumes_when_space_is_free(small_disk: Path) -> None:
     ballast = small_disk / "ballast"
     ballast.write_bytes(b"\0" * 500_000)
     path = small_disk / "journal.db"
@@ -58,7 +58,7 @@ def test_a_full_disk_is_said_and_the_journal_goes_on_when_there_is_room(small_di
         assert [seq for seq, _ in journal.read()] == list(range(1, acknowledged + len(BULK) + 1))
 
 
-def test_killed_on_a_full_disk_what_was_acknowledged_is_there(small_disk: Path) -> None:
+def test_acknowledged_events_survive_a_kill_on_a_full_disk(small_disk: Path) -> None:
     program = (
         "import os, signal\n"
         "from pathlib import Path\n"
@@ -76,7 +76,7 @@ def test_killed_on_a_full_disk_what_was_acknowledged_is_there(small_disk: Path) 
         assert journal.seq == acknowledged
 
 
-def test_a_limit_on_file_sizes_is_no_different(tmp_path: Path) -> None:
+def test_a_file_size_limit_is_handled_like_a_full_disk(tmp_path: Path) -> None:
     unlimited = resource.getrlimit(resource.RLIMIT_FSIZE)
     with Journal.open(tmp_path / "journal.db") as journal:
         resource.setrlimit(resource.RLIMIT_FSIZE, (1_000_000, unlimited[1]))

@@ -153,7 +153,7 @@ def test_a_job_too_large_for_the_cluster_is_refused_at_once(running: Cluster) ->
     assert "this cluster has 2 devices" in done.stderr
 
 
-def test_a_second_up_says_who_has_the_home_and_harms_nothing(running: Cluster) -> None:
+def test_a_second_up_names_the_running_controller_and_does_no_harm(running: Cluster) -> None:
     pid = running.address["pid"]
     second = running.run("up", "--port", "0")
     assert second.returncode == 1
@@ -163,7 +163,7 @@ def test_a_second_up_says_who_has_the_home_and_harms_nothing(running: Cluster) -
 
 
 @pytest.mark.parametrize("args", [["--policy", "balancd"], ["--devices", "0"], ["--engine", "steam"]])
-def test_up_with_a_wrong_option_says_so_at_once(cluster: Cluster, args: list[str]) -> None:
+def test_up_rejects_a_wrong_option_immediately(cluster: Cluster, args: list[str]) -> None:
     done = cluster.run("up", "--port", "0", *args)
     assert done.returncode == 2
     assert "Traceback" not in done.stderr
@@ -184,7 +184,7 @@ def test_after_cancel_and_after_down_with_jobs_no_process_is_left(cluster: Clust
     assert cluster.run("status").returncode == 4
 
 
-def test_jobs_outlive_the_controller_and_are_found_again(cluster: Cluster) -> None:
+def test_jobs_outlive_the_controller_and_are_found_by_the_next_one(cluster: Cluster) -> None:
     cluster.up()
     (cluster.root / "sleeper.py").write_text(SLEEPER)
     job_id = cluster.ok("submit", "--", sys.executable, "sleeper.py").strip()
@@ -198,7 +198,7 @@ def test_jobs_outlive_the_controller_and_are_found_again(cluster: Cluster) -> No
     assert all(map(is_gone, pids))
 
 
-def test_hostile_names_paths_and_words_reach_the_job_as_they_are(running: Cluster) -> None:
+def test_hostile_names_paths_and_arguments_reach_the_job_unchanged(running: Cluster) -> None:
     folder = running.root / HOSTILE
     folder.mkdir()
     (folder / f"{HOSTILE}.py").write_text(ECHO)
@@ -213,7 +213,7 @@ def test_hostile_names_paths_and_words_reach_the_job_as_they_are(running: Cluste
     assert not list(running.root.rglob("pwned"))
 
 
-def test_the_token_is_in_its_file_and_nowhere_else(running: Cluster) -> None:
+def test_the_token_is_stored_only_in_its_file(running: Cluster) -> None:
     token = running.home.token_file.read_bytes().strip()
     (running.root / "sleeper.py").write_text(SLEEPER)
     job_id = running.ok("submit", "--", sys.executable, "sleeper.py").strip()
@@ -227,7 +227,7 @@ def test_the_token_is_in_its_file_and_nowhere_else(running: Cluster) -> None:
     assert stat.S_IMODE(running.home.token_file.stat().st_mode) == 0o600
 
 
-def test_the_socket_is_for_its_owner_and_the_port_for_this_machine(running: Cluster) -> None:
+def test_the_socket_is_private_to_its_owner_and_the_port_to_this_machine(running: Cluster) -> None:
     socket = Path(running.address["socket"])
     assert stat.S_IMODE(socket.stat().st_mode) == 0o600
     assert stat.S_IMODE(socket.parent.stat().st_mode) == 0o700

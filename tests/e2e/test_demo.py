@@ -9,7 +9,7 @@ from weft.demo.contest import play, temporary_controller
 from weft.demo.queue import QueuedJob
 
 
-def test_a_queue_on_a_temporary_controller_ends_well_and_leaves_nothing() -> None:
+def test_the_demo_queue_completes_on_a_temporary_controller_and_leaves_nothing_behind() -> None:
     queue = (QueuedJob("first", 0.0, 40), QueuedJob("second", 0.2, 20))
     seen: list[tuple[str, str]] = []
 

@@ -22,7 +22,7 @@ def doctor(*args: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_the_report_says_what_was_found_and_where_it_is(tmp_path: Path) -> None:
+def test_the_doctor_report_says_what_was_found_and_where(tmp_path: Path) -> None:
     done = doctor("--device", "cpu", "--out", str(tmp_path / "report"), "--json")
     assert done.returncode == 0, done.stderr
     printed = json.loads(done.stdout)

@@ -34,7 +34,7 @@ def losses(output: str) -> dict[int, float]:
     return {int(step): float(loss) for step, loss in re.findall(r"^step (\d+): loss (\S+)$", output, re.MULTILINE)}
 
 
-def test_the_training_example_learns_and_goes_on_from_its_checkpoint_on_three_workers(tmp_path: Path) -> None:
+def test_the_training_example_learns_and_resumes_from_its_checkpoint_on_three_workers(tmp_path: Path) -> None:
     checkpoint = tmp_path / "run.pt"
     first = losses(torchrun(2, "train_overlap.py", "--steps", "80", "--checkpoint", str(checkpoint)))
     assert list(first) == [20, 40, 60, 80]
@@ -44,7 +44,7 @@ def test_the_training_example_learns_and_goes_on_from_its_checkpoint_on_three_wo
     assert second[100] < first[40]
 
 
-def test_the_example_s_timelines_can_be_read_by_weft_trace(tmp_path: Path) -> None:
+def test_weft_trace_reads_the_examples_timelines(tmp_path: Path) -> None:
     torchrun(2, "train_overlap.py", "--steps", "10", "--trace", str(tmp_path))
     files = [str(tmp_path / f"rank{rank}.json") for rank in range(2)]
     done = subprocess.run([sys.executable, "-m", "weft", "trace", *files], capture_output=True, text=True, check=False)

@@ -39,7 +39,7 @@ def without_log(journal: Path) -> None:
 
 
 @pytest.mark.parametrize("damage", [empty, without_log])
-def test_a_journal_that_forgot_a_running_job_is_refused_and_nothing_is_killed_or_overwritten(
+def test_a_journal_that_lost_a_running_job_is_rejected_and_nothing_is_killed_or_overwritten(
     cluster: Cluster, damage: Callable[[Path], None]
 ) -> None:
     cluster.up()
@@ -73,7 +73,7 @@ def test_a_journal_that_forgot_a_running_job_is_refused_and_nothing_is_killed_or
     assert all(map(is_gone, pids)), "a worker that nobody knows is left"
 
 
-def test_a_waiting_job_lost_with_the_log_is_noticed(cluster: Cluster) -> None:
+def test_a_waiting_job_lost_with_the_log_is_detected(cluster: Cluster) -> None:
     cluster.up()
     for _ in range(3):
         cluster.ok("submit", "--workers", "2", "--", sys.executable, "sleeper.py")
@@ -86,7 +86,7 @@ def test_a_waiting_job_lost_with_the_log_is_noticed(cluster: Cluster) -> None:
     assert cluster.json("status")["jobs"] == []
 
 
-def test_the_copy_survives_an_accepted_loss(cluster: Cluster) -> None:
+def test_the_journal_copy_survives_an_accepted_loss(cluster: Cluster) -> None:
     cluster.up()
     cluster.ok("wait", cluster.ok("submit", "--", "true").strip())
     cluster.ok("down")
@@ -97,7 +97,7 @@ def test_the_copy_survives_an_accepted_loss(cluster: Cluster) -> None:
     assert [file.read_bytes() for file in cluster.home.root.glob("journal.sqlite.copy.lost-*")] == [before]
 
 
-def test_repair_of_a_journal_that_is_whole_changes_nothing(cluster: Cluster) -> None:
+def test_repairing_an_intact_journal_changes_nothing(cluster: Cluster) -> None:
     cluster.up()
     refused = cluster.run("repair")
     assert refused.returncode == 1

@@ -34,7 +34,7 @@ def test_the_demo_on_a_shaped_link_gives_equal_losses() -> None:
     assert "All 3 losses are identical bit for bit" in said
 
 
-def test_the_demo_without_the_tools_says_that_no_gain_will_show() -> None:
+def test_the_demo_without_its_tools_says_it_will_show_no_gain() -> None:
     said = run_demo("/nowhere")
     assert "the gain will not show" in said
     assert "All 3 losses are identical bit for bit" in said

@@ -122,7 +122,7 @@ def test_log_in_see_a_job_ask_why_and_cancel_it(site: Site) -> None:
     assert [problem for problem in tab.problems() if "401" not in problem] == []
 
 
-def test_the_page_says_when_the_controller_is_away_and_comes_back_with_it(site: Site) -> None:
+def test_the_dashboard_shows_a_controller_outage_and_recovers_with_it(site: Site) -> None:
     tab = site.tab
     site.log_in()
     port = int(site.page.rstrip("/").rpartition(":")[2])
@@ -136,7 +136,7 @@ def test_the_page_says_when_the_controller_is_away_and_comes_back_with_it(site: 
     site.log_in()
 
 
-def test_the_token_is_nowhere_in_the_browser_and_logging_out_forgets_the_rest(site: Site) -> None:
+def test_the_browser_stores_no_token_and_logging_out_clears_the_rest(site: Site) -> None:
     tab = site.tab
     site.log_in()
     token = site.home.token()
@@ -161,7 +161,7 @@ def test_a_bookmark_of_a_job_survives_the_login(site: Site) -> None:
     assert site.tab.run("location.pathname + location.hash") == f"/#job/{job_id}"
 
 
-def test_a_wrong_token_is_said_in_a_sentence_and_opens_nothing(site: Site) -> None:
+def test_a_wrong_token_is_explained_and_grants_no_access(site: Site) -> None:
     tab = site.tab
     tab.go(f"{site.page}login")
     tab.wait_for("document.querySelector('#token')")
@@ -170,7 +170,7 @@ def test_a_wrong_token_is_said_in_a_sentence_and_opens_nothing(site: Site) -> No
     tab.wait_for("document.querySelector('#note').textContent.startsWith('Wrong token')")
 
 
-def test_a_slip_that_would_show_text_as_html_is_stopped_by_the_browser(site: Site) -> None:
+def test_the_content_security_policy_stops_injected_html(site: Site) -> None:
     tab = site.tab
     site.log_in()
     code = "try { document.body.innerHTML = '<b>x</b>'; 'shown' } catch (error) { error.name }"
@@ -178,7 +178,7 @@ def test_a_slip_that_would_show_text_as_html_is_stopped_by_the_browser(site: Sit
 
 
 @pytest.mark.parametrize("width", [360, 800, 1600])
-def test_nothing_sticks_out_of_the_page(site: Site, width: int) -> None:
+def test_nothing_overflows_the_page(site: Site, width: int) -> None:
     tab = site.tab
     site.log_in()
     tab.view(width, 900)
@@ -209,7 +209,7 @@ HISTORY = """
 """
 
 
-def test_what_happened_before_the_page_was_opened_is_shown_and_sharing_is_seen(site: Site) -> None:
+def test_the_dashboard_shows_earlier_events_and_sharing(site: Site) -> None:
     site.log_in()
     begins_s, (first, second), lanes = site.tab.run(HISTORY)
     assert begins_s == 100

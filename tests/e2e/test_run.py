@@ -103,14 +103,14 @@ def test_all_workers_run_and_the_exit_code_is_0(weft_run):
     assert "3 workers share" in err or os.cpu_count() >= 3
 
 
-def test_nobody_outlives_a_killed_weft_run(weft_run):
+def test_no_process_outlives_a_killed_weft_run(weft_run):
     run = weft_run(WAITING, "--workers", "2")
     run.workers_ready(2)
     run.process.kill()
     assert run.all_gone()
 
 
-def test_nobody_outlives_a_killed_pool_and_its_end_is_told(weft_run):
+def test_no_process_outlives_a_killed_pool_and_the_loss_is_reported(weft_run):
     run = weft_run(WAITING, "--workers", "2")
     worker = run.workers_ready(2)[0]
     os.kill(parent_of(worker), signal.SIGKILL)
@@ -120,7 +120,7 @@ def test_nobody_outlives_a_killed_pool_and_its_end_is_told(weft_run):
     assert run.all_gone()
 
 
-def test_workers_go_on_without_weft_run_when_asked(weft_run, tmp_path):
+def test_workers_outlive_weft_run_with_outlive(weft_run, tmp_path):
     source = """
         import os, signal
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR1})  # it waits for us, however late we look
@@ -141,7 +141,7 @@ def test_workers_go_on_without_weft_run_when_asked(weft_run, tmp_path):
 
 
 @pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_reaches_the_workers_and_two_kill(weft_run, signum):
+def test_one_signal_is_forwarded_and_a_second_kills_the_workers(weft_run, signum):
     run = weft_run(
         """
         import os, signal
@@ -164,7 +164,7 @@ def test_a_signal_reaches_the_workers_and_two_kill(weft_run, signum):
     assert run.all_gone()
 
 
-def test_a_reader_that_leaves_ends_the_job(weft_run):
+def test_closing_the_output_pipe_ends_the_job(weft_run):
     run = weft_run("import itertools\nfor number in itertools.count(): print(number)", "--workers", "1")
     assert run.line() == "[0] 0\n"
     run.process.stdout.close()
@@ -185,13 +185,13 @@ def test_a_failed_job_starts_again_until_it_succeeds(weft_run):
     assert "restart 2 of 5" in err
 
 
-def test_restarts_come_to_an_end_and_the_cause_decides_the_exit_code(weft_run):
+def test_restarts_stop_at_the_limit_and_the_cause_sets_the_exit_code(weft_run):
     code, out, err = weft_run("print('x'); raise SystemExit(4)", "--workers", "1", "--max-restarts", "1").end()
     assert (code, out) == (4, "[0] x\n[0] x\n")
     assert err.rstrip().splitlines()[-1].startswith("weft: worker 0 failed first")
 
 
-def test_a_warm_job_with_a_module_of_the_users_folder(weft_run, tmp_path):
+def test_a_module_in_the_users_folder_does_not_shadow_torch_in_the_warm_pool(weft_run, tmp_path):
     (tmp_path / "torch.py").write_text("raise SystemError('not the torch meant')")  # must not shadow the pool's
     code, out, err = weft_run("import sys; print('torch._dynamo' in sys.modules)", "--workers", "1", cold=False).end()
     assert (code, out) == (0, "[0] True\n"), err

@@ -58,7 +58,7 @@ def server(tmp_path: Path) -> Iterator[Path]:
     assert process.wait(timeout=HANG_S) == 0
 
 
-def test_runs_that_share_find_one_server_and_others_none(server: Path, tmp_path: Path) -> None:
+def test_runs_with_share_use_one_lease_server_and_others_none(server: Path, tmp_path: Path) -> None:
     assert f"shared True {server}" in run(tmp_path, "--share")
     assert f"shared True {server}" in run(tmp_path, "--share")
     assert "shared False -" in run(tmp_path)

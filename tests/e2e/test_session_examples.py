@@ -77,7 +77,7 @@ def test_image_classification_learns_on_two_workers(example):
     assert float(found.group(1)) > 50.0  # guessing gives 25
 
 
-def test_language_model_stops_and_goes_on_with_another_number_of_workers(example):
+def test_the_language_model_resumes_with_a_different_number_of_workers(example):
     arguments = ("--steps", "45", "--batch-size", "16")
     code, printed = example.run("language_model.py", *arguments, workers=2, stop=True)
     assert code == STOPPED_EXIT_CODE, printed

@@ -116,7 +116,7 @@ def test_a_worker_that_fails_is_the_cause_and_ends_the_job(
     assert words in cause(said)
 
 
-def test_a_worker_that_is_stopped_is_noticed(start: Start) -> None:
+def test_a_stopped_worker_is_detected(start: Start) -> None:
     code, said = end_of(start("stop", "--hang-s", "1"))
     assert code == 124
     assert cause(said).startswith("worker 1 failed first")
@@ -124,7 +124,7 @@ def test_a_worker_that_is_stopped_is_noticed(start: Start) -> None:
 
 
 @pytest.mark.parametrize(("fault", "wrap"), [("loop", "overlap"), ("sleep", "ddp")])
-def test_a_worker_that_hangs_is_noticed_and_says_where(start: Start, fault: str, wrap: str) -> None:
+def test_a_hanging_worker_is_detected_and_its_stack_is_shown(start: Start, fault: str, wrap: str) -> None:
     code, said = end_of(start(fault, "--stall-s", "3", wrap=wrap))
     assert code == 124
     assert cause(said).startswith("worker 1 failed first")

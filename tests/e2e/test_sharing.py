@@ -102,7 +102,7 @@ def processes_of(home: Path) -> list[str]:
     return found
 
 
-def test_three_jobs_on_two_devices_share_and_end_well_and_leave_nothing(cluster: Cluster) -> None:
+def test_three_jobs_on_two_devices_share_complete_and_leave_nothing_behind(cluster: Cluster) -> None:
     cluster.up()
     ids = [cluster.submit(90), cluster.submit(90)]
     for job_id in ids:
@@ -123,7 +123,7 @@ def test_three_jobs_on_two_devices_share_and_end_well_and_leave_nothing(cluster:
     assert processes_of(cluster.home.root) == []
 
 
-def test_without_sharing_no_pair_is_made_and_the_one_that_waits_is_told_why(cluster: Cluster) -> None:
+def test_without_sharing_no_pair_is_made_and_the_waiting_job_says_why(cluster: Cluster) -> None:
     cluster.up("--no-share")
     ids = [cluster.submit(25), cluster.submit(25), cluster.submit(5)]
     assert cluster.run("wait", *ids).returncode == 0

@@ -84,7 +84,7 @@ def shares_carried(bed: Testbed) -> list[float]:
     return shares
 
 
-def test_links_carry_the_rate_they_are_set_to_also_after_a_change() -> None:
+def test_links_carry_the_configured_rate_even_after_a_change() -> None:
     with Testbed(2, 4e8) as bed:
         assert 0.6 < max(shares_carried(bed)) < 1.15
         bed.set_rate(1e8)
@@ -107,7 +107,7 @@ def test_output_is_streamed_line_by_line() -> None:
     assert sorted(seen) == [(0, "one"), (0, "two"), (1, "one"), (1, "two")]
 
 
-def test_two_hosts_that_print_at_once_never_call_the_listener_at_once() -> None:
+def test_the_listener_is_called_by_one_host_at_a_time() -> None:
     inside: list[int] = []
     together: list[tuple[int, ...]] = []
 
@@ -122,7 +122,7 @@ def test_two_hosts_that_print_at_once_never_call_the_listener_at_once() -> None:
     assert sorted(together) == 51 * [(0,)] + 51 * [(1,)]
 
 
-def test_a_listener_that_raises_is_heard_by_the_caller_and_hangs_nobody() -> None:
+def test_an_exception_in_the_listener_reaches_the_caller_without_a_hang() -> None:
     def listen(rank: int, line: str) -> None:
         raise LookupError(line)
 
@@ -149,7 +149,7 @@ def test_a_host_that_never_ends_is_an_error_that_says_where_it_hangs() -> None:
     assert "in forever" in message
 
 
-def test_nothing_is_left_after_an_exception() -> None:
+def test_no_namespace_is_left_after_an_exception() -> None:
     def use() -> None:
         with Testbed(2, 1e9):
             raise ZeroDivisionError(len(namespaces_of(os.getpid())))
@@ -160,7 +160,7 @@ def test_nothing_is_left_after_an_exception() -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_nothing_is_left_after_the_owner_is_told_to_stop(number: signal.Signals, start_owner: StartOwner) -> None:
+def test_no_namespace_is_left_after_the_owner_is_asked_to_stop(number: signal.Signals, start_owner: StartOwner) -> None:
     owner = start_owner("bed.run(('sh', '-c', 'sleep 600'))")
     owner.send_signal(number)
     owner.communicate(timeout=HANG_S)
@@ -168,7 +168,7 @@ def test_nothing_is_left_after_the_owner_is_told_to_stop(number: signal.Signals,
     assert namespaces_of(owner.pid) == []
 
 
-def test_the_next_start_sweeps_what_a_killed_owner_left(start_owner: StartOwner) -> None:
+def test_the_next_testbed_sweeps_what_a_killed_owner_left(start_owner: StartOwner) -> None:
     owner = start_owner(
         """
         bed.run(
@@ -190,7 +190,7 @@ def test_the_next_start_sweeps_what_a_killed_owner_left(start_owner: StartOwner)
     assert not any(is_running(int(pid)) for pid in inside)
 
 
-def test_a_sweep_leaves_living_testbeds_and_foreign_namespaces_alone() -> None:
+def test_a_sweep_keeps_live_testbeds_and_unrelated_namespaces() -> None:
     foreign = f"not-weft-{os.getpid()}"
     subprocess.run(("ip", "netns", "add", foreign), check=True)
     try:
@@ -213,7 +213,7 @@ def test_without_iproute2_the_error_names_the_package(monkeypatch: pytest.Monkey
         Testbed(2, 1e9)
 
 
-def test_the_benchmark_goes_all_the_way_to_files(tmp_path: Path) -> None:
+def test_the_overlap_benchmark_writes_its_results(tmp_path: Path) -> None:
     seen: list[str] = []
     scenarios = tiny_run(("alone", "ddp", "dear"))
     results = run_scenarios(
@@ -232,7 +232,7 @@ def test_the_benchmark_goes_all_the_way_to_files(tmp_path: Path) -> None:
     assert namespaces_of(os.getpid()) == []
 
 
-def test_the_benchmark_of_pairs_goes_all_the_way_to_files(tmp_path: Path) -> None:
+def test_the_crossover_benchmark_writes_its_results(tmp_path: Path) -> None:
     results = crossover.run_scenarios(
         crossover_scenarios.tiny_run(), command="a test", on_progress=lambda *_: None, folder=tmp_path
     )

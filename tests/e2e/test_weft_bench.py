@@ -21,9 +21,7 @@ from weft.sim.studies.published import published_means
 from weft.sim.synthetic import own_kinds
 
 
-def test_data_that_was_named_but_is_not_there_is_an_error_not_a_silent_substitute(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_missing_trace_data_is_an_error_not_silently_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(InputError, match="expected a folder with pollux/workloads inside"):
         find_data(tmp_path)
     monkeypatch.setenv("WEFT_DATA", str(tmp_path))
@@ -33,7 +31,7 @@ def test_data_that_was_named_but_is_not_there_is_an_error_not_a_silent_substitut
     assert find_data(None) == tmp_path
 
 
-def test_without_the_public_traces_made_up_queues_are_measured_and_kept(
+def test_without_the_public_traces_synthetic_queues_are_measured_and_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(bench_elastic, "find_data", lambda named: None)
@@ -62,7 +60,7 @@ def test_exact_is_never_worse_than_doubling_on_its_own_objective() -> None:
     assert study.row()["instances"] == 60
 
 
-def test_decision_times_are_given_for_every_policy_asked_for() -> None:
+def test_decision_times_are_reported_for_every_requested_policy() -> None:
     rows = decision_times(own_kinds(), ["balanced", "fifo"], job_counts=(20, 40))
     once = [("balanced", False), ("fifo", False), ("balanced", True)]
     assert [(row["policy"], row["crossover"]) for row in rows] == once * 2
@@ -70,7 +68,7 @@ def test_decision_times_are_given_for_every_policy_asked_for() -> None:
     assert all(row["worst_ms"] >= row["decision_ms"] > 0 for row in rows)
 
 
-def test_a_claim_that_is_not_met_is_not_called_met() -> None:
+def test_a_missed_target_is_reported_as_missed() -> None:
     assert at_most("x", 0.5, 0.5).met
     assert not at_most("x", 0.51, 0.5).met
     assert not at_least("x", 1.9, 2.0).met
@@ -102,7 +100,7 @@ def test_a_record_says_when_and_where_it_was_made(tmp_path: Path) -> None:
     assert sorted(path.name for path in tmp_path.iterdir()) == ["elastic.json", "elastic.md"]
 
 
-def test_results_go_where_the_user_says_or_nowhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_results_are_written_only_where_the_user_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     assert record_folder(None) is None
     assert record_folder(tmp_path) == tmp_path

@@ -50,7 +50,7 @@ def queue(tmp_path: Path) -> Path:
     return path
 
 
-def test_json_has_the_promised_fields_and_nothing_else_is_on_stdout(queue: Path) -> None:
+def test_json_has_the_documented_fields_and_is_alone_on_stdout(queue: Path) -> None:
     done = weft("sim", queue, "--gpus", "4", "--json")
     assert (done.returncode, done.stderr) == (0, "")
     rows = json.loads(done.stdout)["rows"]
@@ -61,7 +61,7 @@ def test_json_has_the_promised_fields_and_nothing_else_is_on_stdout(queue: Path)
         assert 0 < row["utilization"] <= 1
 
 
-def test_the_table_shows_the_chosen_policies_without_colour_codes_in_a_pipe(queue: Path) -> None:
+def test_the_table_shows_the_chosen_policies_without_color_codes_in_a_pipe(queue: Path) -> None:
     done = weft("sim", queue, "--gpus", "4", "--policy", "fifo,balanced")
     assert done.returncode == 0
     assert "fifo" in done.stdout
@@ -86,7 +86,7 @@ def test_a_sweep_says_which_cluster_and_load_a_row_is_for(queue: Path) -> None:
     assert "more than 1 GPUs, reduced to 1: a" in done.stderr
 
 
-def test_pictures_and_timelines_are_written_whole(queue: Path, tmp_path: Path) -> None:
+def test_pictures_and_timelines_are_complete_and_leave_no_temporary_files(queue: Path, tmp_path: Path) -> None:
     picture, sweep, trace = tmp_path / "one.png", tmp_path / "sweep.png", tmp_path / "trace.json"
     first = weft("sim", queue, "--gpus", "4", "--policy", "balanced,fifo", "--plot", picture, "--trace", trace)
     second = weft("sim", queue, "--gpus", "2,4", "--policy", "balanced,fifo", "--plot", sweep)
@@ -118,7 +118,7 @@ def test_no_device_holds_two_jobs_at_once_on_the_timeline(tmp_path: Path) -> Non
         assert all(end <= start + 1e-6 for (_, end), (start, _) in itertools.pairwise(stays))
 
 
-def test_explain_says_why_in_sentences(queue: Path) -> None:
+def test_explain_gives_reasons_in_sentences(queue: Path) -> None:
     done = weft("sim", queue, "--gpus", "4", "--policy", "balanced", "--explain", "b", "--json")
     lines = json.loads(done.stdout)["explanations"]
     assert lines
@@ -128,7 +128,7 @@ def test_explain_says_why_in_sentences(queue: Path) -> None:
     assert lines[0]["sentence"] in spoken.stdout
 
 
-def test_knobs_change_what_is_replayed(queue: Path) -> None:
+def test_simulator_options_change_the_result(queue: Path) -> None:
     def mean(*extra: str) -> float:
         out = weft("sim", "synthetic:moderate:30", "--policy", "balanced", "--json", *extra).stdout
         return float(json.loads(out)["rows"][0]["mean_jct_s"])

@@ -132,7 +132,8 @@ def test_accumulating_passes_keep_the_device(kind: str) -> None:
         run.backward(8)
         run.optimizer.step()
         run.optimizer.zero_grad()
-        assert noted.events[before:].count("release") > first or kind == "overlap"
+        if kind == "ddp":  # overlap may find that everything has arrived, and then has nothing to wait for
+            assert noted.events[before:].count("release") > first
         if run.handle:
             run.handle.detach()
 

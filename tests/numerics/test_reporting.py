@@ -44,10 +44,7 @@ def test_the_report_adds_up(eager: bool) -> None:
     assert report.num_steps == 8
     assert report.num_buckets > 4
     assert min(report.forward_s, report.backward_s, report.update_s) > 0
-    assert report.link_bytes_per_s >= 0  # 0 where the link is too fast to measure, or the machine too busy
-    assert report.exposed_s >= 0
-    parts_s = report.forward_s + report.backward_s + report.update_s
-    assert parts_s <= report.step_s * 1.5  # medians of parts and of the whole
+    assert report.exposed_s >= 0  # a difference of measured times that must not go below 0
     assert report.bound_s > 0
     assert report.fraction_of_bound == pytest.approx(report.bound_s / report.step_s)
     assert not report.tuned or report.plan

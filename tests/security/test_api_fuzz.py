@@ -170,7 +170,7 @@ def random_headers(rng: random.Random) -> list[tuple[str, str]]:
     return headers
 
 
-def test_ten_thousand_odd_requests_and_not_one_server_error() -> None:
+def test_ten_thousand_malformed_requests_cause_no_server_error() -> None:
     rng = random.Random(20_26)
     controller = FakeController()
     ids = [controller.add().id for _ in range(3)]
@@ -199,7 +199,7 @@ def test_ten_thousand_odd_requests_and_not_one_server_error() -> None:
 
 @pytest.mark.parametrize("text", TRAVERSALS)
 @pytest.mark.parametrize("rest", ["", "/cancel", "/logs", "/explain"])
-def test_what_is_no_id_never_reaches_the_controller(text: str, rest: str) -> None:
+def test_an_invalid_id_never_reaches_the_controller(text: str, rest: str) -> None:
     controller = FakeController()
     app = make_app(controller, TOKEN, port=PORT)
     for written in (text, quote(text, safe="")):
@@ -209,7 +209,7 @@ def test_what_is_no_id_never_reaches_the_controller(text: str, rest: str) -> Non
     assert controller.asked == []
 
 
-def test_a_disk_that_is_full_is_said_and_is_nobodys_fault() -> None:
+def test_a_full_disk_is_reported_and_not_blamed_on_the_job() -> None:
     controller = FakeController()
     controller.failure = StoreError("the disk is full: make room, then submit again")
     app = make_app(controller, TOKEN, port=PORT)
@@ -234,7 +234,7 @@ def test_a_disk_that_is_full_is_said_and_is_nobodys_fault() -> None:
         ({"name": "x" * 201}, "the job's name is 201 bytes long: expected at most 200"),
     ],
 )
-def test_what_is_wrong_with_a_job_is_said_in_a_sentence(change: dict[str, object], expected: str) -> None:
+def test_an_invalid_job_is_explained_in_a_sentence(change: dict[str, object], expected: str) -> None:
     document = {"command": ["true"], "cwd": "/", **change}
     headers = own_headers(content_type="application/json")
     answer = ask(

@@ -34,7 +34,7 @@ FILES = ["/", "/web/main.js", "/web/style.css", "/web/icon.svg", "/web/nothing.j
 PATHS = [*known_paths(), *FILES, "/openapi.json", "/docs", "/no-such-thing", "/v1/jobs/../../healthz", "//healthz"]
 
 
-def test_the_routes_tested_here_are_all_there_are() -> None:
+def test_every_route_is_tested_here() -> None:
     assert {"/v1/jobs", "/v1/shutdown", "/metrics", "/healthz", "/v1/nodes", "/v1/decisions"} < set(PATHS)
     assert {"/v1/login", "/v1/logout", "/v1/changes", "/v1/overview", "/v1/purge"} < set(PATHS)
     assert len(known_paths()) == 17
@@ -56,7 +56,7 @@ def test_without_the_token_every_route_and_method_is_closed(path: str, method: s
 
 
 @pytest.mark.parametrize("path", ["/v1/jobs", "/healthz"])
-def test_the_token_is_taken_from_its_header_and_from_nowhere_else(path: str) -> None:
+def test_the_token_is_accepted_only_in_its_header(path: str) -> None:
     for place in (f"{path}?token={TOKEN}", f"{path}?access_token={TOKEN}", f"{path}?authorization=Bearer%20{TOKEN}"):
         assert ask(app(), "GET", place, own_headers(authorization=None)).status == 401
     assert ask(app(), "GET", path, own_headers(authorization=None, cookie=f"token={TOKEN}")).status == 401
@@ -69,7 +69,7 @@ def test_the_token_is_taken_from_its_header_and_from_nowhere_else(path: str) -> 
     "host",
     ["evil.example", f"evil.example:{PORT}", "127.0.0.1:1", f"127.0.0.1.evil.example:{PORT}", "0.0.0.0", "[::1]", ""],
 )
-def test_a_name_that_was_made_to_point_here_gets_nothing(path: str, host: str) -> None:
+def test_dns_rebinding_is_rejected(path: str, host: str) -> None:
     for agent in AGENTS:
         assert ask(app(), "GET", path, own_headers(host=host, user_agent=agent)).status == 421
 
@@ -83,7 +83,7 @@ def test_a_request_without_a_host_or_with_two_is_refused() -> None:
 @pytest.mark.parametrize(
     "origin", ["http://evil.example", "null", f"https://127.0.0.1:{PORT}", "http://127.0.0.1:1", "http://localhost"]
 )
-def test_a_page_of_somebody_else_is_refused_even_with_the_token(path: str, origin: str) -> None:
+def test_another_site_is_rejected_even_with_the_token(path: str, origin: str) -> None:
     for method in ("GET", "POST", "OPTIONS"):
         answer = ask(app(), method, path, own_headers(origin=origin, user_agent="curl/8"))
         assert answer.status == 403
@@ -96,7 +96,7 @@ def test_a_cross_site_request_is_refused_where_the_browser_says_so() -> None:
 
 
 @pytest.mark.parametrize("host", [f"127.0.0.1:{PORT}", f"localhost:{PORT}", f"LOCALHOST:{PORT}", "localhost"])
-def test_the_owner_gets_in(host: str) -> None:
+def test_the_owner_is_let_in(host: str) -> None:
     answer = ask(app(), "GET", "/healthz", own_headers(host=host, origin=f"http://127.0.0.1:{PORT}"))
     assert answer.status == 200
     assert answer.json()["status"] == "ok"
@@ -104,7 +104,7 @@ def test_the_owner_gets_in(host: str) -> None:
     assert answer.headers["x-content-type-options"] == "nosniff"
 
 
-def test_a_body_too_large_is_not_read_to_its_end() -> None:
+def test_an_oversized_body_is_not_read_to_the_end() -> None:
     body = b'{"name": "' + b"x" * MAX_BODY_BYTES + b'"}'
     json_headers = own_headers(content_type="application/json")
     assert ask(app(), "POST", "/v1/jobs", json_headers, body).status == 413
@@ -114,7 +114,7 @@ def test_a_body_too_large_is_not_read_to_its_end() -> None:
     assert ask(app(), "POST", "/v1/jobs", own_headers(content_length="-1"), b"{}").status == 400
 
 
-def test_websockets_are_turned_away_before_they_are_accepted() -> None:
+def test_websockets_are_rejected_before_they_are_accepted() -> None:
     sent: list[Any] = []
 
     async def knock() -> None:
@@ -131,7 +131,7 @@ def test_websockets_are_turned_away_before_they_are_accepted() -> None:
     assert [message["type"] for message in sent] == ["websocket.close"]
 
 
-def test_a_mistake_of_ours_is_logged_and_answered_without_the_token(caplog: pytest.LogCaptureFixture) -> None:
+def test_an_internal_error_is_logged_and_answered_without_the_token(caplog: pytest.LogCaptureFixture) -> None:
     controller = FakeController()
     controller.failure = RuntimeError("something nobody thought of")
     broken = make_app(controller, TOKEN, port=PORT)

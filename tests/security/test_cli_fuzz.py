@@ -172,7 +172,7 @@ def test_no_job_file_ends_in_a_traceback(ids: list[str], tmp_path: Path, num_exa
         (["down", "--timeout-s", "1e299"], 2, "out of range"),
     ],
 )
-def test_what_is_typed_wrong_is_said_in_one_line(
+def test_a_typo_is_reported_in_one_line(
     args: list[str], code: int, expected: str, ids: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sys.modules[__name__], "PARSED_ONLY", set())
@@ -218,7 +218,7 @@ def test_up_on_a_full_disk_says_so(tmp_path: Path) -> None:
     assert "free some disk space" in answer.stderr
 
 
-def test_a_home_whose_name_is_no_text_can_be_used(tmp_path: Path) -> None:
+def test_a_home_whose_name_is_not_valid_utf8_can_be_used(tmp_path: Path) -> None:
     home = os.fsdecode(os.fsencode(tmp_path) + b"/h\xff")
     answer = weft("status", WEFT_HOME=home)
     assert answer.returncode == 4

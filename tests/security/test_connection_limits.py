@@ -62,7 +62,7 @@ def small_server(tmp_path: Path) -> Iterator[Server]:
     assert made.end() == 0, made.log_file.read_text()
 
 
-def test_a_thousand_idle_connections_of_another_user_stop_nothing(small_server: Server) -> None:
+def test_a_thousand_idle_connections_of_another_user_block_nothing(small_server: Server) -> None:
     log_bytes = small_server.log_file.stat().st_size
     with flood(small_server.record.port, 1000):
         assert small_server.client.health()["status"] == "ok"
@@ -77,7 +77,7 @@ def test_a_thousand_idle_connections_of_another_user_stop_nothing(small_server: 
     assert small_server.log_file.stat().st_size - log_bytes < 4096, small_server.log_file.read_text()
 
 
-def test_without_a_free_file_descriptor_the_owner_is_answered_and_no_job_is_lost(small_server: Server) -> None:
+def test_without_free_file_descriptors_the_owner_is_answered_and_no_job_is_lost(small_server: Server) -> None:
     running = small_server.submit(100_000)
     until_running(small_server.client, running)
     small_server.allow_files(small_server.num_files())
@@ -105,12 +105,12 @@ def test_without_a_free_file_descriptor_the_owner_is_answered_and_no_job_is_lost
         pytest.param([b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n"] * 3, id="requests without reading"),
     ],
 )
-def test_who_has_no_token_is_not_waited_for(sent: list[bytes], tmp_path: Path) -> None:
+def test_a_client_without_a_token_is_disconnected_after_a_time_limit(sent: list[bytes], tmp_path: Path) -> None:
     with served_on_both(FakeController(), tmp_path, ConnectionPatience(unknown_s=0.3)) as (_, port):
         assert_is_closed(port, sent)
 
 
-def test_the_owner_is_not_waited_for_without_end_either(tmp_path: Path) -> None:
+def test_a_slow_owner_is_disconnected_too(tmp_path: Path) -> None:
     head = b"POST /v1/jobs HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer %s\r\n" % TOKEN.encode()
     answered = request(TOKEN, None)
     with served_on_both(FakeController(), tmp_path, ConnectionPatience(head_s=0.3), body_s=0.3) as (_, port):
@@ -120,7 +120,7 @@ def test_the_owner_is_not_waited_for_without_end_either(tmp_path: Path) -> None:
         assert b"200 OK" in assert_is_closed(port, [answered + b"GET /heal", b"t", b"h"])
 
 
-def test_a_follower_of_a_log_is_waited_for_without_end(tmp_path: Path) -> None:
+def test_following_a_log_has_no_time_limit(tmp_path: Path) -> None:
     controller = FakeController()
     job = controller.add(attempt=1)
     controller.endless = True
@@ -133,7 +133,7 @@ def test_a_follower_of_a_log_is_waited_for_without_end(tmp_path: Path) -> None:
         controller.endless = False
 
 
-def test_a_client_that_closes_its_half_takes_no_place(tmp_path: Path) -> None:
+def test_a_half_closed_connection_is_closed_at_once(tmp_path: Path) -> None:
     with (
         served_on_both(FakeController(), tmp_path, ConnectionPatience()) as (_, port),
         socket.create_connection(("127.0.0.1", port), timeout=HANG_S) as connection,
@@ -143,7 +143,7 @@ def test_a_client_that_closes_its_half_takes_no_place(tmp_path: Path) -> None:
         assert connection.recv(1000) == b""
 
 
-def test_connections_that_are_known_are_not_closed_for_newcomers(tmp_path: Path) -> None:
+def test_authenticated_connections_are_not_closed_for_new_ones(tmp_path: Path) -> None:
     num_files = 256
     _, limits = limits_for(num_files)
     with (
@@ -162,7 +162,7 @@ def test_connections_that_are_known_are_not_closed_for_newcomers(tmp_path: Path)
         assert own.recv(64).startswith(b"HTTP/1.1 200 ")
 
 
-def test_when_the_owner_himself_has_taken_every_place_he_is_told_so(tmp_path: Path) -> None:
+def test_an_owner_who_used_up_all_connections_is_told_so(tmp_path: Path) -> None:
     num_files = 64
     _, limits = limits_for(num_files)
     with (

@@ -66,14 +66,14 @@ user: ana
     assert (job.total_steps, job.launch.max_restarts, job.may_share) == (1000, 2, False)
 
 
-def test_what_is_left_out_has_a_sensible_value() -> None:
+def test_missing_keys_get_sensible_defaults() -> None:
     job = parse_job(GOOD, "job.yaml", folder=Path("/x"), user="ana")
     assert (job.name, job.user, job.min_workers, job.max_workers) == ("train.py", "ana", 1, 1)
     assert job.launch.cwd == "/x"
 
 
 @pytest.mark.parametrize("text", HOSTILE)
-def test_hostile_names_and_words_are_only_text(text: str) -> None:
+def test_hostile_names_are_shown_as_plain_text(text: str) -> None:
     job = parsed(json.dumps({"name": text, "command": ["python", text], "environment": {"X": text}}))
     assert job.name == text.strip()
     assert job.launch.argv == ("python", text)
@@ -117,21 +117,21 @@ def test_a_bad_file_is_refused_with_its_line(text: str, expected: str) -> None:
     assert complaint(text).startswith(expected)
 
 
-def test_a_tag_of_python_makes_no_object_and_runs_nothing(tmp_path: Path) -> None:
+def test_a_python_yaml_tag_creates_no_object_and_runs_nothing(tmp_path: Path) -> None:
     touched = tmp_path / "touched"
     job = parsed(f"command: !!python/object/apply:os.system ['touch {touched}']\n")
     assert job.launch.argv == (f"touch {touched}",)
     assert not touched.exists()
 
 
-def test_a_bomb_is_refused_at_its_first_anchor() -> None:
+def test_a_yaml_bomb_is_rejected_at_its_first_anchor() -> None:
     # Expanded it would outlast this test's time limit, and everything else.
     lines = ["a0: &a0 [x, x, x, x, x, x, x, x, x]"]
     lines += [f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]" for n in range(1, 40)]
     assert complaint("\n".join(lines)).startswith("job.yaml:1: anchors and aliases are not allowed")
 
 
-def test_files_that_are_not_there_not_text_or_endless(tmp_path: Path) -> None:
+def test_missing_binary_and_endless_job_files_are_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="cannot be read, no such file"):
         read_job_file(tmp_path / "none.yaml")
     with pytest.raises(InputError, match="cannot be read, is a directory"):

@@ -88,7 +88,7 @@ def say(path: Path, said: list[bytes]) -> None:
         ),
     ],
 )
-def test_a_bad_lease_message_ends_its_sender_and_nobody_else(server: LeaseServer, packet: bytes) -> None:
+def test_a_bad_lease_message_disconnects_only_its_sender(server: LeaseServer, packet: bytes) -> None:
     with lease_workers(server.path, "a", "b") as (a, b):
         assert a.do("acquire") == "acquired"
         say(server.path, [packet])
@@ -123,7 +123,7 @@ def test_no_lease_message_stops_the_server_or_the_jobs_that_share(server: LeaseS
 
 
 @BUDGETS
-def test_an_order_of_turns_is_one_or_is_ignored(num_examples: int) -> None:
+def test_a_malformed_turn_order_is_ignored(num_examples: int) -> None:
     @looking(num_examples)
     @given(line=hostile_messages({"turns": [["a", 1], ["b", 2]], "past": 1}))
     def fuzz(line: bytes) -> None:
@@ -134,7 +134,7 @@ def test_an_order_of_turns_is_one_or_is_ignored(num_examples: int) -> None:
 
 
 @BUDGETS
-def test_no_message_on_the_job_channel_stops_reports_of_others(tmp_path: Path, num_examples: int) -> None:
+def test_no_message_on_the_job_channel_blocks_other_jobs_reports(tmp_path: Path, num_examples: int) -> None:
     channel = JobChannel(tmp_path / "c")
     heard: list[WorkerReport] = []
     num_sent = 0

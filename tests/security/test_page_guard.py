@@ -58,7 +58,7 @@ def test_a_browser_without_a_session_is_asked_for_the_token() -> None:
         assert "error" in ask(app, "GET", "/", headers).json()
 
 
-def test_the_form_can_send_the_token_nowhere_but_into_a_header() -> None:
+def test_the_login_form_sends_the_token_only_in_a_header() -> None:
     body = web.login().body.decode()
     (field,) = re.findall(r"<input[^>]*>", body)
     assert " name=" not in field
@@ -68,7 +68,7 @@ def test_the_form_can_send_the_token_nowhere_but_into_a_header() -> None:
 
 
 @pytest.mark.parametrize("path", FILES)
-def test_the_files_of_the_page_come_to_who_logged_in_and_to_nobody_else(path: str) -> None:
+def test_dashboard_files_are_served_only_to_logged_in_users(path: str) -> None:
     visit = Visit()
     assert ask(visit.app, "GET", path, own_headers(authorization=None)).status == 401
     assert ask(visit.app, "GET", path, own_headers(authorization=None, cookie="weft_page_8477=x")).status == 401
@@ -84,7 +84,7 @@ def test_the_files_of_the_page_come_to_who_logged_in_and_to_nobody_else(path: st
 
 
 @pytest.mark.parametrize("path", [*LOOKS, "/v1/wait?id=k3v9x2qa", "/openapi.json"])
-def test_the_cookie_alone_opens_nothing_but_files(path: str) -> None:
+def test_the_cookie_alone_gives_access_only_to_static_files(path: str) -> None:
     """Browsers send cookies of 127.0.0.1 to whoever listens on another of its ports."""
     visit = Visit()
     assert visit.ask("GET", path, authorization=None).status == 401
@@ -94,7 +94,7 @@ def test_the_cookie_alone_opens_nothing_but_files(path: str) -> None:
         assert visit.ask(method, "/", authorization=None).status == 401
 
 
-def test_the_cookie_is_kept_from_scripts_and_from_other_sites_and_holds_no_token() -> None:
+def test_the_cookie_is_hidden_from_scripts_and_other_sites_and_contains_no_token() -> None:
     visit = Visit()
     cookie = visit.login.headers["set-cookie"]
     attributes = {part.strip().lower() for part in cookie.split(";")[1:]}
@@ -107,7 +107,7 @@ def test_the_cookie_is_kept_from_scripts_and_from_other_sites_and_holds_no_token
     assert other.headers["set-cookie"].partition("=")[0] != visit.cookie.partition("=")[0]
 
 
-def test_a_session_may_look_and_cancel() -> None:
+def test_a_browser_session_can_view_and_cancel() -> None:
     controller = FakeController()
     job_id = controller.add().id
     visit = Visit(make_app(controller, TOKEN, port=PORT))
@@ -119,7 +119,7 @@ def test_a_session_may_look_and_cancel() -> None:
 
 @pytest.mark.parametrize("method", ["POST", "PUT", "PATCH", "DELETE", "OPTIONS", "NONSENSE"])
 @pytest.mark.parametrize("path", ["/v1/jobs", "/v1/shutdown", "/v1/outlook", "/v1/login", "/v1/jobs/", "/"])
-def test_who_steals_a_session_can_neither_run_a_program_nor_make_it_last(method: str, path: str) -> None:
+def test_a_stolen_browser_session_can_neither_run_programs_nor_be_extended(method: str, path: str) -> None:
     controller = FakeController()
     visit = Visit(make_app(controller, TOKEN, port=PORT))
     answer = visit.ask(method, path, origin=ORIGIN, content_type="application/json")
@@ -130,7 +130,7 @@ def test_who_steals_a_session_can_neither_run_a_program_nor_make_it_last(method:
 
 
 @pytest.mark.parametrize("path", [*FILES, *LOOKS, "/v1/login", "/v1/logout"])
-def test_a_page_of_somebody_else_cannot_use_a_session(path: str) -> None:
+def test_another_site_cannot_use_a_session(path: str) -> None:
     visit = Visit()
     for method in ("GET", "POST"):
         for origin in ("http://evil.example", "null", "http://127.0.0.1:1"):
@@ -151,14 +151,14 @@ def test_logging_out_ends_the_session_and_no_other() -> None:
     assert two.ask("GET", "/v1/jobs").status == 401
 
 
-def test_a_session_dies_with_its_controller() -> None:
+def test_a_browser_session_ends_with_its_controller() -> None:
     visit = Visit()
     visit.app = make_app(FakeController(), TOKEN, port=PORT)
     assert visit.ask("GET", "/v1/jobs").status == 401
     assert visit.ask("GET", "/", authorization=None).status == 401
 
 
-def test_sessions_end_after_twelve_hours_and_do_not_pile_up() -> None:
+def test_browser_sessions_expire_after_twelve_hours_and_do_not_accumulate() -> None:
     now_s = 0.0
     sessions = Sessions(lambda: now_s)
     first = sessions.begin()
@@ -185,11 +185,11 @@ def test_sessions_end_after_twelve_hours_and_do_not_pile_up() -> None:
         "/web/%2e%2e/py.typed",
     ],
 )
-def test_only_the_files_of_the_table_are_given_away(path: str) -> None:
+def test_only_listed_files_are_served(path: str) -> None:
     assert Visit().ask("GET", path).status == 404
 
 
-def test_the_table_names_every_file_there_is() -> None:
+def test_every_served_file_is_listed() -> None:
     """One that is missing there is missing in the browser."""
     there = {entry.name for entry in resources.files(web).iterdir() if not entry.name.startswith("__")}
     assert there == {"index.html", "login.html", *web.modules()}
@@ -199,7 +199,7 @@ def test_the_table_names_every_file_there_is() -> None:
     assert imported <= set(web.modules())
 
 
-def test_nothing_in_the_page_parses_html_or_comes_from_elsewhere() -> None:
+def test_the_dashboard_parses_no_html_and_loads_nothing_from_other_sites() -> None:
     parsing = re.compile(
         r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|\beval\(|new Function|DOMParser|srcdoc"
     )
@@ -213,7 +213,7 @@ def test_nothing_in_the_page_parses_html_or_comes_from_elsewhere() -> None:
     assert re.findall(r"<script[^>]*>([^<]*)", index) == [""]
 
 
-def test_the_end_of_a_long_log_comes_without_the_rest() -> None:
+def test_the_end_of_a_long_log_can_be_read_alone() -> None:
     controller = FakeController()
     job = controller.add(attempt=1)
     controller.output[job.id, 1, "out"] = b"first\n" * 1000 + b"last\n"

@@ -48,7 +48,7 @@ SCHEDULES: dict[str, tuple[dict[str, Any], MakeOptimizer]] = {
 @pytest.mark.parametrize("over_at_once", [False, True])
 @pytest.mark.parametrize("schedule", SCHEDULES)
 @on_workers(2)
-def test_training_is_ordered_and_equal_to_ddp(schedule: str, over_at_once: bool) -> None:
+def test_training_is_synchronized_and_equal_to_ddp(schedule: str, over_at_once: bool) -> None:
     options, optimizer = SCHEDULES[schedule]
     expected = with_ddp(made(Tangle), optimizer).train(8)
     with recorded(over_at_once) as record:
@@ -112,7 +112,7 @@ def _fail(gradient: torch.Tensor) -> torch.Tensor:
 @pytest.mark.parametrize("optimizer", [adamw, replicated], ids=["sharded", "replicated"])
 @pytest.mark.parametrize("loop", [clipped, accumulated, added_up, scaled, saved_and_loaded, failed_backward])
 @on_workers(2)
-def test_what_loops_do_between_backward_and_step_is_ordered(
+def test_operations_between_backward_and_step_are_synchronized(
     loop: Callable[[Run], None], optimizer: MakeOptimizer
 ) -> None:
     with recorded() as record:

@@ -184,7 +184,7 @@ CASES: list[tuple[Fault, Callable[[Record, Run], None], Any]] = [
 
 @pytest.mark.parametrize("case", range(len(CASES)), ids=[f"{f.__name__}-{loop.__name__}" for f, loop, _ in CASES])
 @on_workers(2)
-def test_a_missing_order_between_streams_is_found(case: int) -> None:
+def test_missing_synchronization_between_streams_is_found(case: int) -> None:
     fault, loop, make = CASES[case]
     for put_back in (no_fault, fault):
         with recorded() as record, put_back(record):

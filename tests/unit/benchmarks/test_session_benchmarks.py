@@ -14,6 +14,12 @@ MARKS = {"script": 14.0, "imported": 15.0, "joined": 16.0, "loaded": 17.0, "firs
 NEW = JobRun(asked_s=20.0, gone_s=21.0, marks=(MARKS, {**MARKS, "first_step": 19.0}))
 
 
+def cells(table: str, first: str) -> list[str]:
+    """The row that begins with these words."""
+    (row,) = [line for line in table.splitlines() if line.startswith(f"| {first}")]
+    return [cell.strip() for cell in row.strip("|").split("|")]
+
+
 def test_the_parts_of_a_restart_follow_the_slowest_worker_and_add_up() -> None:
     parts = parts_s(OLD, NEW)
     assert parts.pop("total") == 9.0
@@ -26,7 +32,7 @@ def test_the_table_of_restarts_compares_with_torchrun() -> None:
     times["torchrun"] = [{**dict.fromkeys(PARTS, 0.4), "total": 3.2}]
     shown = restart.table(times)
     assert shown.endswith("torchrun / warm: 4.0x")
-    assert "| weft, workers forked from a warm pool | 100 |" in shown
+    assert cells(shown, WORDS["warm"])[1] == "100"
 
 
 def test_a_restart_is_drawn_for_every_contender(tmp_path: Path) -> None:
@@ -39,4 +45,4 @@ def test_a_restart_is_drawn_for_every_contender(tmp_path: Path) -> None:
 def test_the_costs_of_a_session_show_their_worst_round_too() -> None:
     row = {field: 0.001 for field, _, _ in session_costs.MEASURED} | {"step_ms": 9.0, "num_late_checkpoints": 0.0}
     shown = session_costs.table([row, {**row, "checkpoint_fraction": 0.04}, row])
-    assert "| a checkpoint every 50 steps, of a step | 0.10% | 4.00% | 5.0% |" in shown
+    assert [cell for cell in cells(shown, "a checkpoint every 50 steps") if "%" in cell] == ["0.10%", "4.00%", "5.0%"]

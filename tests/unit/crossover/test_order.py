@@ -93,7 +93,7 @@ def test_unequal_jobs_on_several_hosts_all_end_and_never_compute_together(
 
 
 @pytest.mark.parametrize("num_hosts", [2, 3])
-def test_hosts_that_grant_in_inverted_order_do_not_hang(num_hosts: int) -> None:
+def test_hosts_that_grant_in_opposite_order_do_not_deadlock(num_hosts: int) -> None:
     # Every turn ends in a collective with all hosts, also those in the middle of a forward pass.
     forward = tuple(Turn(name, number) for number in range(6) for name in "ab")
     backward = tuple(Turn(name, number) for number in range(6) for name in "ba")
