@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import os
 import shutil
+import signal
 import tempfile
 from collections.abc import Iterator
 
@@ -19,6 +20,10 @@ settings.register_profile("repeatable", derandomize=True)
 settings.register_profile("random", max_examples=500)
 settings.load_profile("repeatable")
 
+
+# A shell starts background commands with SIGINT ignored, and everything that tests start would inherit that.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # Workers inherit these: what one test has compiled serves the next, and nothing is left behind.
 COMPILED_CODE = tempfile.mkdtemp(prefix="weft-test-inductor-")

@@ -66,7 +66,7 @@ class FakeController:
         self.went_down: list[bool] = []
         self.failure: Exception | None = None
         self.endless = False
-        """Whether jobs go on writing to their logs."""
+        """Whether jobs keep writing to their logs."""
 
     def add(self, **changes: object) -> Job:
         """A job as a test wants it."""

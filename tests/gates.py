@@ -1,4 +1,4 @@
-"""Gates for tests: one that two processes share through files, and one that only notes what it is asked."""
+"""Gates for tests: one that two processes share through files, and one that only records calls."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from weft.process.turns import TURNS
 
 
 class FileGate:
-    """One device, one lock file; whoever waits for it holds a second one."""
+    """One device, one lock file; a waiter holds a second one."""
 
     def __init__(self, folder: Path, device: int) -> None:
         self._device = os.open(folder / f"device{device}", os.O_RDWR | os.O_CREAT)
@@ -61,7 +61,7 @@ class NotedGate:
     def __init__(self, contended: bool = False, on_release: Callable[[], None] = lambda: None) -> None:
         self.contended = contended
         self.filled = False
-        """Whether somebody waits who has to give way."""
+        """Whether another process is waiting."""
         self.events: list[str] = []
         self.holds = False
         self.on_release = on_release

@@ -1,4 +1,4 @@
-"""What somebody might send who means harm, for hypothesis; and how many examples of it to try.
+"""Hostile input for hypothesis, and how many examples of it to try.
 
 @BUDGETS
 def test_nothing_breaks(num_examples: int) -> None:

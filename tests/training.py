@@ -93,7 +93,7 @@ def batch_generator(step: int) -> torch.Generator:
 
 
 def made(make: Callable[[], nn.Module]) -> Any:
-    """A model with other values on every rank: whoever forgets to agree on rank 0's is found out."""
+    """A model with different values on every rank, so that code that forgets to broadcast rank 0's fails."""
     torch.manual_seed(7 + dist.get_rank())
     return make()
 

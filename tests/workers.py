@@ -178,7 +178,7 @@ def _perform_all(pipe: Connection) -> None:
         try:
             task = pipe.recv()
         except EOFError:
-            os._exit(0)  # exit handlers of abandoned handles have nobody left to talk to
+            os._exit(0)  # exit handlers of abandoned handles would wait for peers that are gone
         pipe.send(_perform(task))
 
 
@@ -200,7 +200,7 @@ def _perform(task: Task) -> Outcome:
             warnings.simplefilter("error")
             value = function(**task.arguments)
         if dist.is_initialized():
-            dist.barrier()  # nobody leaves while another still talks to it
+            dist.barrier()  # no rank leaves while another still sends to it
         return Outcome(value=value)
     except pytest.skip.Exception as reason:
         return Outcome(skipped=str(reason))

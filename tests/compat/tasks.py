@@ -17,7 +17,7 @@ WORDS = 48
 
 
 class Task(nn.Module):
-    """A model from elsewhere and what it is trained on; ``forward(step)`` is the loss of that step's batch."""
+    """A third-party model and its training data; ``forward(step)`` is the loss of that step's batch."""
 
     def __init__(self, net: nn.Module, batch: Batch, loss: Callable[[nn.Module, Any], torch.Tensor]) -> None:
         super().__init__()

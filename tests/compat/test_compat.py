@@ -1,4 +1,4 @@
-"""Models, optimizers and trainers nobody here wrote, on two workers, against DDP on the same batches.
+"""Third-party models, optimizers, and trainers on two workers, compared with DDP on the same batches.
 
 The full run (``scripts/bench compat``) writes what came out into docs/overlap.md; the short one (``scripts/test``)
 checks that the table there is the one of these cases.

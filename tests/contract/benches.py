@@ -35,7 +35,7 @@ SCRIPTS = {
     "wait": "said('waiting')\nsignal.pause()",
     "save": """
 def save(*_):
-    time.sleep(0.2)  # a checkpoint takes its time, and whoever asks again must not cut it short
+    time.sleep(0.2)  # a checkpoint takes time, and a second request must not interrupt it
     said('saved')
     sys.exit(75)
 signal.signal(signal.SIGTERM, save)
@@ -125,7 +125,7 @@ def until(holds: Callable[[], bool], bench: Bench, within_s: float = HANG_S) -> 
 
 
 def said(bench: Bench, job_id: str, words: str, *, attempt: int = 1, rank: int = 0) -> None:
-    """Wait until a worker has said this; nobody says anything in a simulation, and everything happens at once."""
+    """Wait until a worker has printed this; a simulated worker prints nothing and needs no wait."""
     if not bench.is_simulated:
         until(lambda: words in bench.output(job_id, attempt, rank), bench)
 

@@ -1,4 +1,4 @@
-"""Every engine there is, each on a bench."""
+"""Every engine, each on a bench."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.contract.benches import Bench, FakeBench, LocalBench, SimulatedBench
 def bench(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
     """One per module: a warm engine imports torch, which takes longer than all the tests."""
     if request.param == "local-warm" and importlib.util.find_spec("torch") is None:
-        pytest.skip("a warm engine is one with torch imported, and there is none")
+        pytest.skip("a warm engine imports torch, which is not installed")
     made: FakeBench | SimulatedBench | LocalBench
     if request.param == "fake":
         made = FakeBench()
@@ -28,5 +28,5 @@ def bench(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 
 @pytest.fixture
 def job_id(request: pytest.FixtureRequest) -> str:
-    """A job of this test's own."""
+    """A job id used only by this test."""
     return f"job-{zlib.crc32(request.node.name.encode())}"

@@ -1,4 +1,4 @@
-"""What ``overlap/`` and ``worker/`` rely on, for every gate: with nobody else there it never stands in the way."""
+"""What ``overlap/`` and ``worker/`` rely on, for every gate: without another job it never blocks."""
 
 from __future__ import annotations
 

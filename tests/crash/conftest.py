@@ -1,4 +1,4 @@
-"""Controllers as processes, and nothing left behind by them, whatever a test comes to."""
+"""Controllers as processes that are cleaned up however a test ends."""
 
 from __future__ import annotations
 

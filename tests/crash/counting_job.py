@@ -1,4 +1,4 @@
-"""A job without torch that counts: reports each step, saves where it is when asked to stop, goes on from there.
+"""A job without torch that counts: reports each step, saves when asked to stop, and resumes from there.
 
     python counting_job.py NUM_STEPS STEP_S DIARY [stubborn]
 

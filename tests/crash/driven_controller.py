@@ -80,7 +80,7 @@ class DrivenController:
         return next(job for job in self.ask("jobs") if job["id"] == job_id)
 
     def until(self, job_id: str, states: set[str], step: int = 0) -> dict[str, Any]:
-        """Ask until the job is in one of these states and has come to this step, or is over."""
+        """Poll until the job is in one of these states and has reached this step, or has ended."""
         deadline_s = time.monotonic() + HANG_S
         while (job := self.job(job_id))["state"] not in states or (job["step"] < step and not job["finished_s"]):
             assert time.monotonic() < deadline_s, f"{job} never came to {states} and step {step}"
@@ -89,7 +89,7 @@ class DrivenController:
         return job
 
     def end_everything(self) -> None:
-        """Cancel whatever there is, twice, and go down."""
+        """Cancel every job twice and shut down."""
         self.ready()
         ids = [job["id"] for job in self.ask("jobs")]
         for job_id in ids * 2:
@@ -97,7 +97,7 @@ class DrivenController:
         self.leave()
 
     def leave(self) -> None:
-        """Go down with all jobs; they stay in the queue."""
+        """Shut down and stop all jobs; they stay in the queue."""
         self.ask("shutdown", stop_jobs=True)
         assert self.close() == 0
 
@@ -106,7 +106,7 @@ class DrivenController:
         return self._log.closed
 
     def kill(self) -> None:
-        """As the kernel does when memory runs out."""
+        """SIGKILL, as from the out-of-memory killer."""
         self.process.kill()
         self.close()
 
@@ -143,7 +143,7 @@ def diary(folder: Path) -> list[list[str]]:
 
 
 def check_diary(folder: Path) -> None:
-    """No worker was started twice, no device was in use by two."""
+    """No worker was started twice, and no device was used by two jobs."""
     lines = diary(folder)
     starts = Counter(tuple(line[1:4]) for line in lines if line[0] == "start")
     assert not [worker for worker, num in starts.items() if num > 1], f"started twice: {starts}"

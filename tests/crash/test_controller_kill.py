@@ -1,6 +1,6 @@
-"""The controller is killed at every named place; nothing acknowledged is lost, nothing runs twice.
+"""The controller is killed at every fail point; nothing acknowledged is lost, and nothing runs twice.
 
-Real processes: a controller (``controller_driver``) and jobs (``counting_job``) that report, save and go on.
+Real processes: a controller (``controller_driver``) and jobs (``counting_job``) that report, save, and resume.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from tests.hang_limit import HANG_S
 from weft.process.failpoints import FAILPOINTS
 
 OURS = tuple(name for name in FAILPOINTS if not name.startswith(("keeper.", "purge.", "compact.")))
-"""Those a controller reaches by running jobs; keepers and purging (test_purge_kill.py) have tests of their own."""
+"""Fail points that a controller reaches by running jobs; keepers and purging have their own tests."""
 SEVERAL_TIMES = {
     *("journal.before_commit", "journal.after_commit", "controller.before_start", "controller.after_start"),
     *("engine.before_order", "engine.after_order", "controller.before_forget", "controller.after_forget"),
 }
-"""Those passed for each of the story's three jobs, at least."""
+"""Fail points that each of the story's three jobs passes at least once."""
 _FINAL = {"COMPLETED", "FAILED", "CANCELLED"}
 
 
@@ -50,7 +50,7 @@ class Story:
     def check(self, controller: DrivenController, folder: Path) -> None:
         for job in controller.ask("jobs"):
             if job["id"] == self.stubborn or job["id"] not in (self.growing, self.short):
-                # A cancel that was not answered need not have been taken in: ask (twice) as its owner would.
+                # A cancel without an answer may not have been recorded: repeat it (twice), as its owner would.
                 controller.ask("cancel", job_id=job["id"])
                 controller.ask("cancel", job_id=job["id"])
         jobs = {job["id"]: job for job in controller.ask("jobs")}
@@ -66,7 +66,7 @@ class Story:
 
 
 def killed_at(begin: Begin, folder: Path, point: str, nth: int, num_kills: int, away: Callable[[], None]) -> int:
-    """Play the story, dying at the point again and again, then come back for good; how often it died there."""
+    """Play the story, dying at the point repeatedly, then restart for good; returns how often it died."""
     story, num_died = Story(), 0
     for _ in range(num_kills):
         controller = begin(environment={"WEFT_FAILPOINT": f"{point}:{nth}"})
@@ -115,7 +115,7 @@ def steps_of(folder: Path, job_id: str) -> int:
 
 
 def until_step(folder: Path, job_id: str, step: int) -> None:
-    """The job itself tells where it is; nobody else is there to ask."""
+    """Read the step from the job's own file; there is no controller to ask."""
     deadline_s = time.monotonic() + HANG_S
     while steps_of(folder, job_id) < step:
         assert time.monotonic() < deadline_s, f"{job_id} does not get to step {step}"
@@ -130,7 +130,7 @@ def absent_three_times(begin: Begin, folder: Path, away: Callable[[str], None]) 
         controller.kill()
         before = steps_of(folder, job_id)
         away(job_id)
-        assert steps_of(folder, job_id) > before, "the job did not go on without the controller"
+        assert steps_of(folder, job_id) > before, "the job did not continue without the controller"
         controller = begin().ready()
         job = controller.until(job_id, {"RUNNING"})
         assert (job["attempt"], job["restarts"]) == (1, 0)

@@ -1,4 +1,4 @@
-"""The controller as `weft up` starts it: a process with two doors, talked to by the client."""
+"""The controller as `weft up` starts it: a process with a socket and a port, used through the client."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def test_a_signal_shuts_the_server_down_cleanly_and_jobs_keep_running(
 
 
 def test_a_running_controller_purges_repeatedly_without_being_asked(tmp_path: Path) -> None:
-    """With `weft up --keep`; nobody asks it anything meanwhile."""
+    """With `weft up --keep`, and no request in between."""
     server = Server(tmp_path, "--keep", "1s")
     try:
         for _ in range(2):

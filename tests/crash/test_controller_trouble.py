@@ -1,4 +1,4 @@
-"""What goes wrong around a controller: each ends in a clear message and with nothing lost."""
+"""Problems around a controller: each ends with a clear message and nothing lost."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_a_full_disk_acknowledges_nothing_and_work_resumes_when_space_is_free(
     first = controller.submit(100_000)
     until_step(tmp_path, first, 5)
     pid = controller.process.pid
-    # No file of the controller may grow any more, as on a full disk.
+    # The controller's files cannot grow, as on a full disk.
     resource.prlimit(pid, resource.RLIMIT_FSIZE, (0, resource.RLIM_INFINITY))
     with pytest.raises(RuntimeError, match="StoreError"):
         controller.submit(10)

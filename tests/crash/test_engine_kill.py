@@ -1,4 +1,4 @@
-"""Kill -9 whoever stands between the controller and its workers: none started twice, none lost, none left behind."""
+"""Kill -9 the processes between the controller and its workers: no worker starts twice, is lost, or is left behind."""
 
 from __future__ import annotations
 
@@ -142,7 +142,7 @@ def test_an_order_lost_with_the_zygote_is_carried_out_once(bench: LocalBench) ->
 
 
 def test_everything_killed_at_once_leaves_nothing_behind(bench: LocalBench) -> None:
-    """Keeper, pool, zygote: nobody is left who would have swept up."""
+    """Keeper, pool, and zygote: no process is left that would have cleaned up."""
     start(bench, "family", "family", devices=(0,))
     children = children_said(bench, "family")
     keeper = keeper_of(bench, "family")
@@ -173,7 +173,7 @@ def test_a_late_zygote_with_an_old_order_starts_nothing_twice(bench: LocalBench)
 
 
 def test_a_stopped_zygote_does_not_outlive_a_killed_controller(tmp_path: Path) -> None:
-    """Stopped, it would never notice that nobody needs it any more."""
+    """While stopped, it cannot notice that its controller is gone."""
     paused = CONTROLLER.replace("for job in", STOP_ZYGOTE + "for job in")
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
     command = [sys.executable, "-c", paused, str(tmp_path), "job"]
@@ -186,7 +186,7 @@ def test_a_stopped_zygote_does_not_outlive_a_killed_controller(tmp_path: Path) -
             assert select.select([gone], [], [], HANG_S)[0]
     bench = LocalBench(tmp_path, warm=False)
     try:
-        bench.engine.poll()  # orders that nobody has claimed are given again when the controller begins to listen
+        bench.engine.poll()  # unclaimed orders are sent again when the controller starts
         said(bench, "job", "training")
         assert bench.num_starts("job", 1) == 1
     finally:

@@ -1,4 +1,4 @@
-"""Whoever holds the device may die or be stopped at any moment; the others go on."""
+"""The holder of a device may be killed or stopped at any moment; the other jobs continue."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Kill -9 the controller at every step of a purge: what is to stay stays, and the next purge finishes."""
+"""Kill -9 the controller at every step of a purge: kept jobs survive, and the next purge finishes."""
 
 from __future__ import annotations
 

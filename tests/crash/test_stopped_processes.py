@@ -1,4 +1,4 @@
-"""Somebody between the controller and the workers was stopped by a signal: whoever looks is told."""
+"""A process between the controller and the workers is stopped by a signal: the user is told which."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A whole day with the controller, as a user types it: real processes, real files, nothing left behind."""
+"""The controller from the command line, as users type it: real processes, real files, nothing left behind."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Cluster:
         }
         self.client = Client(self.home.root)
         self.address: Any = None
-        """What `weft up --json` said."""
+        """Output of `weft up --json`."""
 
     def run(self, *args: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
@@ -73,7 +73,7 @@ class Cluster:
         return self.json("up", "--port", "0", "--devices", "2", "--cold", "--grace-s", "5", *args)
 
     def pids_of_workers(self, job_id: str) -> list[int]:
-        """Told by the job itself; read as it comes."""
+        """Printed by the job, read from its log."""
         text = b""
         for data in self.client.logs(job_id, follow=True):
             text += data
@@ -96,21 +96,21 @@ def cleaned_up(root: Path) -> Iterator[Cluster]:
 
 @pytest.fixture
 def cluster(tmp_path: Path) -> Iterator[Cluster]:
-    """A home of the test's own, nothing started."""
+    """A home used only by this test, nothing started."""
     with cleaned_up(tmp_path) as made:
         yield made
 
 
 @pytest.fixture(scope="module")
 def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    """One controller for all tests that leave it as it was."""
+    """One controller for all tests that leave it unchanged."""
     with cleaned_up(tmp_path_factory.mktemp("cluster")) as made:
         made.address = made.up()
         yield made
 
 
 def is_gone(pid: int) -> bool:
-    """Gone, or only a name in the table until its new parent has looked."""
+    """Gone, or a zombie that its new parent has not reaped yet."""
     try:
         text = Path(f"/proc/{pid}/stat").read_text()
     except (FileNotFoundError, ProcessLookupError):

@@ -1,4 +1,4 @@
-"""The training example, started as the docs say: it learns, saves from one worker, and goes on with another number."""
+"""The training example, started as the docs say: it learns, saves, and resumes with a different number of workers."""
 
 from __future__ import annotations
 

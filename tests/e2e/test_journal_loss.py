@@ -1,4 +1,4 @@
-"""A journal that lost its memory: the controller refuses, harms nothing, and says how to go on."""
+"""A journal that lost events: the controller refuses to start, harms nothing, and says what to do."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The page in a real browser, on a real controller with real jobs: who trusts what it shows must be able to."""
+"""The dashboard in a real browser, on a real controller with real jobs: what it shows must be right."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def test_log_in_see_a_job_ask_why_and_cancel_it(site: Site) -> None:
     assert shown == HOSTILE.replace("\u202e", "\\u202e")
     assert tab.run("document.images.length") == 1
     assert tab.run("document.title") == "1 running, 0 waiting: weft"
-    # The device that has it says so, now and in its strip.
+    # Its device shows it, both now and on the timeline.
     assert tab.run("document.querySelectorAll('.strip .holders a').length") == 1
     assert tab.run("document.querySelectorAll('.track .block').length") >= 1
 

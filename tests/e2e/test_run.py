@@ -1,4 +1,4 @@
-"""``weft run`` as a user meets it: exit codes, signals, and nobody left behind."""
+"""``weft run`` as users see it: exit codes, signals, and no process left behind."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class WeftRun:
         self.handles += [os.pidfd_open(pid) for pid in pids]
 
     def workers_ready(self, num_workers: int) -> list[int]:
-        """Wait until the workers of WAITING have told their pids."""
+        """Wait until the workers of WAITING have printed their pids."""
         pids = []
         for _ in range(num_workers):
             found = re.fullmatch(r"\[\d\] pids (\d+) (\d+)\n", self.line())
@@ -66,7 +66,7 @@ class WeftRun:
 
     def close(self) -> None:
         self.process.kill()
-        for handle in self.handles:  # whoever outlived the test keeps the pipes open
+        for handle in self.handles:  # a process that outlived the test keeps the pipes open
             with contextlib.suppress(ProcessLookupError):
                 signal.pidfd_send_signal(handle, signal.SIGKILL)
         self.process.communicate(timeout=HANG_S)

@@ -1,4 +1,4 @@
-"""Every example runs, learns, stops and goes on."""
+"""Every example runs, learns, stops, and resumes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One worker of a training job goes wrong: the others end soon, the cause is on top, nobody is left behind."""
+"""One worker of a training job fails: the others end soon, the cause comes first, no process is left behind."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Start]:
 
 
 def end_of(run: WeftRun) -> tuple[int, list[str]]:
-    """Its exit code and what weft said, once every process it had is gone."""
+    """Its exit code and weft's messages, once all its processes are gone."""
     for _ in range(2):
         for pid in map(int, run.line().split()[2:]):
             try:

@@ -110,7 +110,7 @@ def test_three_jobs_on_two_devices_share_complete_and_leave_nothing_behind(clust
     ids.append(cluster.submit(15))
     assert cluster.run("wait", *ids).returncode == 0
     told = {job_id: cluster.ok("explain", job_id) for job_id in ids}
-    # Which two share, and whether they take turns, depends on what was measured; both are told the same.
+    # Which two share, and whether they take turns, depends on what was measured; both jobs get the same reason.
     paired = [job_id for job_id in ids if "x the work of running one after the other" in told[job_id]]
     assert len(paired) >= 2, told
     for job_id in paired:

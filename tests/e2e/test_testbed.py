@@ -1,4 +1,4 @@
-"""The testbed on real namespaces: links carry what they are set to, and nothing stays behind."""
+"""The testbed on real namespaces: links carry the configured rate, and nothing is left behind."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def namespaces_of(pid: int) -> list[str]:
 
 
 def is_running(pid: int) -> bool:
-    """A zombie is dead: its new parent has only not looked yet."""
+    """A zombie counts as dead: its new parent has not reaped it yet."""
     try:
         return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
@@ -50,7 +50,7 @@ StartOwner = Callable[[str], subprocess.Popen[str]]
 
 @pytest.fixture
 def start_owner() -> Iterator[StartOwner]:
-    """Starts a process with a testbed; those that are left when the test ends, however it ends, are killed."""
+    """Starts processes with a testbed and kills those still running when the test ends."""
     with contextlib.ExitStack() as owners:
 
         def start(body: str) -> subprocess.Popen[str]:

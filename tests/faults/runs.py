@@ -76,7 +76,7 @@ class Run:
             return []
 
     def kill(self) -> None:
-        """SIGKILL to `weft run`: all that it started has to go with it, and its user starts it again."""
+        """SIGKILL `weft run`: all its processes must end with it, and the user starts it again."""
         processes = self.processes()
         if not processes:
             return
@@ -113,7 +113,7 @@ class Run:
 
 
 def lease_server(folder: Path) -> tuple[psutil.Process | None, int]:
-    """The lease server below ``folder``, and how many jobs are with it."""
+    """The lease server below ``folder``, and how many jobs use it."""
     try:
         answer = status(folder / SOCKET_NAME)
         return psutil.Process(int(answer["pid"])), sum(len(device["jobs"]) for device in answer["devices"].values())

@@ -90,7 +90,7 @@ class World:
         return "\n".join(text_of(self.folder / "controller.log").splitlines()[-15:])
 
     def submit(self, num_samples: int, step_s: float = 0.02, sort: Sort = Sort.PLAIN) -> None:
-        """A job; remembered only if the controller says that it has it."""
+        """Submit a job; remembered only if the controller acknowledges it."""
         script = HERE / ("session_job.py" if sort is Sort.SESSION else "ledger_job.py")
         argv = (sys.executable, str(script), str(num_samples), str(step_s), str(self.folder))
         launch = Launch(argv, str(self.folder), max_restarts=MAX_RESTARTS)

@@ -1,4 +1,4 @@
-"""A request that makes the controller stumble is one that somebody will send: thousands of odd ones, and none does."""
+"""Thousands of malformed requests, none of which may crash the controller."""
 
 from __future__ import annotations
 

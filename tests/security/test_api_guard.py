@@ -1,4 +1,4 @@
-"""Whoever may not talk to the controller could run any program as its owner: nobody gets past the guard."""
+"""A client past the guard could run any program as the controller's owner: no one gets past it without the token."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ AGENTS = ("curl/8", "Mozilla/5.0 (X11; Linux)", "weft", "")
 
 @functools.cache
 def app() -> Application:
-    """One for all: nobody logs in here, so it has nothing to remember."""
+    """One for all tests: no one logs in here, so it keeps no state."""
     return make_app(FakeController(), TOKEN, port=PORT)
 
 
@@ -143,7 +143,7 @@ def test_an_internal_error_is_logged_and_answered_without_the_token(caplog: pyte
         try:
             sent.append(await asked(broken, "POST", "/v1/jobs", headers, body))
         except RuntimeError as error:
-            # The server, too, is told of it and logs what it is told.
+            # The server gets the exception too, and logs it.
             logging.getLogger("server").error("failed", exc_info=error)
 
     with caplog.at_level(logging.DEBUG):

@@ -25,7 +25,7 @@ BUDGETS = pytest.mark.parametrize(
     "num_requests", [400, pytest.param(20_000, marks=[pytest.mark.soak, pytest.mark.timeout(LONG_MODE_S)])]
 )
 LEFT_OUT = {("post", "/v1/shutdown")}
-"""It would do what it is asked; only bodies that it must refuse are sent there."""
+"""It would do what the request asks, so only invalid bodies are sent there."""
 
 
 @pytest.fixture

@@ -39,7 +39,7 @@ words = st.one_of(
 
 @pytest.fixture
 def ids(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
-    """Jobs of a controller in memory, behind the real socket; all over, so that nobody waits for them."""
+    """Jobs of a controller in memory, behind the real socket; all finished, so that no command waits for them."""
     controller = FakeController()
     monkeypatch.setenv("WEFT_HOME", str(tmp_path / "home"))
     monkeypatch.chdir(tmp_path)

@@ -111,7 +111,7 @@ def test_no_lease_message_stops_the_server_or_the_jobs_that_share(server: LeaseS
             assert server.status() is not None
 
         fuzz()
-        # The two who behaved still share: each gets the device when the other gives it back.
+        # The two well-behaved jobs still share: each gets the device when the other releases it.
         assert a.do("shared") == b.do("shared") == "True"
         for first, second in ((a, b), (b, a)):
             assert first.do("acquire") == "acquired"

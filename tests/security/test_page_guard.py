@@ -85,7 +85,7 @@ def test_dashboard_files_are_served_only_to_logged_in_users(path: str) -> None:
 
 @pytest.mark.parametrize("path", [*LOOKS, "/v1/wait?id=k3v9x2qa", "/openapi.json"])
 def test_the_cookie_alone_gives_access_only_to_static_files(path: str) -> None:
-    """Browsers send cookies of 127.0.0.1 to whoever listens on another of its ports."""
+    """Browsers send cookies of 127.0.0.1 to servers on all of its ports."""
     visit = Visit()
     assert visit.ask("GET", path, authorization=None).status == 401
     value = visit.cookie.partition("=")[2]

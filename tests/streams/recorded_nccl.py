@@ -30,7 +30,7 @@ from weft.overlap.transport import nccl
 
 
 class RecordedWork:
-    """A collective under way.  Its memory is not freed before somebody has waited."""
+    """A collective in flight.  Its memory is kept until it has been waited for."""
 
     def __init__(self, recorder: Recorder, clock: Clock, tensors: list[torch.Tensor], over_at_once: bool) -> None:
         self._recorder, self._clock = recorder, clock

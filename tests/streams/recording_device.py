@@ -161,7 +161,7 @@ _PLAIN_TOLIST = torch.Tensor.tolist
 
 @contextmanager
 def host_reads_seen(recorder: Recorder) -> Iterator[None]:
-    """``tolist()`` goes past the dispatcher: have it noted as what it is, a host that waits."""
+    """``tolist()`` bypasses the dispatcher: record it as what it is, a wait of the host."""
 
     def tolist(tensor: torch.Tensor) -> Any:
         if recorder.is_known(tensor) and not isinstance(tensor, ShardedGradient):

@@ -28,7 +28,7 @@ _COLLECTIVES = ("reduce-scatter", "all-gather")
 
 
 class Stack(nn.Module):
-    """Three matrices: three products in forward, five in backward, since nobody wants a gradient of the input."""
+    """Three matrices: three products in forward, five in backward, since no gradient of the input is needed."""
 
     def __init__(self) -> None:
         super().__init__()
