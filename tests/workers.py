@@ -65,14 +65,14 @@ class Fleet:
     def __init__(self) -> None:
         self._members: list[tuple[BaseProcess, Connection]] = []
 
-    def run(self, module: str, function: str, arguments: dict[str, Any], num_workers: int) -> list[Any]:
+    def run(self, module: str, function: str, arguments: dict[str, Any], num_workers: int, limit_s: float) -> list[Any]:
         """Call ``function`` of ``module`` on every rank; what each returned."""
         with tempfile.TemporaryDirectory() as folder:
             rendezvous = str(Path(folder, "rendezvous"))
             self._grow(num_workers)
             for rank, (_, pipe) in enumerate(self._members[:num_workers]):
                 pipe.send(Task(module, function, arguments, rank, num_workers, rendezvous))
-            outcomes = self._collect(num_workers)
+            outcomes = self._collect(num_workers, limit_s)
         silent = [rank for rank in range(num_workers) if rank not in outcomes]
         failed = {rank: outcome.error for rank, outcome in sorted(outcomes.items()) if outcome.error}
         if silent or failed:
@@ -116,10 +116,10 @@ class Fleet:
             theirs.close()
             self._members.append((process, ours))
 
-    def _collect(self, num_workers: int) -> dict[int, Outcome]:
+    def _collect(self, num_workers: int, limit_s: float) -> dict[int, Outcome]:
         ranks = {pipe: rank for rank, (_, pipe) in enumerate(self._members[:num_workers])}
         outcomes: dict[int, Outcome] = {}
-        deadline = time.monotonic() + HANG_S
+        deadline = time.monotonic() + limit_s
         while ranks and (left_s := deadline - time.monotonic()) > 0:
             for pipe in wait(list(ranks), left_s):
                 assert isinstance(pipe, Connection)
@@ -136,13 +136,13 @@ class Fleet:
 FLEET = Fleet()
 
 
-def on_workers(num_workers: int) -> Callable[[Callable[..., Any]], Callable[..., None]]:
+def on_workers(num_workers: int, limit_s: float = HANG_S) -> Callable[[Callable[..., Any]], Callable[..., None]]:
     """Run the body of a test on ``num_workers`` ranks of a fresh process group."""
 
     def decorate(body: Callable[..., Any]) -> Callable[..., None]:
         @functools.wraps(body)
         def test(**arguments: Any) -> None:
-            FLEET.run(body.__module__, body.__qualname__, arguments, num_workers)
+            FLEET.run(body.__module__, body.__qualname__, arguments, num_workers, limit_s)
 
         test.on_worker = body  # type: ignore[attr-defined]
         # pytest asks for the parameters by name and must see the body's own.
@@ -152,9 +152,9 @@ def on_workers(num_workers: int) -> Callable[[Callable[..., Any]], Callable[...,
     return decorate
 
 
-def call_on_workers(num_workers: int, function: Callable[..., Any], **kw: Any) -> list:
+def call_on_workers(num_workers: int, function: Callable[..., Any], limit_s: float = HANG_S, **kw: Any) -> list:
     """What an importable function returns on each rank, for tests that compare numbers of workers."""
-    return FLEET.run(function.__module__, function.__qualname__, kw, num_workers)
+    return FLEET.run(function.__module__, function.__qualname__, kw, num_workers, limit_s)
 
 
 def _stack_file(pid: int | None) -> Path:

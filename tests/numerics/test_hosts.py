@@ -74,17 +74,17 @@ def _same_as_without_overlap(hosts: Sequence[int]) -> None:
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-@on_workers(4, limit_s=120.0)
+@on_workers(4)
 def test_every_plan_and_layout_gives_the_bits_of_overlap_off(layout: str) -> None:
     _same_as_without_overlap(LAYOUTS[layout][1])
 
 
-@on_workers(6, limit_s=90.0)
+@on_workers(6)
 def test_three_hosts_with_three_one_and_two_workers_give_the_bits_of_overlap_off() -> None:
     _same_as_without_overlap((0, 0, 0, 1, 2, 2))
 
 
-@on_workers(8, limit_s=120.0)
+@on_workers(8)
 def test_two_hosts_with_four_workers_each_give_the_bits_of_overlap_off() -> None:
     hosts = (0, 0, 0, 0, 1, 1, 1, 1)
     assert_same(trained(hosts, Tower, adamw), trained(hosts, Tower, adamw, enabled=False, bucket_bytes=1 << 20))
@@ -154,7 +154,7 @@ LOOPS: dict[str, tuple[Callable[[Run], None], Callable[[], nn.Module], Any, dict
 
 
 @pytest.mark.parametrize("name", LOOPS)
-@on_workers(4, limit_s=120.0)
+@on_workers(4)
 def test_what_a_training_loop_may_do_works_on_hosts_with_several_workers(name: str) -> None:
     loop, make, optimizer, options = LOOPS[name]
     hosts = LAYOUTS["1+3"][1]
@@ -167,7 +167,7 @@ def _no_shared_memory(*_: Any) -> int:
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
-@on_workers(4, limit_s=120.0)
+@on_workers(4)
 def test_without_shared_memory_direct_messages_give_the_same_bits(dtype: torch.dtype) -> None:
     hosts = LAYOUTS["2x2"][1]
     expected = trained(hosts, some_tangle, adamw, comm_dtype=dtype)
@@ -179,13 +179,13 @@ def test_without_shared_memory_direct_messages_give_the_same_bits(dtype: torch.d
     assert_same(found, expected)
 
 
-@on_workers(4, limit_s=120.0)
+@on_workers(4)
 def test_one_host_and_one_worker_per_host_stay_with_direct_messages() -> None:
     everywhere = trained((0, 1, 2, 3), Tower, sgd, carrier=GlooTransport)
     assert_same(trained((0, 0, 0, 0), Tower, sgd, carrier=GlooTransport), everywhere)
 
 
-@on_workers(4, limit_s=120.0)
+@on_workers(4)
 def test_a_tuned_plan_gives_the_bits_of_overlap_off() -> None:
     hosts = LAYOUTS["2x2"][1]
     steps = 16
@@ -193,7 +193,7 @@ def test_a_tuned_plan_gives_the_bits_of_overlap_off() -> None:
     assert_same(trained(hosts, Tower, adamw, lambda run: run.train(steps), tune=True, bucket_bytes=None), expected)
 
 
-@on_workers(4, limit_s=120.0)
+@on_workers(4)
 def test_optimizer_state_saved_by_one_worker_is_whole() -> None:
     with on_hosts(LAYOUTS["2x2"][1]):
         run = with_weft(made(Tower), adamw).train(3)
@@ -206,7 +206,7 @@ def test_optimizer_state_saved_by_one_worker_is_whole() -> None:
             assert torch.equal(state["state"][number]["exp_avg"], values["exp_avg"])
 
 
-@on_workers(4, limit_s=120.0)
+@on_workers(4)
 def test_workers_with_different_numbers_of_batches_share_hosts() -> None:
     """As with DDP's join, on both levels."""
 
