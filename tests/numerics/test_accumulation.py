@@ -59,7 +59,7 @@ def test_two_backwards_in_half_precision_follow_ddp_to_rounding() -> None:
 
 
 @on_workers(3)
-def test_two_backwards_on_three_workers_have_the_bits_of_overlap_switched_off() -> None:
+def test_two_backwards_on_three_workers_have_the_bits_of_overlap_off() -> None:
     found = _two_backwards(with_weft(made(Tower), adamw))
     assert_same(found.state(), _two_backwards(with_weft(made(Tower), adamw, enabled=False)).state())
     assert_close(found.state(), _two_backwards(with_ddp(made(Tower), adamw)).state(), tolerance=1e-3)

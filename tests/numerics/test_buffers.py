@@ -161,7 +161,7 @@ def test_parts_are_timed_and_tuned_like_a_whole_model() -> None:
 
 
 @on_workers(2)
-def test_what_a_worker_loads_or_resets_between_step_and_forward_is_not_undone() -> None:
+def test_values_loaded_or_reset_between_step_and_forward_are_kept() -> None:
     pair = Pair()
     pair.step(0)
     saved = {name: torch.full_like(value, 1) for name, value in pair.model.state_dict().items()}
@@ -198,7 +198,7 @@ CHANGES = {change.__name__: change for change in (grow, other_dtype, added, remo
 @pytest.mark.parametrize("optimizer", [adamw, unknown])
 @pytest.mark.parametrize("change", sorted(CHANGES))
 @on_workers(2)
-def test_buffers_that_change_on_every_worker_are_shared_as_they_are_now(change: str, optimizer: Any) -> None:
+def test_buffers_that_change_on_every_worker_are_broadcast_with_current_values(change: str, optimizer: Any) -> None:
     pair = Pair(optimizer=optimizer)
     for step in range(5):
         if step in (1, 3):

@@ -222,7 +222,7 @@ def test_a_compiled_function_that_reads_parts_of_the_model_ends_up_without_recom
 
 
 @on_workers(2)
-def test_a_function_that_calls_the_model_cannot_be_one_graph_and_is_told_why() -> None:
+def test_a_fullgraph_function_that_calls_the_model_is_refused_with_a_reason() -> None:
     _forget_compiled()
     model = made(Stack)
     _compile(model, "function", backend="aot_eager", fullgraph=True)
@@ -231,7 +231,7 @@ def test_a_function_that_calls_the_model_cannot_be_one_graph_and_is_told_why() -
 
 
 @on_workers(2)
-def test_gathers_of_later_blocks_are_still_under_way_when_the_first_compiled_block_runs() -> None:
+def test_gathers_of_later_blocks_are_still_in_flight_when_the_first_compiled_block_runs() -> None:
     _forget_compiled()
     model = made(Stack)
     _compile(model, "blocks", backend="aot_eager", fullgraph=True)
@@ -257,7 +257,7 @@ def test_gathers_of_later_blocks_are_still_under_way_when_the_first_compiled_blo
 
 
 @on_workers(2)
-def test_buckets_of_later_blocks_leave_while_backward_of_the_first_is_still_to_come() -> None:
+def test_buckets_of_later_blocks_are_sent_before_backward_reaches_the_first_block() -> None:
     _forget_compiled()
     model = made(Stack)
     _compile(model, "blocks", backend="aot_eager", fullgraph=True)

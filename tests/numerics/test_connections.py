@@ -47,12 +47,12 @@ def _windows() -> dict[Connection, int]:
 
 
 @on_workers(3)
-def test_where_two_send_to_one_they_share_a_small_window():
+def test_two_senders_to_one_receiver_share_a_small_window():
     assert _windows_after_training(LINK).count(WINDOW) == 4, "one connection a way with each of two others"
 
 
 @on_workers(2)
-def test_between_two_workers_nothing_is_limited():
+def test_two_workers_use_no_receive_window():
     assert WINDOW not in _windows_after_training(LINK)
 
 

@@ -126,7 +126,7 @@ def test_jobs_that_take_turns_get_the_numbers_of_each_alone(kind: str, tmp_path:
 
 @pytest.mark.parametrize("kind", ["ddp", "overlap"])
 @on_workers(4)
-def test_accumulation_and_clipping_change_no_number_either(kind: str, tmp_path: Path) -> None:
+def test_accumulation_and_clipping_are_unchanged_by_turns(kind: str, tmp_path: Path) -> None:
     gate = enter_own_job(tmp_path)
     how = {"accumulate": 2, "clip": "torch"}
     _, expected = trained(KINDS[kind], **how)
@@ -138,7 +138,7 @@ def test_accumulation_and_clipping_change_no_number_either(kind: str, tmp_path: 
 
 @pytest.mark.parametrize("kind", KINDS)
 @on_workers(4)
-def test_devices_granted_in_opposite_order_lock_nobody_up(kind: str, tmp_path: Path) -> None:
+def test_devices_granted_in_opposite_order_do_not_deadlock(kind: str, tmp_path: Path) -> None:
     # Job A has device 0 and job B has device 1 when both begin: whoever waited with a device would wait for ever.
     gate = FileGate(tmp_path, dist.get_rank() % 2)
     if dist.get_rank() in (0, 3):

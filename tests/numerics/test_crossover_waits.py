@@ -171,7 +171,7 @@ def test_all_gathers_leave_in_one_window_when_another_job_wants_the_device(tmp_p
 
 
 @on_workers(2)
-def test_a_script_that_shares_with_nobody_is_left_as_it_is() -> None:
+def test_a_script_that_does_not_share_is_left_unchanged() -> None:
     model = DistributedDataParallel(torch.nn.Linear(2, 2))
     assert weft.crossover(model) is model
     assert not model._comm_hooks
@@ -179,7 +179,7 @@ def test_a_script_that_shares_with_nobody_is_left_as_it_is() -> None:
 
 
 @on_workers(1)
-def test_a_second_communication_hook_is_refused_with_the_way_out() -> None:
+def test_a_second_communication_hook_is_refused_with_an_alternative() -> None:
     from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
 
     with behind(NotedGate()):

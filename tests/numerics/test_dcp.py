@@ -115,7 +115,7 @@ CASES = [
 
 
 @pytest.mark.parametrize(("writer", "num_before", "num_after", "optimizer", "form"), CASES)
-def test_a_checkpoint_written_by_one_is_read_by_the_other(
+def test_ddp_and_weft_read_each_others_checkpoints(
     writer: str, num_before: int, num_after: int, optimizer: str, form: str, tmp_path: Path
 ) -> None:
     what = {"optimizer": optimizer, "form": form, "path": str(tmp_path / "checkpoint")}
@@ -149,7 +149,7 @@ def test_a_checkpoint_is_loaded_into_an_optimizer_that_has_made_no_step(
 
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
 @on_workers(2)
-def test_before_the_first_step_one_worker_alone_sees_the_state_ddp_would_show_and_nothing_advances(
+def test_before_the_first_step_one_worker_alone_sees_the_state_ddp_would_show(
     optimizer: str,
 ) -> None:
     untouched, found = run_with("ddp", optimizer), run_with("weft", optimizer)

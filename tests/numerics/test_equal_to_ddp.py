@@ -133,13 +133,13 @@ def test_reentrant_checkpointing_is_right_or_refused(way: str) -> None:
 
 @pytest.mark.parametrize("way", WAYS)
 @on_workers(3)
-def test_three_workers_get_the_numbers_of_overlap_switched_off(way: str) -> None:
+def test_three_workers_get_the_same_results_as_without_overlap(way: str) -> None:
     equal_to_overlap_off(way)
 
 
 @pytest.mark.parametrize("way", WAYS)
 @on_workers(4)
-def test_four_workers_get_the_numbers_of_overlap_switched_off(way: str) -> None:
+def test_four_workers_get_the_same_results_as_without_overlap(way: str) -> None:
     equal_to_overlap_off(way)
 
 

@@ -140,7 +140,7 @@ def test_state_saved_with_whole_parameters_loads_without_them_and_back() -> None
 
 
 @on_workers(3)
-def test_three_workers_get_the_numbers_of_overlap_switched_off_under_every_plan() -> None:
+def test_three_workers_get_the_same_results_as_without_overlap_under_every_plan() -> None:
     loop = clipped(by_torch)
     runs = []
     for options in ({"enabled": False}, {"bucket_bytes": 512}, {"bucket_bytes": 1 << 20}):

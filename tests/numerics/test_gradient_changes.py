@@ -208,7 +208,7 @@ def _answered(name: str, answer: Any) -> None:
 
 
 @on_workers(2)
-def test_what_cannot_be_answered_is_refused_and_training_goes_on() -> None:
+def test_unanswerable_gradient_reads_are_refused_and_training_continues() -> None:
     def loop(run: Run) -> None:
         for step in range(2):
             run.optimizer.zero_grad()
@@ -277,7 +277,7 @@ def test_a_hook_that_changes_gradients_during_backward_is_refused() -> None:
 
 
 @on_workers(2)
-def test_a_gradient_replaced_while_workers_may_lack_batches_is_refused() -> None:
+def test_replacing_a_gradient_inside_join_is_refused() -> None:
     run = with_weft(made(Tower), sgd)
     assert run.handle is not None
     parameter = next(run.model.parameters())

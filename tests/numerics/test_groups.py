@@ -145,6 +145,6 @@ def train_until_the_other_stops(rendezvous: str) -> str:
     return said
 
 
-def test_a_worker_that_stops_is_noticed_within_the_timeout_the_user_gave(tmp_path: Path) -> None:
+def test_a_stopped_worker_is_detected_within_the_users_timeout(tmp_path: Path) -> None:
     waited, _ = call_on_workers(2, train_until_the_other_stops, rendezvous=str(tmp_path / "short"))
     assert "look for the first error in its log" in waited

@@ -155,7 +155,7 @@ LOOPS: dict[str, tuple[Callable[[Run], None], Callable[[], nn.Module], Any, dict
 
 @pytest.mark.parametrize("name", LOOPS)
 @on_workers(4)
-def test_what_a_training_loop_may_do_works_on_hosts_with_several_workers(name: str) -> None:
+def test_every_allowed_training_loop_works_on_hosts_with_several_workers(name: str) -> None:
     loop, make, optimizer, options = LOOPS[name]
     hosts = LAYOUTS["1+3"][1]
     expected = trained(hosts, make, optimizer, loop, enabled=False, **options)

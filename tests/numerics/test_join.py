@@ -91,7 +91,7 @@ def test_accumulation_and_several_optimizers(optimizer: Any) -> None:
 @pytest.mark.parametrize("clip", ["torch", "handle"])
 @pytest.mark.parametrize("optimizer", [muon_and_adamw, adamw])
 @on_workers(2)
-def test_clipping_is_over_all_shards_also_those_of_a_worker_without_batches(optimizer: Any, clip: str) -> None:
+def test_clipping_covers_all_shards_including_those_of_a_worker_without_batches(optimizer: Any, clip: str) -> None:
     found, expected = both(Tower, optimizer, lambda run: epoch(run, (2, 5), clip=clip))
     assert_close(found.state(), expected.state())
     assert_differ(found.state(), both(Tower, optimizer, lambda run: epoch(run, (2, 5)))[0].state())
@@ -132,7 +132,7 @@ def test_buckets_are_tuned_while_a_worker_has_no_batches() -> None:
 
 
 @on_workers(3)
-def test_three_workers_end_one_after_the_other() -> None:
+def test_three_workers_run_out_of_batches_one_after_the_other() -> None:
     found, expected = both(Tangle, sgd, lambda run: epoch(run, (4, 1, 6)))
     assert_close(found.state(), expected.state())
     assert_same(gathered(found.state())[0], gathered(found.state())[2])
@@ -146,7 +146,7 @@ def test_early_termination_is_an_error_on_every_worker_when_asked_for() -> None:
 
 
 @on_workers(2)
-def test_even_batches_and_a_disabled_join_cost_nothing_in_numbers() -> None:
+def test_even_batches_and_a_disabled_join_change_no_result() -> None:
     plain = with_weft(made(Tower), adamw).train(3)
     assert_same(epoch(with_weft(made(Tower), adamw), (3, 3), enable=False).state(), plain.state())
     assert_same(epoch(with_weft(made(Tower), adamw), (3, 3)).state(), plain.state())

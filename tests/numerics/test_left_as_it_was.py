@@ -102,7 +102,7 @@ def trains_on(model: Any, optimizer: torch.optim.Optimizer) -> None:
 
 @pytest.mark.parametrize("case", REFUSED)
 @on_workers(2)
-def test_what_was_refused_can_be_trained_afterwards(case: str) -> None:
+def test_a_refused_model_can_be_trained_afterwards(case: str) -> None:
     spoil, message, options = REFUSED[case]
     model = made(Tower)
     optimizer = sgd(model)
@@ -114,7 +114,7 @@ def test_what_was_refused_can_be_trained_afterwards(case: str) -> None:
 
 
 @on_workers(2)
-def test_an_error_nobody_foresaw_on_one_worker_reaches_all_of_them_before_anything_is_changed() -> None:
+def test_an_unexpected_error_on_one_worker_reaches_all_before_anything_changes() -> None:
     model = made(Tower)
     optimizer = sgd(model)
     parameters = optimizer.param_groups[0]["params"]
@@ -155,7 +155,7 @@ def test_an_error_while_shards_are_made_on_one_worker_is_undone_on_all_of_them()
 
 
 @on_workers(2)
-def test_a_group_this_worker_is_not_in() -> None:
+def test_a_group_without_this_worker_is_refused() -> None:
     alone = dist.new_group([0])
     model = made(Tower)
     optimizer = sgd(model)

@@ -311,7 +311,7 @@ def test_buffers_changed_in_a_closure_are_those_of_rank_0(kind: str) -> None:
 
 
 @on_workers(2)
-def test_an_exception_in_mid_backward_costs_that_step_only() -> None:
+def test_an_exception_during_backward_loses_only_that_step() -> None:
     expected = with_ddp(made(Tower), adamw).train(3).train(4, first=4)
     found = with_weft(made(Tower), adamw).train(3)
 
@@ -381,7 +381,7 @@ def _quietly(make: Callable[[], nn.Module]) -> nn.Module:
 
 
 @on_workers(2)
-def test_loading_a_model_while_gathers_are_under_way() -> None:
+def test_loading_a_model_while_gathers_are_in_flight() -> None:
     def loop(run: Run) -> None:
         run.train(2)
         saved = copy.deepcopy(run.model.state_dict())
@@ -407,7 +407,7 @@ def test_an_average_of_parameters_kept_right_after_each_step() -> None:
 
 
 @on_workers(2)
-def test_detached_models_train_on_as_ordinary_ones() -> None:
+def test_detached_models_keep_training_as_plain_models() -> None:
     found = with_weft(made(Tower), adamw).train(3)
     assert found.handle is not None
     found.handle.detach()

@@ -30,7 +30,7 @@ def test_every_worker_gets_the_whole_state() -> None:
 
 
 @on_workers(2)
-def test_a_worker_that_asks_late_finds_the_others_waiting_for_its_gradients_and_is_answered() -> None:
+def test_a_late_state_request_is_answered_while_the_others_wait_for_its_gradients() -> None:
     expected, found = with_ddp(made(Tangle), grouped), with_weft(made(Tangle), grouped, bucket_bytes=512)
     for run in (expected, found):
         run.train(2)
@@ -43,7 +43,7 @@ def test_a_worker_that_asks_late_finds_the_others_waiting_for_its_gradients_and_
 
 
 @on_workers(3)
-def test_one_worker_alone_can_save_while_the_others_train_on() -> None:
+def test_one_worker_alone_can_save_while_the_others_keep_training() -> None:
     expected, found = with_weft(made(Tangle), adamw, enabled=False), with_weft(made(Tangle), adamw)
     for step in range(6):
         for run in (expected, found):
@@ -84,7 +84,7 @@ def train_on(path: str, overlapped: bool) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("num_workers", [1, 2, 3])
-def test_state_saved_on_two_workers_is_loaded_on_another_number(num_workers: int, tmp_path: Path) -> None:
+def test_state_saved_on_two_workers_loads_on_a_different_number(num_workers: int, tmp_path: Path) -> None:
     path = str(tmp_path / "checkpoint.pt")
     call_on_workers(2, save_after, steps=3, path=path)
     found = call_on_workers(num_workers, train_on, path=path, overlapped=True)
@@ -98,7 +98,7 @@ def test_state_saved_on_two_workers_is_loaded_on_another_number(num_workers: int
 
 
 @on_workers(2)
-def test_loading_a_younger_state_forgets_what_came_after() -> None:
+def test_loading_an_older_state_discards_later_updates() -> None:
     def make() -> nn.Module:
         return Tangle(rare_ranks=lambda step: [0, 1] if step >= 2 else [])
 
@@ -178,7 +178,7 @@ print("done", rank)
 
 
 @pytest.mark.parametrize("how", ["plain", "destroy", "error"])
-def test_the_last_checkpoint_is_written_while_the_other_worker_leaves(how: str, tmp_path: Path) -> None:
+def test_the_last_checkpoint_is_written_while_the_other_worker_exits(how: str, tmp_path: Path) -> None:
     source = str(Path(sys.modules["weft"].__file__ or "").parents[1])
     environment = {**os.environ, "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
     workers = [

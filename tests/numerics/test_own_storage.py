@@ -28,7 +28,7 @@ def size_of(value: Any, path: Path) -> int:
 
 @pytest.mark.parametrize("optimizer", [adamw, adafactor])
 @on_workers(2)
-def test_a_submodule_saved_alone_does_not_drag_the_model_along(
+def test_saving_a_submodule_does_not_save_the_whole_model(
     optimizer: Callable[[nn.Module], torch.optim.Optimizer], tmp_path: Path
 ) -> None:
     path = tmp_path / f"{dist.get_rank()}.pt"

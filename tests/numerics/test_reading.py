@@ -73,7 +73,7 @@ def _saved(model: nn.Module) -> list[torch.Tensor]:
 
 @pytest.mark.parametrize("eager", [False, True])
 @on_workers(2)
-def test_whoever_reads_a_parameter_right_after_step_sees_the_new_value(eager: bool) -> None:
+def test_reading_a_parameter_right_after_step_gives_the_new_value(eager: bool) -> None:
     def loop(run: Run) -> Parameters:
         kept = list(run.model.parameters())
         found = {}

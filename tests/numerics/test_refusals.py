@@ -24,20 +24,20 @@ def refused(model: nn.Module, optimizer: torch.optim.Optimizer, message: str, **
 
 
 @on_workers(2)
-def test_an_optimizer_with_foreign_parameters() -> None:
+def test_an_optimizer_with_parameters_of_another_model_is_refused() -> None:
     model = Tower()
     refused(model, sgd(Tower()), "not in the model")
     refused(model, torch.optim.SGD([*model.parameters(), nn.Parameter(torch.zeros(3))], lr=0.1), r"shape \(3,\)")
 
 
 @on_workers(2)
-def test_sparse_gradients_known_at_the_start() -> None:
+def test_known_sparse_gradients_are_refused_at_the_start() -> None:
     model = nn.Sequential(nn.Embedding(5, 3, sparse=True), nn.Linear(3, 3))
     refused(model, sgd(model), "sparse=False")
 
 
 @on_workers(2)
-def test_sparse_gradients_that_come_as_a_surprise() -> None:
+def test_unexpected_sparse_gradients_are_refused() -> None:
     class Surprise(nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -56,7 +56,7 @@ def test_sparse_gradients_that_come_as_a_surprise() -> None:
 
 
 @on_workers(2)
-def test_no_process_group() -> None:
+def test_a_missing_process_group_is_refused() -> None:
     model = Tower()
     optimizer = sgd(model)
     dist.barrier()
@@ -89,7 +89,7 @@ def test_grad_scaler_while_eager(fused: bool, unscale: bool) -> None:
 
 
 @on_workers(2)
-def test_different_models_on_two_workers() -> None:
+def test_different_models_on_two_workers_are_refused() -> None:
     width = 3 + dist.get_rank()
     model: nn.Module = nn.Linear(4, width)
     refused(model, sgd(model), r"worker 0 has `weight \(3, 4\).*worker 1 has `weight \(4, 4\)")
@@ -109,7 +109,7 @@ def test_one_worker_refuses_and_the_other_does_not_hang() -> None:
 
 
 @on_workers(2)
-def test_a_second_overlap_on_the_same_model() -> None:
+def test_a_second_overlap_on_the_same_model_is_refused() -> None:
     run = with_weft(made(Tower)).train(1)
     with pytest.raises(OverlapError, match=r"already called.*detach\(\)"):
         weft.overlap(run.model, run.optimizer)
@@ -120,7 +120,7 @@ def test_a_second_overlap_on_the_same_model() -> None:
 
 
 @on_workers(2)
-def test_a_model_wrapped_in_ddp() -> None:
+def test_a_model_wrapped_in_ddp_is_refused() -> None:
     model = nn.parallel.DistributedDataParallel(Tower())
     with pytest.raises(OverlapError, match="plain module"):
         weft.overlap(model, sgd(model))
@@ -168,7 +168,7 @@ def test_parameters_added_to_the_optimizer_later() -> None:
 
 
 @on_workers(2)
-def test_memory_that_is_moved_away_from_under_weft() -> None:
+def test_parameters_moved_out_of_wefts_memory_are_detected() -> None:
     run = with_weft(Tower()).train(1)
     with pytest.raises(OverlapError, match=r"detach\(\) before converting"):
         run.model.layers[0].double()
@@ -190,7 +190,7 @@ OPTIONS: dict[str, tuple[dict[str, Any], str]] = {
 
 @pytest.mark.parametrize("case", OPTIONS)
 @on_workers(2)
-def test_bad_options(case: str) -> None:
+def test_bad_options_are_refused(case: str) -> None:
     options, message = OPTIONS[case]
     model = Tower()
     refused(model, sgd(model), message, **options)
@@ -223,7 +223,7 @@ MODELS: dict[str, tuple[Callable[[], nn.Module], str]] = {
 
 @pytest.mark.parametrize("case", MODELS)
 @on_workers(2)
-def test_models_that_cannot_be_overlapped(case: str) -> None:
+def test_models_that_cannot_be_overlapped_are_refused(case: str) -> None:
     make, message = MODELS[case]
     model = make()
     optimizer = sgd(model)
@@ -232,7 +232,7 @@ def test_models_that_cannot_be_overlapped(case: str) -> None:
 
 
 @on_workers(2)
-def test_things_that_are_no_model_and_no_optimizer() -> None:
+def test_arguments_that_are_not_a_model_or_an_optimizer_are_refused() -> None:
     model: Any = Tower()
     with pytest.raises(OverlapError, match=r"expected a torch\.nn\.Module"):
         weft.overlap([model], sgd(model))  # type: ignore[arg-type]
@@ -248,7 +248,7 @@ def test_an_optimizer_that_mixes_elements_cannot_be_eager() -> None:
 
 
 @on_workers(2)
-def test_gradients_that_nobody_can_answer_for() -> None:
+def test_unsupported_gradient_reads_are_refused() -> None:
     run = with_weft(Tower())
     run.backward(0)
     parameter = next(iter(run.model.parameters()))

@@ -41,7 +41,9 @@ REPLACE: list[Callable[[Any], None]] = [assign_loaded, new_weight, new_module, r
 @pytest.mark.parametrize("eager", [False, True])
 @pytest.mark.parametrize("replace", REPLACE)
 @on_workers(2)
-def test_a_replaced_parameter_is_noticed_at_the_next_forward_and_training_can_go_on(replace: Any, eager: bool) -> None:
+def test_a_replaced_parameter_is_detected_at_the_next_forward_and_training_can_continue(
+    replace: Any, eager: bool
+) -> None:
     run = with_weft(made(Tower), sgd, eager=eager).train(3)
     run.optimizer.zero_grad()
     replace(run.model)
@@ -54,7 +56,7 @@ def test_a_replaced_parameter_is_noticed_at_the_next_forward_and_training_can_go
 
 
 @on_workers(2)
-def test_a_parameter_replaced_between_backward_and_step_is_noticed_at_the_step() -> None:
+def test_a_parameter_replaced_between_backward_and_step_is_detected_at_the_step() -> None:
     run = with_weft(made(Tower), torch_adafactor).train(2)
     run.backward(2)
     new_weight(run.model)
@@ -69,7 +71,7 @@ def torch_adafactor(model: nn.Module) -> torch.optim.Optimizer:
 
 
 @on_workers(2)
-def test_resized_token_embeddings_are_noticed_and_train_after_a_new_overlap() -> None:
+def test_resized_token_embeddings_are_detected_and_train_after_a_new_overlap() -> None:
     pytest.importorskip("transformers")
     for needed in ("nms", "qnms"):  # by torchvision's CUDA build on a CPU, which has no operators of its own
         with suppress(RuntimeError):

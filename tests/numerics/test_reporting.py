@@ -136,7 +136,7 @@ def living_bytes() -> int:
 
 
 @on_workers(2)
-def test_a_model_nobody_trains_any_more_is_freed() -> None:
+def test_a_model_no_longer_in_use_is_freed() -> None:
     gc.collect()
     before = living_bytes()
     run: Any = with_weft(made(Wide), adamw).train(2)

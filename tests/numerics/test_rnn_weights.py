@@ -87,7 +87,7 @@ def test_flattening_leaves_the_weights_where_gathers_write_them() -> None:
 
 
 @on_workers(2)
-def test_without_our_part_flattening_would_take_the_weights_away() -> None:
+def test_without_weft_flattening_moves_the_weights() -> None:
     """What the tests above are worth: the fake moves memory as cuDNN does."""
     with like_cudnn(), mock.patch.object(rnn_weights, "is_flattened", return_value=False):
         run = with_weft(made(Speech), sgd)
@@ -96,7 +96,7 @@ def test_without_our_part_flattening_would_take_the_weights_away() -> None:
 
 
 @on_workers(2)
-def test_a_refused_recurrent_model_has_its_weights_in_one_piece_again() -> None:
+def test_a_refused_recurrent_model_gets_its_contiguous_weights_back() -> None:
     with like_cudnn():
         model = made(Speech)
         optimizer = sgd(model)
@@ -108,7 +108,7 @@ def test_a_refused_recurrent_model_has_its_weights_in_one_piece_again() -> None:
 
 
 @on_workers(2)
-def test_the_cost_is_told_once_and_only_where_there_is_one() -> None:
+def test_the_cost_is_reported_once_and_only_where_there_is_one() -> None:
     told: list[str] = []
     handler = logging.Handler(logging.WARNING)
     handler.emit = lambda record: told.append(record.getMessage())  # type: ignore[method-assign]

@@ -65,7 +65,7 @@ def test_worker_0_can_save_the_optimizer_itself_after_the_others_are_done(tmp_pa
     assert whole.end["optimizer"] != whole.begin["optimizer"]
 
 
-def test_dropout_goes_on_where_it_was_on_every_worker(tmp_path: Path) -> None:
+def test_dropout_resumes_its_random_state_on_every_worker(tmp_path: Path) -> None:
     options: dict[str, Any] = {"dropout": 0.5, "epochs": 2}
     (whole,) = in_pieces(Job(folder(tmp_path, "whole"), **options), [2], seed=0)
     pieces = in_pieces(Job(folder(tmp_path, "pieces"), **options), [2, 2, 2], seed=4)
@@ -77,7 +77,7 @@ def test_dropout_goes_on_where_it_was_on_every_worker(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("no_sync", [True, False])
 @pytest.mark.parametrize(("wrap", "num_workers"), [("overlap", 2), ("overlap", 4), ("ddp", 2), ("ddp", 4)])
-def test_accumulated_batches_of_different_splits_weigh_as_with_one_worker(
+def test_accumulated_batches_are_weighted_alike_on_any_number_of_workers(
     tmp_path: Path, wrap: str, num_workers: int, no_sync: bool
 ) -> None:
     """Of 103 samples 3 are left for the last batch: on 4 workers one has none, at the start and amid accumulations."""
@@ -88,7 +88,7 @@ def test_accumulated_batches_of_different_splits_weigh_as_with_one_worker(
 
 
 @pytest.mark.parametrize("wrap", ["overlap", "ddp"])
-def test_a_stop_amid_an_accumulation_loses_none_of_its_batches(tmp_path: Path, wrap: str) -> None:
+def test_a_stop_during_accumulation_loses_no_batches(tmp_path: Path, wrap: str) -> None:
     options: dict[str, Any] = {"wrap": wrap, "accumulate": 4, "epochs": 2, "num_samples": 120}
     (whole,) = in_pieces(Job(folder(tmp_path, "whole"), **options), [2], seed=0)
     job = Job(folder(tmp_path, "pieces"), **options)
@@ -116,7 +116,7 @@ def test_bit_for_bit_the_uninterrupted_run_on_the_same_number_of_workers(
     assert pieces[-1].end == whole.end
 
 
-def test_ddp_goes_on_bit_for_bit_too(tmp_path: Path) -> None:
+def test_ddp_resumes_bit_for_bit_too(tmp_path: Path) -> None:
     options: dict[str, Any] = {"wrap": "ddp", "batch_norm": True, "dropout": 0.3, "num_samples": 105}
     (whole,) = in_pieces(Job(folder(tmp_path, "whole"), **options), [2], seed=0)
     job = Job(folder(tmp_path, "pieces"), **options)

@@ -200,7 +200,7 @@ def test_gradients_of_parameters_in_no_optimizer_are_averaged_as_ddp_does(make: 
 
 
 @on_workers(2)
-def test_gradients_that_nobody_zeroes_add_up_as_with_ddp() -> None:
+def test_gradients_that_are_never_zeroed_add_up_as_with_ddp() -> None:
     def loop(run: Run) -> dict[str, torch.Tensor]:
         run.train(4)  # zeroes those of its optimizer only
         return {n: p.grad.clone() for n, p in run.model.named_parameters() if n.endswith("bias")}
@@ -236,7 +236,7 @@ def test_states_are_loaded_into_each_optimizer() -> None:
 
 
 @on_workers(2)
-def test_after_detach_all_optimizers_are_ordinary_ones(tmp_path: Any) -> None:
+def test_after_detach_all_optimizers_are_plain_optimizers(tmp_path: Any) -> None:
     run = with_weft(made(Tower), three).train(3)
     assert run.handle is not None
     with run.handle.trace(tmp_path / f"{dist.get_rank()}.json"):

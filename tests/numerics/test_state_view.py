@@ -39,12 +39,12 @@ def load_what_was_saved(workers: int) -> None:
 
 
 @on_workers(2)
-def test_two_workers_that_load_what_they_saved_go_on_as_if_nothing_had_happened() -> None:
+def test_two_workers_that_reload_their_state_continue_unchanged() -> None:
     load_what_was_saved(2)
 
 
 @on_workers(3)
-def test_three_workers_that_load_what_they_saved_go_on_as_if_nothing_had_happened() -> None:
+def test_three_workers_that_reload_their_state_continue_unchanged() -> None:
     load_what_was_saved(3)
 
 
@@ -169,7 +169,7 @@ def move_as_lightning_does(run: Run) -> None:
     ],
 )
 @on_workers(2)
-def test_what_is_written_to_the_state_counts_as_with_ddp(write: Any) -> None:
+def test_writes_to_the_optimizer_state_take_effect_as_with_ddp(write: Any) -> None:
     expected, found = with_ddp(made(Tower), adamw), with_weft(made(Tower), adamw)
     for run in (expected, found):
         run.train(3)
@@ -182,7 +182,7 @@ def test_what_is_written_to_the_state_counts_as_with_ddp(write: Any) -> None:
 
 
 @on_workers(2)
-def test_state_kept_over_a_step_is_refused_instead_of_being_silently_old() -> None:
+def test_state_kept_across_a_step_is_refused_instead_of_being_silently_stale() -> None:
     run = with_weft(made(Tower), adamw).train(2)
     state = run.optimizer.state[first_weight(run)]
     moments, kept = state["exp_avg"], state["exp_avg"].clone()
@@ -194,7 +194,7 @@ def test_state_kept_over_a_step_is_refused_instead_of_being_silently_old() -> No
 
 
 @on_workers(2)
-def test_a_copied_or_pickled_optimizer_is_an_ordinary_one() -> None:
+def test_a_copied_or_pickled_optimizer_is_a_plain_optimizer() -> None:
     expected, found = with_ddp(made(Tower), sgd), with_weft(made(Tower), sgd)
     for run in (expected, found):
         run.train(3)
