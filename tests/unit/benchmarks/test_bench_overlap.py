@@ -72,7 +72,7 @@ def test_rows_that_failed_make_the_command_fail_after_showing_the_rest(
     assert "2.00x" in capsys.readouterr().out
 
 
-def test_without_root_it_says_so_before_measuring(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_root_is_reported_before_measuring(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     with pytest.raises(MissingToolError, match="need root") as raised:
         run("--quick")

@@ -57,7 +57,7 @@ def test_neither_device_nor_link_nor_a_job_alone_can_be_beaten(job: Cost, expect
     assert bound_s(job, job, handover_s=0.0) == pytest.approx(expected_s)
 
 
-def test_the_filler_is_held_against_what_the_primary_leaves() -> None:
+def test_the_filler_is_compared_with_the_time_the_primary_leaves() -> None:
     half = Cost(compute_s=0.5, network_s=0.0, alone_s=0.5)
     # The primary leaves half of the device; the filler computes 0.5 of every 1.25 seconds.
     row = row_of(filler("plain", 1.0, Effort()), PairTimes(2.04, 1.25), half)
@@ -74,7 +74,7 @@ def test_a_pair_that_cannot_gain_is_refused_in_the_row() -> None:
     assert row_of(equal("plain", 1.0, Effort()), PairTimes(2.2, 2.2))["refused"] is None
 
 
-def test_the_pairing_hears_what_a_job_reports_not_what_the_benchmark_knows() -> None:
+def test_pairing_uses_what_a_job_reports_not_what_the_benchmark_knows() -> None:
     # 0.3 s longer than its compute, of which it waits for 0.02: moving bytes has slowed the compute down.
     slowed = Cost(compute_s=1.0, network_s=1.0, alone_s=1.3, waited_s=0.02)
     cells = {name: PairTimes(2.6, 2.6) for name in ("in_phase", "random_phase", "crossover")}
@@ -88,7 +88,7 @@ def test_every_row_of_a_run_has_a_name_of_its_own() -> None:
         assert len({scenario.key for scenario in run}) == len(run)
 
 
-def test_a_run_that_was_stopped_goes_on_with_the_rows_it_lacks(tmp_path: Path) -> None:
+def test_an_interrupted_run_resumes_with_the_missing_rows(tmp_path: Path) -> None:
     results = Results(tmp_path, datetime(2026, 1, 2), "weft bench crossover")
     scenario = equal("plain", 1.0, Effort())
     results.add(scenario, row_of(scenario, PairTimes(2.2, 2.2)))

@@ -80,7 +80,7 @@ def test_sharded_optimizer_state_is_counted_as_half(messages: list[dict[str, Any
         assert contenders[sharded]["state_bytes"] < 0.55 * contenders["ddp"]["state_bytes"]
 
 
-def test_the_progress_bar_ends_where_it_was_said_to(messages: list[dict[str, Any]]) -> None:
+def test_the_progress_bar_ends_at_its_announced_total(messages: list[dict[str, Any]]) -> None:
     assert sum(message.get("steps", 0) for message in messages) == tiny_run(CONTENDERS)[0].num_steps
 
 

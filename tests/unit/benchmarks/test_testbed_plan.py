@@ -43,7 +43,7 @@ def test_a_new_rate_reaches_the_same_links_without_rebuilding() -> None:
     assert all("250000000bit" in command and "change" in command for command in commands)
 
 
-def test_an_offloaded_packet_passes_whole() -> None:
+def test_an_offloaded_packet_passes_in_one_piece() -> None:
     assert BURST_BYTES >= 2 * 64 * 1024
 
 

@@ -174,7 +174,7 @@ HOSTILE = [
 
 
 @pytest.mark.parametrize("name", HOSTILE)
-def test_a_hostile_name_comes_back_whole_and_commands_no_terminal(
+def test_a_hostile_name_is_unchanged_in_json_and_harmless_in_a_terminal(
     name: str, weft: Any, home: Home, controller: FakeController
 ) -> None:
     job_id = weft("submit", "--name", name, "--", "python", name).out.strip()
@@ -213,7 +213,7 @@ def test_wait_ends_with_the_fate_of_the_jobs(
     assert [row["state"] for row in shown.json()["jobs"]] == [state.value for state in states]
 
 
-def test_exit_codes_stay_what_they_are(weft: Any, home: Home, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_exit_codes_do_not_change(weft: Any, home: Home, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     assert weft("status").code == 0
     assert weft("no-such-verb").code == 2
     assert weft("status", "--no-such-option").code == 2
@@ -238,7 +238,7 @@ def test_without_a_controller_the_way_to_one_is_shown(
     assert "nothing to do" in left.err
 
 
-def test_a_controller_that_hangs_up_is_said_to_be_gone(weft: Any, home: Home) -> None:
+def test_a_lost_connection_is_reported_as_a_lost_controller(weft: Any, home: Home) -> None:
     home.api_socket.unlink()
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as nobody:
         nobody.bind(str(home.api_socket))
@@ -247,7 +247,7 @@ def test_a_controller_that_hangs_up_is_said_to_be_gone(weft: Any, home: Home) ->
     assert "start one with `weft up`" in shown.err
 
 
-def test_a_wrong_token_is_no_traceback(weft: Any, home: Home) -> None:
+def test_a_wrong_token_gives_no_traceback(weft: Any, home: Home) -> None:
     home.token_file.write_text("something else")
     shown = weft("status")
     assert shown.code == 1
@@ -263,7 +263,7 @@ def test_cancel_stops_all_or_none(weft: Any, home: Home, controller: FakeControl
     assert weft("cancel", job.id, "--json").json()["jobs"][0]["state"] == "CANCELLED"
 
 
-def test_logs_come_as_they_were_written(weft: Any, home: Home, controller: FakeController) -> None:
+def test_logs_are_shown_exactly_as_written(weft: Any, home: Home, controller: FakeController) -> None:
     job = controller.add(state=JobState.COMPLETED, attempt=2, started_s=1.0)
     controller.output = {
         (job.id, 1, "out"): b"first\n",
@@ -316,7 +316,7 @@ def test_top_shows_devices_and_jobs(weft: Any, home: Home, controller: FakeContr
     assert weft("top").code == 2
 
 
-def test_top_of_a_long_queue_shows_what_fits_and_counts_the_rest(
+def test_top_shows_the_jobs_that_fit_and_counts_the_rest(
     weft: Any, home: Home, controller: FakeController, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("LINES", "30")
@@ -460,7 +460,7 @@ def test_a_thousand_jobs_are_a_thousand_lines(weft: Any, home: Home, controller:
     assert weft("status").out.count("\n") == 1001
 
 
-def test_a_reader_that_has_seen_enough_is_no_error() -> None:
+def test_a_closed_output_pipe_is_not_an_error() -> None:
     reading, writing = os.pipe()
     os.close(reading)
     with os.fdopen(writing, "wb") as closed:
@@ -470,7 +470,7 @@ def test_a_reader_that_has_seen_enough_is_no_error() -> None:
     assert (done.returncode, done.stderr) == (141, b"")
 
 
-def test_waiting_outlasts_a_controller_that_comes_back(tmp_path: Path) -> None:
+def test_wait_survives_a_controller_restart(tmp_path: Path) -> None:
     controller = FakeController()
     job = controller.add(state=JobState.RUNNING)
     client = Client(tmp_path)

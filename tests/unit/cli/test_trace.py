@@ -91,7 +91,7 @@ def test_two_runs_of_one_worker_stay_apart_when_joined(tmp_path):
     assert any("before.json" in name for name in names)
 
 
-def test_joining_does_not_overwrite_what_it_reads(traces):
+def test_joining_traces_does_not_overwrite_its_inputs(traces):
     before = traces[0].read_text()
     shown = weft_trace(*traces, "--out", traces[0])
     assert shown.returncode == 2
@@ -139,7 +139,7 @@ BAD = {
 
 
 @pytest.mark.parametrize("case", BAD)
-def test_a_file_that_is_no_trace_is_named_with_what_was_expected(case, tmp_path):
+def test_a_file_that_is_not_a_trace_is_named_with_what_was_expected(case, tmp_path):
     text, complaint = BAD[case]
     file = tmp_path / "t.json"
     file.write_text(text)

@@ -204,7 +204,7 @@ Events.TestCase.settings = settings(max_examples=150, stateful_step_count=40, de
 TestAnyOrder: Any = Events.TestCase
 
 
-def test_states_named_in_the_command_line_are_the_states_there_are() -> None:
+def test_the_command_line_lists_every_job_state() -> None:
     assert [state.value for state in JobState] == [
         "PENDING",
         "RUNNING",

@@ -9,7 +9,7 @@ from weft.control.reducer import reduce
 from weft.core.events import CancelRequested, Fate
 
 
-def test_jobs_come_in_order_of_submission_however_they_ended() -> None:
+def test_jobs_are_listed_in_order_of_submission() -> None:
     one = Scenario("a", "b", "c", "d")
     one.feed(CancelRequested(one.now_s, "c"))
     one.feed(CancelRequested(one.now_s, "a"))

@@ -153,7 +153,7 @@ def test_a_damaged_or_foreign_snapshot_is_refused(change: dict[str, object]) -> 
         state_from_json(state_to_json(State(Cluster((1,)))) | change)
 
 
-def test_what_json_cannot_say_is_not_written() -> None:
+def test_values_without_json_form_are_not_written() -> None:
     with pytest.raises(CodecError, match="nan cannot be written down"):
         event_to_json(ProgressReported(1.0, "a", 1, 1, loss=float("nan")))
 

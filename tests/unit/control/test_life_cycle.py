@@ -29,7 +29,7 @@ def test_a_submitted_job_waits_and_the_policy_hears_of_it() -> None:
     assert one.where("a") is JobState.PENDING
 
 
-def test_a_submission_told_twice_is_one_job() -> None:
+def test_a_duplicate_submission_event_is_one_job() -> None:
     one = Scenario("a")
     one.assign(a=(0,))
     assert one.submit("a") == ()
@@ -61,7 +61,7 @@ def test_a_resized_job_leaves_before_it_starts_again() -> None:
     assert (one.where("a"), one.job("a").num_restarts) == (JobState.RUNNING, 1)
 
 
-def test_nobody_is_put_on_devices_that_are_still_in_use() -> None:
+def test_no_job_is_started_on_devices_still_in_use() -> None:
     one = Scenario("a", "b")
     one.assign(a=(0, 1))
     assert one.assign(b=(1, 2)) == (StopWorkers("a", 1),)
@@ -70,7 +70,7 @@ def test_nobody_is_put_on_devices_that_are_still_in_use() -> None:
     assert one.where("a") is JobState.PENDING
 
 
-def test_two_jobs_that_swap_devices_wait_for_each_other_and_not_for_ever() -> None:
+def test_two_jobs_that_swap_devices_do_not_deadlock() -> None:
     one = Scenario("a", "b")
     one.assign(a=(0, 1), b=(2, 3))
     assert one.assign(a=(2, 3), b=(0, 1)) == (StopWorkers("a", 1), StopWorkers("b", 1))
@@ -78,7 +78,7 @@ def test_two_jobs_that_swap_devices_wait_for_each_other_and_not_for_ever() -> No
     assert one.exit("b", Fate.STOPPED) == (StartWorkers("a", 2, (2, 3)), StartWorkers("b", 2, (0, 1)))
 
 
-def test_a_decision_taken_back_while_workers_leave_starts_them_again_where_they_were() -> None:
+def test_a_reverted_decision_restarts_workers_on_their_old_devices() -> None:
     one = Scenario("a")
     one.assign(a=(0, 1))
     one.assign(a=(4, 5))
@@ -86,7 +86,7 @@ def test_a_decision_taken_back_while_workers_leave_starts_them_again_where_they_
     assert one.exit("a", Fate.STOPPED) == (StartWorkers("a", 2, (0, 1)),)
 
 
-def test_the_same_decision_again_disturbs_nobody() -> None:
+def test_repeating_a_decision_restarts_no_job() -> None:
     one = Scenario("a", "b")
     one.assign(a=(0, 1))
     assert one.assign(a=(0, 1)) == ()
@@ -135,7 +135,7 @@ def test_a_pair_moves_to_other_devices_together() -> None:
         DevicesAssigned(9.0, {"a": (0, 1)}, {"a": "a"}),
     ],
 )
-def test_a_decision_that_gives_a_device_twice_or_one_that_is_not_there_is_void(decision: DevicesAssigned) -> None:
+def test_a_decision_with_a_duplicate_or_unknown_device_is_ignored(decision: DevicesAssigned) -> None:
     one = Scenario("a", "b")
     assert one.feed(decision) == ()
     assert one.job("a").wanted == one.job("b").wanted == ()
@@ -148,7 +148,7 @@ def test_a_decision_below_the_least_workers_of_a_job_is_void() -> None:
     assert one.where("a") is JobState.PENDING
 
 
-def test_a_failing_script_is_restarted_as_often_as_its_owner_said_and_then_fails_with_its_reason() -> None:
+def test_a_failing_script_is_restarted_max_restarts_times_and_then_fails_with_its_reason() -> None:
     one = Scenario("a", max_restarts=2)
     for _ in range(2):
         one.assign(a=(0,))
@@ -217,7 +217,7 @@ def test_a_second_cancel_kills_and_a_third_changes_nothing() -> None:
     assert one.where("a") is JobState.CANCELLED
 
 
-def test_a_job_cancelled_while_it_moves_does_not_come_back() -> None:
+def test_a_job_cancelled_during_a_move_is_not_restarted() -> None:
     one = Scenario("a")
     one.assign(a=(0,))
     one.assign(a=(1,))
@@ -239,7 +239,7 @@ def test_a_job_that_completes_while_it_is_stopped_is_complete() -> None:
         assert one.where("a") is JobState.COMPLETED
 
 
-def test_a_script_that_fails_while_it_is_resized_goes_on_at_its_new_place_if_it_may() -> None:
+def test_a_script_that_fails_during_a_resize_restarts_on_its_new_devices() -> None:
     one = Scenario("a", max_restarts=1)
     one.assign(a=(0,))
     one.assign(a=(1,))
@@ -264,7 +264,7 @@ def test_late_news_of_an_old_attempt_changes_nothing() -> None:
         assert one.job("a") is before
 
 
-def test_an_exit_told_twice_counts_once() -> None:
+def test_a_duplicate_exit_event_counts_once() -> None:
     one = Scenario("a", max_restarts=1)
     one.assign(a=(0,))
     one.exit("a", Fate.FAILED)
@@ -315,7 +315,7 @@ def test_reports_tell_where_a_job_is() -> None:
     assert (job.step, job.total_steps, job.step_s, job.exposed_s, job.loss) == (8, 100, 0.4, 0.0, 2.0)
 
 
-def test_the_table_of_transitions_lets_nobody_leave_a_final_state() -> None:
+def test_no_transition_leaves_a_final_state() -> None:
     for before, ways in LEGAL.items():
         assert before not in ways
         assert bool(ways) != before.is_final

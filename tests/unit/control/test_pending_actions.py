@@ -32,7 +32,7 @@ def test_a_controller_without_jobs_has_nothing_to_do() -> None:
     assert actions_outstanding(one.state) == ()
 
 
-def test_an_attempt_called_off_before_the_engine_heard_of_it_does_not_hang_for_ever() -> None:
+def test_an_attempt_cancelled_before_it_reached_the_engine_does_not_hang() -> None:
     one = Scenario("a", "b", "c")
     one.assign(a=(0,), b=(1,), c=(2,))
     one.assign(a=(4,), b=(5,), c=(2,))

@@ -38,7 +38,7 @@ def any_jobs(draw: st.DrawFn) -> list[Job]:
 
 @settings(max_examples=60, deadline=None)
 @given(jobs=any_jobs())
-def test_two_jobs_never_hold_good_tokens_at_once_and_all_come_to_an_end(jobs: list[Job]) -> None:
+def test_two_jobs_never_hold_valid_tokens_at_once_and_all_finish(jobs: list[Job]) -> None:
     host = run_host(*jobs, limits=LIMITS)
     assert overlaps(host) == []
     assert all(worker.is_done for worker in host.workers.values())
@@ -48,7 +48,7 @@ def test_two_jobs_never_hold_good_tokens_at_once_and_all_come_to_an_end(jobs: li
 
 @settings(max_examples=60, deadline=None)
 @given(jobs=any_jobs())
-def test_nobody_waits_longer_than_the_limits_allow(jobs: list[Job]) -> None:
+def test_no_job_waits_longer_than_the_limits_allow(jobs: list[Job]) -> None:
     host = run_host(*jobs, limits=LIMITS)
     a_turn_s = LIMITS.hard_s + LIMITS.lockstep_courtesy_s + 2 * LIMITS.tick_s
     for worker in host.workers.values():
@@ -153,7 +153,7 @@ def test_lockstep_gives_one_turn_each_whatever_their_lengths() -> None:
     assert [name for name, _ in host.granted] == ["a", "b", "c"] * 8
 
 
-def test_lockstep_does_not_wait_for_ever_for_a_job_that_is_away() -> None:
+def test_lockstep_does_not_wait_forever_for_an_absent_job() -> None:
     jobs = [Job("a", 0.1, 0.05, 20, Role.LOCKSTEP), Job("b", 0.1, 5.0, 2, Role.LOCKSTEP)]
     host = run_host(*jobs)
     a_end_s = max(piece.end_s for piece in host.pieces if piece.job == "a")

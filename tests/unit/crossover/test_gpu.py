@@ -33,6 +33,6 @@ def test_nccl_with_mps_is_allowed(tmp_path: Path) -> None:
     check_sharing("nccl", environment, proc)
 
 
-def test_a_pipe_left_behind_by_a_daemon_that_ended_is_no_mps(tmp_path: Path) -> None:
+def test_a_pipe_left_by_a_dead_daemon_does_not_count_as_mps(tmp_path: Path) -> None:
     environment, proc = pretend_mps(tmp_path, daemon="bash")
     assert not has_mps(environment, proc)

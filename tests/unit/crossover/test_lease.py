@@ -43,7 +43,7 @@ def fork(body: Callable[[], None]) -> int:
 
 
 @pytest.mark.skipif(platform.machine() not in WRITE, reason="the number of write() is not known here")
-def test_no_system_call_is_made_when_nobody_waits(server: LeaseServer) -> None:
+def test_no_system_call_is_made_when_no_job_waits(server: LeaseServer) -> None:
     told, tells = os.pipe()
 
     def train() -> None:
@@ -152,7 +152,7 @@ def test_manners_begin_with_company(server: LeaseServer) -> None:
 
 
 @pytest.mark.parametrize("role", [Role.FAIR, Role.FILLER])
-def test_who_comes_second_finds_company_too(server: LeaseServer, role: Role) -> None:
+def test_the_second_job_to_join_knows_it_shares(server: LeaseServer, role: Role) -> None:
     met: list[str] = []
     with lease_workers(server.path, "a") as (a,):
         assert a.do("acquire") == "acquired"
@@ -236,7 +236,7 @@ def test_another_users_process_is_refused(server: LeaseServer) -> None:
 
 
 @pytest.mark.parametrize("noise", [b"{", b"\x01", b'{"kind":"join"}', b'{"kind":"role","job":1}', b"\xff" * 17, b"[]"])
-def test_noise_on_the_socket_harms_nobody(server: LeaseServer, noise: bytes) -> None:
+def test_garbage_on_the_socket_harms_no_job(server: LeaseServer, noise: bytes) -> None:
     gate = LeaseGate(str(server.path), Join("a", "0"))
     gate.acquire()
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as connection:
@@ -269,7 +269,7 @@ def test_a_forked_child_leaves_its_parents_lease_alone(server: LeaseServer) -> N
     gate.close()
 
 
-def test_whoever_closes_the_gate_has_left(server: LeaseServer) -> None:
+def test_a_job_that_closes_its_gate_has_left(server: LeaseServer) -> None:
     gate = LeaseGate(str(server.path), Join("a", "0"))
     gate.acquire()
     gate.close()
@@ -277,7 +277,7 @@ def test_whoever_closes_the_gate_has_left(server: LeaseServer) -> None:
     gate.close()
 
 
-def test_the_server_is_found_or_started_and_ends_when_nobody_needs_it(tmp_path: Path) -> None:
+def test_the_lease_server_is_found_or_started_and_ends_when_unused(tmp_path: Path) -> None:
     path = ensure_server(tmp_path, linger_s=0.2)
     assert ensure_server(tmp_path) == path
     gate = gate_from_environment({"WEFT_LEASE": str(path), "WEFT_LEASE_DEVICE": "3", "WEFT_JOB_ID": "resnet"})

@@ -38,7 +38,7 @@ def run_with_orders(jobs: list[Job], orders: list[TurnOrder | None], lags_s: lis
     turn_s=st.floats(0.01, 0.2),
     late_s=st.lists(st.floats(0.0, 0.004), min_size=3, max_size=3),
 )
-def test_hosts_with_the_same_order_grant_in_that_order_whoever_asks_first(
+def test_hosts_with_the_same_order_grant_in_that_order_regardless_of_arrival(
     names: list[str], lags_s: list[float], turn_s: float, late_s: list[float]
 ) -> None:
     order = TurnOrder(tuple(Turn(name, number) for number in range(4) for name in names))
@@ -70,7 +70,7 @@ def test_followers_do_what_the_lead_does_for_equal_jobs(
 
 @pytest.mark.parametrize("drift", [2, 50])
 @pytest.mark.parametrize("gap_s", [0.05, 0.15])
-def test_a_host_whose_workers_count_differently_falls_in_line(drift: int, gap_s: float) -> None:
+def test_a_host_whose_workers_count_differently_follows_the_lead(drift: int, gap_s: float) -> None:
     jobs = tuple(Job(name, 0.1, gap_s, num_turns=12, border_s=0.005) for name in "abc")
     lead, follower = run_hosts(jobs, (0.0, 0.001), drift)
     settled = [[turn for turn in turns_of(host) if turn[1] >= 3] for host in (lead, follower)]
@@ -118,7 +118,7 @@ def test_a_late_job_is_skipped_after_a_courtesy() -> None:
 
 
 @pytest.mark.parametrize("skew_s", [0.002, 0.02])
-def test_jobs_that_come_back_together_to_a_free_device_go_in_the_same_order_everywhere(skew_s: float) -> None:
+def test_jobs_returning_together_to_a_free_device_run_in_the_same_order_on_every_host(skew_s: float) -> None:
     # In phase, both exchanging while the device is free; on the second host b is always heard of a little sooner.
     clock = Clock()
     network = Network(clock)
@@ -198,5 +198,5 @@ def test_an_order_survives_the_wire(turns: list[tuple[str, int]]) -> None:
         {"turns": [["a", 1]] * 100, "past": 0},
     ],
 )
-def test_noise_is_no_order(noise: object) -> None:
+def test_garbage_is_not_accepted_as_an_order(noise: object) -> None:
     assert from_json(noise) is None

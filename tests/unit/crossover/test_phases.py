@@ -5,7 +5,7 @@ from __future__ import annotations
 from weft.crossover.phases import GapWatch
 
 
-def test_a_job_with_one_long_gap_a_step_goes_on_sharing() -> None:
+def test_a_job_with_one_long_gap_per_step_keeps_sharing() -> None:
     watch = GapWatch(handover_s=0.001)
     for _ in range(20):
         for gap_s in (0.0001,) * 10 + (0.5,):

@@ -39,7 +39,7 @@ class Site:
         self.controller.by_id[job_id] = replace(self.controller.by_id[job_id], **values)
 
 
-def test_first_look_has_everything_and_the_next_only_what_changed() -> None:
+def test_the_first_read_has_everything_and_the_next_only_changes() -> None:
     site = Site(50)
     first = site.look()
     assert first["whole"]

@@ -41,7 +41,7 @@ def answers(worker: Channel) -> list[dict[str, Any]]:
     return worker.receive()
 
 
-def test_report_of_the_present_attempt_comes_in(channel: JobChannel, worker: Channel) -> None:
+def test_a_report_of_the_current_attempt_is_accepted(channel: JobChannel, worker: Channel) -> None:
     worker.send(step(metrics={"loss": 0.5}, total_steps=100, exposed_s=0.02))
     (report,) = channel.receive(lambda job_id, attempt: False)
     assert (report.step, report.loss, report.total_steps, report.exposed_s) == (7, 0.5, 100, 0.02)
@@ -66,7 +66,7 @@ def test_controller_that_came_back_repeats_the_stop(channel: JobChannel, worker:
     assert answers(worker) == [{"stop": True}]
 
 
-def test_forgotten_attempt_is_not_told_anything(channel: JobChannel, worker: Channel) -> None:
+def test_a_forgotten_attempt_gets_no_messages(channel: JobChannel, worker: Channel) -> None:
     worker.send(step())
     assert len(list(channel.receive(lambda job_id, attempt: False))) == 1
     channel.forget("a", 1)
@@ -121,7 +121,7 @@ def test_flood_does_not_block_and_is_cut(channel: JobChannel, tmp_path: Path) ->
         b"[" * 50_000,
     ],
 )
-def test_what_is_no_report_is_nothing(data: bytes) -> None:
+def test_a_message_that_is_not_a_report_is_ignored(data: bytes) -> None:
     assert parse_report(data) is None
 
 

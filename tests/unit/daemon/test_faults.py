@@ -48,7 +48,7 @@ def test_an_engine_that_fails_to_tell_anything_ends_nothing(controller: Controll
     completes(controller, engine)
 
 
-def test_a_report_that_cannot_be_taken_is_put_down_to_its_job(
+def test_an_invalid_report_is_blamed_on_its_job(
     controller: Controller, engine: ScriptedEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     job_id = controller.submit(a_job())
@@ -95,7 +95,7 @@ def test_a_job_the_reducer_fails_on_is_refused_and_never_acknowledged(
     completes(controller, engine)
 
 
-def test_the_end_of_workers_that_could_not_be_applied_is_told_again_to_the_next_controller(
+def test_an_exit_event_that_could_not_be_applied_is_repeated_to_the_next_controller(
     open_controller: Callable[..., Controller], engine: ScriptedEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     controller = open_controller()
@@ -166,7 +166,7 @@ def test_a_home_that_may_not_be_written_to_for_a_while_costs_no_attempt(
     assert until_over(controller, [job_id])[job_id].attempt == 1
 
 
-def test_a_request_that_cannot_be_written_down_is_refused_and_harms_nobody(
+def test_a_request_that_cannot_be_journaled_is_refused_without_harm(
     controller: Controller, engine: ScriptedEngine
 ) -> None:
     with pytest.raises(Exception, match="finite"):
@@ -174,9 +174,7 @@ def test_a_request_that_cannot_be_written_down_is_refused_and_harms_nobody(
     completes(controller, engine)
 
 
-def test_what_an_attempt_waits_for_is_shown_in_status_and_explain(
-    controller: Controller, engine: ScriptedEngine
-) -> None:
+def test_status_and_explain_show_why_an_attempt_is_waiting(controller: Controller, engine: ScriptedEngine) -> None:
     job_id = controller.submit(a_job())
     until(lambda: (job_id, 1) in engine.running(), "workers ordered")
     engine.troubles[job_id, 1] = "the process that starts workers (7) was stopped by a signal"

@@ -47,7 +47,7 @@ def test_open_folder_is_refused(tmp_path: Path) -> None:
         home.prepare()
 
 
-def test_second_controller_is_told_the_pid_of_the_first(tmp_path: Path) -> None:
+def test_a_second_controller_reports_the_pid_of_the_first(tmp_path: Path) -> None:
     home = Home(tmp_path)
     assert home.holder() is None
     with home.locked():
@@ -118,7 +118,7 @@ def test_unix_socket_is_its_owners_alone(tmp_path: Path) -> None:
         assert (tmp_path / "s").stat().st_mode & 0o777 == 0o600
 
 
-def test_taken_port_is_named_with_the_way_out() -> None:
+def test_a_port_in_use_is_reported_with_a_remedy() -> None:
     with Reserve() as reserve, listen_local(0, reserve) as first:
         port = first.getsockname()[1]
         with pytest.raises(PortTakenError, match=rf"port {port} .*--port"):

@@ -138,7 +138,7 @@ def test_first_start_that_waited_for_the_engine_does_not_count_as_the_cost_of_a_
     assert knowledge.of("a").restart.seen_s == (2.0,)  # type: ignore[union-attr]
 
 
-def test_declared_steps_come_before_every_guess(knowledge: Knowledge) -> None:
+def test_declared_steps_override_every_estimate(knowledge: Knowledge) -> None:
     job = running(total_steps=100)
     measure(knowledge, job, 0.1, num=30)
     curve = knowledge.curve(job, (1,))
@@ -178,7 +178,7 @@ def test_odd_losses_end_in_a_number_or_in_nothing(losses: list[float]) -> None:
     assert rest is None or (math.isfinite(rest) and rest >= 0)
 
 
-def test_what_was_learned_survives_the_controller(knowledge: Knowledge) -> None:
+def test_learned_speeds_survive_a_controller_restart(knowledge: Knowledge) -> None:
     job = running()
     knowledge.start_ordered("a", 0.0)
     measure(knowledge, job, 0.1)

@@ -35,7 +35,7 @@ def link_to(target: str) -> Callable[[Path], None]:
 @pytest.mark.parametrize(
     "put", [os.mkfifo, Path.mkdir, link_to("/etc/passwd"), link_to("/dev/zero"), link_to("rank0.out")]
 )
-def test_what_is_no_file_is_refused_at_once_and_the_controller_answers_on(
+def test_a_log_that_is_not_a_file_is_refused_and_the_controller_keeps_answering(
     controller: Controller, output: tuple[str, Path], put: Callable[[Path], None]
 ) -> None:
     job_id, path = output

@@ -87,7 +87,7 @@ def test_no_pair_without_waits_that_were_measured(told: dict[str, object]) -> No
     assert "does not share: " in world.why("a")
 
 
-def test_as_long_as_there_are_devices_for_all_nobody_shares() -> None:
+def test_no_jobs_share_while_there_are_enough_devices() -> None:
     world = SharingWorld(num_devices=3)
     world.three_jobs()
     world.decide()
@@ -95,7 +95,7 @@ def test_as_long_as_there_are_devices_for_all_nobody_shares() -> None:
     assert "shares" not in world.why("a")
 
 
-def test_jobs_whose_owner_does_not_want_to_share_never_do() -> None:
+def test_jobs_whose_owner_opted_out_never_share() -> None:
     world = SharingWorld()
     world.three_jobs(may_share=False)
     world.decide()
@@ -103,7 +103,7 @@ def test_jobs_whose_owner_does_not_want_to_share_never_do() -> None:
     assert "its owner does not allow it to share" in world.why("a")
 
 
-def test_where_sharing_is_switched_off_the_job_that_waits_is_told_so() -> None:
+def test_with_sharing_off_the_waiting_job_says_so() -> None:
     world = SharingWorld(crossover=False, why_unshared="devices are not shared: it was switched off")
     world.three_jobs()
     world.decide()
@@ -112,7 +112,7 @@ def test_where_sharing_is_switched_off_the_job_that_waits_is_told_so() -> None:
 
 
 @pytest.mark.parametrize(("free_gib", "is_paired"), [(2.0, True), (0.5, False)])
-def test_no_pair_for_which_there_is_no_memory(free_gib: float, is_paired: bool) -> None:
+def test_no_pair_is_made_without_enough_memory(free_gib: float, is_paired: bool) -> None:
     world = SharingWorld(free_bytes=int(free_gib * GIB))
     world.three_jobs()
     world.decide()
@@ -155,7 +155,7 @@ def test_a_pair_that_brings_nothing_is_split_and_not_made_again_for_a_while() ->
     assert frozenset("ab") not in world.pairs()
 
 
-def test_a_pair_that_brings_what_it_should_stays() -> None:
+def test_a_pair_that_performs_as_expected_is_kept() -> None:
     world = SharingWorld()
     world.three_jobs()
     world.decide()
@@ -226,5 +226,5 @@ def test_a_policy_that_never_pairs_says_nothing_about_sharing() -> None:
     assert "shares" not in world.why("c")
 
 
-def test_sharing_is_off_by_itself_for_who_embeds_a_controller() -> None:
+def test_sharing_is_off_by_default_in_an_embedded_controller() -> None:
     assert not SchedulingOptions().crossover

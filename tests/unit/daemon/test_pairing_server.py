@@ -66,7 +66,7 @@ def test_without_a_pair_no_server_is_started(sharing: LeaseServers, folder: Path
     assert not folder.exists()
 
 
-def test_workers_are_told_the_server_and_a_device_each(sharing: LeaseServers) -> None:
+def test_each_worker_gets_the_lease_server_and_its_device(sharing: LeaseServers) -> None:
     told = sharing.environment(job("a", "b", fills=True), (4, 5))
     assert told[names.LEASE_DEVICE] == "4,5"
     assert told[names.LEASE_ROLE] == "filler"
@@ -83,7 +83,7 @@ def test_job_that_may_not_share_and_controller_that_does_not_share_tell_workers_
     assert not folder.exists()
 
 
-def test_roles_reach_workers_that_come_later_change_and_outlive_the_server(sharing: LeaseServers, folder: Path) -> None:
+def test_roles_reach_late_workers_change_and_survive_the_server(sharing: LeaseServers, folder: Path) -> None:
     pair = state(job("a", "b"), job("b", "a", fills=True))
     assert roles_of(pair) == {"a": Role.PRIMARY, "b": Role.FILLER}
     path = folder / SOCKET_NAME
@@ -103,7 +103,7 @@ def test_roles_reach_workers_that_come_later_change_and_outlive_the_server(shari
             gate.close()
 
 
-def test_a_controller_that_comes_back_finds_the_server_and_ends_it(sharing: LeaseServers, folder: Path) -> None:
+def test_a_restarted_controller_finds_the_lease_server_and_ends_it(sharing: LeaseServers, folder: Path) -> None:
     path = folder / SOCKET_NAME
     sharing.follow(state(job("a", "b"), job("b", "a")))
     until_roles(path, {})

@@ -11,7 +11,7 @@ def record(message: str, *args: object, level: int = logging.WARNING) -> logging
     return logging.LogRecord("somebody", level, __file__, 1, message, args, None)
 
 
-def test_a_warning_that_comes_a_thousand_times_is_written_a_few_times_and_counted() -> None:
+def test_a_repeated_warning_is_logged_a_few_times_and_counted() -> None:
     now_s = 0.0
     repeats = Repeats(lambda: now_s)
     passed = [repeats.filter(record("connection %d refused", number)) for number in range(1000)]
@@ -23,6 +23,6 @@ def test_a_warning_that_comes_a_thousand_times_is_written_a_few_times_and_counte
     assert later.getMessage() == f"connection 7 refused (and {1000 - MAX_REPEATS} more like this before)"
 
 
-def test_what_is_no_warning_is_always_written() -> None:
+def test_messages_below_warning_are_always_logged() -> None:
     repeats = Repeats(lambda: 0.0)
     assert all(repeats.filter(record("job %d started", n, level=logging.INFO)) for n in range(100))

@@ -49,7 +49,7 @@ def one_over(controller: Controller, engine: ScriptedEngine, home: Home) -> tupl
     return over, running
 
 
-def test_purge_deletes_what_is_over_and_nothing_else_and_a_restart_agrees(
+def test_a_purge_deletes_only_finished_jobs_even_after_a_restart(
     controller: Controller, one_over: tuple[str, str], home: Home, open_controller: Open
 ) -> None:
     over, running = one_over
@@ -96,12 +96,12 @@ def test_a_folder_that_cannot_be_deleted_keeps_its_job(
 
 
 @pytest.mark.parametrize("text", ["30", "d", "-1d", "1e3d", "0s", "nan", "30 d", "٣d", "9999999w", "", "1.2345d"])
-def test_what_is_no_duration_is_refused(text: str) -> None:
+def test_an_invalid_duration_is_refused(text: str) -> None:
     with pytest.raises(UsageError, match="such as 30d"):
         parse_duration_s(text, "--keep")
 
 
-def test_low_space_is_told_in_status_and_metrics(
+def test_low_disk_space_is_shown_in_status_and_metrics(
     controller: Controller, home: Home, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert "weft_disk_free_bytes" in controller.metrics().decode()
@@ -138,6 +138,6 @@ def test_a_clock_that_was_a_year_ahead_is_right_again_after_a_restart(home: Home
     assert job.submitted_s <= job.started_s <= job.finished_s <= state.now_s
 
 
-def test_purging_what_is_not_over_changes_nothing() -> None:
+def test_purging_an_unfinished_job_changes_nothing() -> None:
     state, _ = reduce(State(Cluster((2,))), JobSubmitted(1.0, JobSpec("job-1", 1.0)))
     assert reduce(state, JobsPurged(2.0, ("job-1", "job-9")))[0].jobs == state.jobs

@@ -152,7 +152,7 @@ def test_failed_node_is_not_used() -> None:
     assert used == {2, 3}
 
 
-def test_unknown_remaining_work_is_no_reason_to_starve() -> None:
+def test_a_job_with_unknown_remaining_work_is_not_starved() -> None:
     world = World(2, hold_s=0.0)
     for name in "abcd":
         world.submit(name, max_workers=1, total_steps=None)

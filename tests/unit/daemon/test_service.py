@@ -44,7 +44,7 @@ def test_job_runs_to_its_end(controller: Controller, engine: ScriptedEngine) -> 
     assert ("forget", job_id, 1) in engine.calls
 
 
-def test_workers_are_told_channel_checkpoints_job_and_attempt(
+def test_workers_get_the_channel_checkpoint_folder_job_and_attempt(
     controller: Controller, engine: ScriptedEngine, home: Home
 ) -> None:
     job_id = controller.submit(a_job())
@@ -162,7 +162,9 @@ def test_down_leaves_workers_alone(open_controller: Open, engine: ScriptedEngine
         controller.submit(a_job())
 
 
-def test_job_that_ended_while_nobody_looked_is_completed(open_controller: Open, engine: ScriptedEngine) -> None:
+def test_a_job_that_ended_while_the_controller_was_away_is_completed(
+    open_controller: Open, engine: ScriptedEngine
+) -> None:
     controller = open_controller()
     job_id = controller.submit(a_job())
     until(lambda: (job_id, 1) in engine.running(), "workers ordered")
@@ -197,7 +199,7 @@ def test_full_disk_refuses_new_jobs_and_loses_no_outcome(
     assert len(controller.jobs()) == 1
 
 
-def test_nodes_show_who_has_which_device(controller: Controller, engine: ScriptedEngine) -> None:
+def test_nodes_show_which_job_has_which_device(controller: Controller, engine: ScriptedEngine) -> None:
     job_id = controller.submit(a_job(min_workers=2, max_workers=2))
     until_state(controller, job_id, JobState.RUNNING)
     (node,) = controller.nodes()

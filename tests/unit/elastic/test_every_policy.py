@@ -40,7 +40,7 @@ def check_allocation(snapshot: Snapshot, allocation: Allocation) -> None:
 @pytest.mark.parametrize("name", POLICIES)
 @settings(max_examples=60, deadline=None)
 @given(snapshot=snapshots())
-def test_no_policy_gives_away_what_is_not_there_or_not_allowed(name: str, snapshot: Snapshot) -> None:
+def test_no_policy_exceeds_the_cluster_or_a_jobs_limits(name: str, snapshot: Snapshot) -> None:
     check_allocation(snapshot, policy_named(name).decide(snapshot))
 
 

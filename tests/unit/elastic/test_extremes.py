@@ -120,7 +120,7 @@ def test_no_legal_job_stops_the_queue(name: str, hold_s: float, snapshot: Snapsh
 )
 @example(high=400, below=400, weight=1.0)
 @example(high=-1000, below=1, weight=1.0)
-def test_a_higher_priority_comes_first_however_large_the_numbers_are(
+def test_a_higher_priority_comes_first_even_with_extreme_numbers(
     name: str, high: int, below: int, weight: float
 ) -> None:
     """One device, many short and heavy jobs of a lower priority, one long and light job of a higher one."""
@@ -133,7 +133,7 @@ def test_a_higher_priority_comes_first_however_large_the_numbers_are(
 
 
 @pytest.mark.parametrize("name", [name for name in POLICIES if name not in ("equal", "fifo", "srtf", "tiresias")])
-def test_what_a_higher_priority_cannot_use_goes_to_the_next(name: str) -> None:
+def test_devices_a_higher_priority_cannot_use_go_to_the_next(name: str) -> None:
     curve = SpeedCurve({size: StepTime(1.0 / size) for size in range(1, 10)})
     jobs = [JobView(JobSpec(f"p{one}", 0.0, 1, 4, 4, priority=one), curve, 1e4) for one in (-7, 0, 400)]
     workers = policy_named(name).decide(Snapshot(0.0, Cluster.uniform(9, 1), tuple(jobs))).workers

@@ -66,7 +66,7 @@ def test_jobs_that_never_wait_are_not_paired() -> None:
 
 
 @pytest.mark.parametrize("switch", ["crossover", "may_share"])
-def test_nobody_is_paired_against_the_users_will(switch: str) -> None:
+def test_no_job_is_paired_against_its_owners_wish(switch: str) -> None:
     snapshot = snapshot_of([WAITING, WAITING], **{switch: False})
     assert policy_named("balanced").decide(snapshot).pairs == ()
 
@@ -126,7 +126,7 @@ def test_pair_sizes_stay_few_on_large_clusters() -> None:
     exposed=st.tuples(st.floats(0.0, 1.0), st.floats(0.0, 1.0)),
     step_s=st.tuples(st.floats(0.05, 4.0), st.floats(0.05, 4.0)),
 )
-def test_what_is_explained_is_what_was_decided(exposed: tuple[float, float], step_s: tuple[float, float]) -> None:
+def test_the_explanation_matches_the_decision(exposed: tuple[float, float], step_s: tuple[float, float]) -> None:
     """A pair is offered to the matching exactly when the sentence about it does not refuse it."""
     steps = [StepTime(whole, whole * share) for whole, share in zip(step_s, exposed, strict=True)]
     cluster = Cluster.uniform(1, 1)

@@ -29,7 +29,7 @@ def test_a_worker_that_lost_its_peer_is_not_blamed_even_if_it_was_quicker(lost, 
     assert root_cause([victim, culprit]) is culprit
 
 
-def test_a_worker_whose_data_loader_died_is_the_cause_though_it_speaks_of_a_connection():
+def test_a_dead_data_loader_is_the_cause_despite_a_connection_error():
     words = "ConnectionResetError: Connection reset by peer"
     victim = Failure(0, 1.0, WorkerFate.EXITED, 1, words)
     culprit = Failure(1, 1.2, WorkerFate.EXITED, 1, words, dead_child="its child process 4711 was killed by signal 9")
@@ -42,7 +42,7 @@ def test_of_equals_the_earliest_is_the_cause():
     assert root_cause(failures).rank == 2
 
 
-def test_a_killed_worker_is_the_cause_of_what_others_say():
+def test_a_killed_worker_is_the_cause_of_the_others_errors():
     killed = Failure(2, 3.0, WorkerFate.KILLED, signal.SIGKILL)
     assert root_cause([Failure(0, 2.9, WorkerFate.EXITED, 1, LOST_PEER[0]), killed]) is killed
 
@@ -68,6 +68,6 @@ def test_the_report_begins_with_the_cause_and_names_everybody():
     assert rest[3] == "worker 1 was stopped"
 
 
-def test_when_all_lost_somebody_the_silent_one_is_pointed_at():
+def test_when_all_workers_lost_a_peer_the_silent_one_is_blamed():
     failures = [Failure(rank, 1.0, WorkerFate.EXITED, 1, LOST_PEER[1]) for rank in (0, 2)]
     assert "worker 1 neither failed nor responded" in explain(failures, stderr_tail=[], num_workers=3, ran_s=1.0)[-1]

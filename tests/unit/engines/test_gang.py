@@ -62,7 +62,7 @@ def test_a_worker_that_raises_ends_the_others_and_is_named(bench):
     assert "runpy" not in shown
 
 
-def test_the_one_who_lost_its_peer_is_not_blamed_when_the_culprit_is_slow_to_go(bench):
+def test_a_worker_that_lost_its_peer_is_not_blamed_when_the_culprit_exits_slowly(bench):
     outcome = bench.run(
         """
         import os, threading, sys
@@ -99,7 +99,7 @@ def test_a_killed_worker_is_named_with_its_signal(bench):
     assert "SIGKILL" in outcome.report[0]
 
 
-def test_a_worker_that_stands_still_is_noticed_named_and_ended(bench):
+def test_a_stopped_worker_is_detected_named_and_ended(bench):
     pids = {}
 
     def stop_worker_0(line):
@@ -114,7 +114,7 @@ def test_a_worker_that_stands_still_is_noticed_named_and_ended(bench):
     assert is_gone(pids["0"])
 
 
-def test_a_worker_paused_for_a_moment_goes_on(bench):
+def test_a_briefly_paused_worker_continues(bench):
     outcome = bench.run(
         """
         import os, subprocess

@@ -61,7 +61,7 @@ def test_a_script_written_for_torchrun_finds_its_names():
     assert told["OMP_NUM_THREADS"] == "1"
 
 
-def test_what_the_user_set_goes_before_our_defaults():
+def test_user_settings_override_defaults():
     environment = {"OMP_NUM_THREADS": "4", "GLOO_SOCKET_IFNAME": "eth0"}
     [worker] = gang(Script("t.py"), num_workers=1, devices=FOUR_CORES, port=1, environment=environment)
     assert worker.environment["OMP_NUM_THREADS"] == "4"

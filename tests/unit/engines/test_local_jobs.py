@@ -84,7 +84,7 @@ def test_options_of_python_and_pythonpath_are_honoured(bench: LocalBench) -> Non
         (("python", "lost.py"), "empty", "lost.py: no such file"),
     ],
 )
-def test_what_cannot_be_started_has_failed_and_says_why(
+def test_a_job_that_cannot_be_started_fails_with_a_reason(
     bench: LocalBench, argv: tuple[str, ...], cwd: str, words: str
 ) -> None:
     (bench.home / "empty").mkdir(exist_ok=True)
@@ -149,7 +149,7 @@ def test_a_stopped_keeper_can_still_be_killed(bench: LocalBench) -> None:
     assert wait_for(bench, "paused").fate is Fate.STOPPED
 
 
-def test_what_a_job_leaves_running_ends_with_it(bench: LocalBench) -> None:
+def test_processes_left_by_a_job_end_with_it(bench: LocalBench) -> None:
     launch = bench.python("child = subprocess.Popen(['setsid', 'sleep', '1000'])\nsaid(child.pid)", name="leaves")
     assert run(bench, "leaves", launch, devices=(0,)).fate is Fate.COMPLETED
     assert not Path(f"/proc/{bench.output('leaves', 1, 0).strip()}").exists()
@@ -173,7 +173,7 @@ def test_two_engines_on_one_home_are_refused_and_the_first_is_named(bench: Local
 
 
 @pytest.mark.parametrize("devices", [(), (4,), (-1,), (0, 99)])
-def test_devices_that_are_not_there_are_refused(bench: LocalBench, devices: tuple[int, ...]) -> None:
+def test_unknown_devices_are_refused(bench: LocalBench, devices: tuple[int, ...]) -> None:
     with pytest.raises(EngineError, match="expected one or more of 0 to 3"):
         bench.engine.start(StartOrder("nowhere", 1, devices, bench.launch("finish")))
     assert ("nowhere", 1) not in bench.engine.known()
@@ -184,7 +184,7 @@ def test_an_engine_needs_a_device(tmp_path: Path) -> None:
         LocalEngine(tmp_path, num_devices=0)
 
 
-def test_without_a_number_there_is_a_device_per_core(tmp_path: Path) -> None:
+def test_the_default_is_one_device_per_core(tmp_path: Path) -> None:
     engine = LocalEngine(tmp_path, warm=False, environment={**os.environ, "CUDA_VISIBLE_DEVICES": ""})
     assert engine.devices_by_node == (len(os.sched_getaffinity(0)),)
     engine.close()

@@ -57,7 +57,7 @@ def test_a_script_or_a_folder_that_is_not_there_is_named(cwd: str) -> None:
         script_of_command([], cwd)
 
 
-def test_what_only_a_fresh_interpreter_reads_is_noticed() -> None:
+def test_settings_read_only_at_interpreter_startup_are_detected() -> None:
     inherited = {"PATH": "/bin", "PYTHONPATH": "lib", "PYTHONUNBUFFERED": "1"}
     assert not needs_fresh_interpreter({**inherited, "LR": "0.1", "RANK": "3"}, inherited)
     assert not needs_fresh_interpreter({"PATH": "/bin", "PYTHONPATH": "lib"}, inherited)
@@ -68,7 +68,7 @@ def test_what_only_a_fresh_interpreter_reads_is_noticed() -> None:
 
 @settings(deadline=None, max_examples=50)
 @given(st.text(min_size=1, max_size=15), st.integers(1, 10**6))
-def test_every_id_is_a_name_below_its_folder_and_comes_back(job_id: str, attempt: int) -> None:
+def test_every_id_maps_to_one_file_name_and_back(job_id: str, attempt: int) -> None:
     folders = Folders(Path("/home/weft"))
     order = folders.order(job_id, attempt)
     assert order.parent == folders.orders
@@ -104,7 +104,7 @@ def failed(error: str) -> GangOutcome:
         (failed(""), None, Fate.FAILED, "last line of its stderr: Killed by a ghost"),
     ],
 )
-def test_an_outcome_is_what_the_controller_would_make_of_it(
+def test_an_outcome_matches_the_controllers_view(
     outcome: GangOutcome, asked: int | None, fate: Fate, words: str
 ) -> None:
     found, code, reason = judge(outcome, asked=asked)
@@ -113,7 +113,7 @@ def test_an_outcome_is_what_the_controller_would_make_of_it(
     assert bool(reason) == bool(words)
 
 
-def test_records_come_back_as_they_were(tmp_path: Path) -> None:
+def test_records_survive_a_round_trip(tmp_path: Path) -> None:
     order = Order("job", 2, ("python", "\udc80"), "/", {"A": "b\nc"}, ((0,), (1, 3)), fresh=True, grace_s=1.5)
     write(tmp_path / "order", order.to_json())
     found = read(tmp_path / "order")
@@ -127,14 +127,14 @@ def test_records_come_back_as_they_were(tmp_path: Path) -> None:
     assert [file.name for file in tmp_path.iterdir()] == ["order"]
 
 
-def test_of_two_who_claim_one_gets_it(tmp_path: Path) -> None:
+def test_only_one_of_two_claims_succeeds(tmp_path: Path) -> None:
     assert write_once(tmp_path / "claim", {"pid": 1})
     assert not write_once(tmp_path / "claim", {"pid": 2})
     assert read(tmp_path / "claim") == {"pid": 1}
     assert [file.name for file in tmp_path.iterdir()] == ["claim"]
 
 
-def test_stop_and_kill_are_told_apart() -> None:
+def test_stop_and_kill_are_distinguished() -> None:
     assert {STOP, KILL} == {signal.SIGTERM, signal.SIGUSR1}
 
 
@@ -144,7 +144,7 @@ def test_a_folder_that_cannot_be_worked_in_is_a_mistake_of_the_job_and_not_tried
         script_of_command(["true"], cwd)
 
 
-def test_a_folder_of_somebody_else_is_refused_with_the_reason(tmp_path: Path) -> None:
+def test_a_folder_owned_by_another_user_is_refused_with_a_reason(tmp_path: Path) -> None:
     if os.geteuid() != 0:
         pytest.skip("needs root, to become somebody else")
     tmp_path.chmod(0o700)

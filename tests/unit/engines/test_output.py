@@ -51,7 +51,7 @@ def test_the_last_lines_are_kept_for_the_report():
     assert lines.tail() == [str(number) for number in range(101 - NUM_KEPT_LINES, 100)] + ["�"]
 
 
-def test_a_reader_that_left_is_noticed_not_raised():
+def test_a_closed_output_pipe_is_detected_without_an_exception():
     read, write = os.pipe()
     os.close(read)
     console = Console(out=write)

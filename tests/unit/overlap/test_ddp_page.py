@@ -33,7 +33,7 @@ def test_every_public_method_of_ddp_has_a_row() -> None:
     assert sorted(rows("Methods")) == sorted(names)
 
 
-def test_what_the_page_offers_exists() -> None:
+def test_everything_on_the_ddp_page_exists() -> None:
     text = PAGE.read_text()
     options = inspect.signature(weft.overlap.overlap).parameters
     for name in ("broadcast_buffers", "process_group", "bucket_bytes", "comm_dtype", "ignore"):

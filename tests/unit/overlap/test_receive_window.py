@@ -37,7 +37,7 @@ def test_only_the_named_connections_are_limited(pair: tuple[socket.socket, socke
     assert far.recv(100) == b"still open"
 
 
-def test_connections_made_in_between_are_told_apart(pair: tuple[socket.socket, socket.socket]) -> None:
+def test_new_connections_are_distinguished(pair: tuple[socket.socket, socket.socket]) -> None:
     before = tcp_connections()
     assert {number for number, _ in before} >= {end.fileno() for end in pair}
     with socket.create_server(("127.0.0.1", 0)) as server, socket.create_connection(server.getsockname()) as made:

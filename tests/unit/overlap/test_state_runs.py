@@ -122,7 +122,7 @@ def state_runs(draw: st.DrawFn) -> StateRun:
 
 @settings(deadline=None)
 @given(st.lists(state_runs(), max_size=6))
-def test_what_is_sent_is_what_arrives(runs: list[StateRun]) -> None:
+def test_state_arrives_as_it_was_sent(runs: list[StateRun]) -> None:
     arrived = decode(encode(runs))
     assert len(arrived) == len(runs)
     for found, sent in zip(arrived, runs, strict=True):

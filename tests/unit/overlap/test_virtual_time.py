@@ -154,7 +154,7 @@ def test_a_backward_that_fails_is_drained_and_forgotten() -> None:
     assert model.schedule.num_steps == 2
 
 
-def test_a_parameter_nobody_used_is_not_decayed_and_holds_nobody_up() -> None:
+def test_an_unused_parameter_is_not_decayed_and_blocks_nothing() -> None:
     model = TimedModel(SLOW)
     model.skipped = {3}
     model.train(3)

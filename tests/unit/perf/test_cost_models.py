@@ -45,7 +45,7 @@ def test_measured_sizes_count_as_measured_and_far_ones_are_refused() -> None:
     assert curve.times[4].exposed_s > 0
 
 
-def test_a_step_across_nodes_is_told_from_one_within() -> None:
+def test_a_step_across_nodes_is_distinguished_from_one_within_a_node() -> None:
     samples = [SpeedSample((w,), 1 / w) for w in (1, 2, 4)] + [SpeedSample((w, w), 0.5 / w + 0.5) for w in (1, 2, 4)]
     model = fit_speed(samples)
     assert model.predict((1, 1)).step_s == pytest.approx(1.0)

@@ -47,7 +47,7 @@ def test_a_device_and_a_link_are_never_used_for_more_than_all_of_the_time(
 
 
 @given(first=steps(), second=steps())
-def test_taking_turns_does_not_depend_on_who_is_named_first(first: StepTime, second: StepTime) -> None:
+def test_taking_turns_is_symmetric(first: StepTime, second: StepTime) -> None:
     one, other = turns_speed(first, second), turns_speed(second, first)
     assert one.gain == pytest.approx(other.gain)
     if first.step_s != second.step_s:

@@ -129,7 +129,7 @@ def test_knobs_at_zero_leave_the_planned_buckets_alone(mode):
     assert scaled_cuts(profile, link, num_workers, mode, 4, 0.0, 0.0) == planned
 
 
-def test_knobs_do_what_they_say():
+def test_fusion_options_have_their_documented_effect():
     profile, link, num_workers = random_case(7, 60)
     args = (profile, Link(1e-4, link.beta_s_per_byte, 1e-4), num_workers, Mode.BARRIER, 4)
     planned = scaled_cuts(*args)

@@ -36,7 +36,7 @@ def bowl(x):
     return 1.0 + 0.05 * (x[0] - 1.1) ** 2 + 0.05 * (x[1] + 0.4) ** 2
 
 
-def test_search_comes_near_the_best_knobs():
+def test_the_search_gets_close_to_the_best_options():
     search = Search(max_trials=20, patience=20)
     run(search, bowl)
     assert bowl(search.best()) <= 1.01

@@ -195,7 +195,7 @@ def test_a_bucket_waits_for_the_last_gradient_inside_it():
     assert starts == [1.0, 2.0]
 
 
-def test_early_gathers_are_told_by_bucket_and_hook():
+def test_early_gathers_are_reported_by_bucket_and_hook():
     profile = even_profile(8, forward_s=1.0, backward_s=2.0)
     early = simulate(profile, borders(profile), link_for(profile, 1.5), 2, Mode.EAGER).early
     assert early

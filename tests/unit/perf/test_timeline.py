@@ -80,7 +80,7 @@ def test_a_run_without_communication_hides_all_of_it():
     assert summarize([span("forward", 0, 1), span("backward", 1, 2)])[0].hidden_share == 1.0
 
 
-def test_workers_come_in_number_order():
+def test_workers_are_listed_in_numeric_order():
     spans = [span("forward", 0, 1, worker=number) for number in (10, 2, 0)]
     assert workers(spans) == ["worker 0", "worker 2", "worker 10"]
 

@@ -21,7 +21,7 @@ def noted() -> Iterator[NotedGate]:
     gate.install(gate.OPEN)
 
 
-def test_the_device_is_free_while_we_wait_and_ours_when_we_go_on(noted: NotedGate) -> None:
+def test_the_device_is_free_while_waiting_and_held_afterwards(noted: NotedGate) -> None:
     turns = Turns()
     turns.compute()
     with turns.yielded():
@@ -40,14 +40,14 @@ def test_a_wait_inside_a_wait_does_not_queue_for_the_device(noted: NotedGate) ->
     assert noted.events == ["acquire", "release", "wait", "wait", "acquire"]
 
 
-def test_who_has_not_begun_to_compute_neither_gives_nor_takes(noted: NotedGate) -> None:
+def test_a_job_that_is_not_computing_neither_releases_nor_acquires(noted: NotedGate) -> None:
     turns = Turns()
     with turns.yielded():
         noted.note("wait")
     assert noted.events == ["wait"]
 
 
-def test_a_wait_between_two_phases_leaves_the_device_to_those_who_want_it(noted: NotedGate) -> None:
+def test_a_wait_between_two_phases_releases_a_contended_device(noted: NotedGate) -> None:
     turns = Turns()
     turns.compute()
     noted.contended = True
@@ -61,7 +61,7 @@ def test_a_wait_between_two_phases_leaves_the_device_to_those_who_want_it(noted:
     assert not turns.gave_way
 
 
-def test_who_insists_leaves_the_device_to_equals_and_takes_it_back_from_fillers(noted: NotedGate) -> None:
+def test_a_primary_yields_to_equals_and_takes_the_device_back_from_fillers(noted: NotedGate) -> None:
     turns = Turns()
     turns.compute()
     noted.filled = True
@@ -78,7 +78,7 @@ def test_who_insists_leaves_the_device_to_equals_and_takes_it_back_from_fillers(
     assert turns.gave_way
 
 
-def test_a_wait_between_two_phases_keeps_the_device_if_nobody_wants_it(noted: NotedGate) -> None:
+def test_a_wait_between_two_phases_keeps_an_uncontended_device(noted: NotedGate) -> None:
     turns = Turns()
     turns.compute()
     with turns.yielded(later=True):
@@ -129,7 +129,7 @@ def test_the_time_spent_waiting_for_the_turn_is_not_the_steps_own() -> None:
         gate.install(gate.OPEN)
 
 
-def test_the_gate_is_looked_for_once_and_only_when_somebody_computes() -> None:
+def test_the_gate_is_looked_up_once_and_only_when_computing() -> None:
     turns, looked = Turns(), []
     turns.provide(lambda: looked.append(1), lambda model: None)
     with turns.yielded():

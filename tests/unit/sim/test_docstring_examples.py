@@ -14,5 +14,5 @@ MODULES = [info.name for info in pkgutil.walk_packages(weft.sim.__path__, "weft.
 
 
 @pytest.mark.parametrize("name", MODULES)
-def test_docstring_examples_give_what_they_say(name: str) -> None:
+def test_docstring_examples_give_the_documented_results(name: str) -> None:
     assert doctest.testmod(importlib.import_module(name)).failed == 0

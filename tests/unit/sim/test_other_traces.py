@@ -109,7 +109,7 @@ def test_a_broken_speed_table_is_named_with_its_line(tmp_path: Path, text: str, 
     assert str(caught.value).startswith(f"{path}{expected}")
 
 
-def test_an_empty_folder_of_profiles_is_said_so(tmp_path: Path) -> None:
+def test_an_empty_profile_folder_is_reported(tmp_path: Path) -> None:
     queue = tmp_path / "queue.csv"
     queue.write_text("name,submitted_s,application,batch_size,steps\na,0,vgg,64,10\n")
     (tmp_path / "empty").mkdir()

@@ -32,7 +32,7 @@ def mean_jct_s(data: Path, name: str, policy: str, *, num_nodes: int = 16, cross
 
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("policy", ["optimus", "tiresias"])
-def test_known_schedulers_come_out_as_published(public_data: Path, policy: str, name: str) -> None:
+def test_known_schedulers_reproduce_published_results(public_data: Path, policy: str, name: str) -> None:
     assert mean_jct_s(public_data, name, policy) == pytest.approx(published(public_data, policy)[name], rel=0.10)
 
 

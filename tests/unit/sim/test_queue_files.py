@@ -46,7 +46,7 @@ def test_jobs_are_sorted_by_submission_and_equal_kinds_share_a_profile(tmp_path:
     assert jobs[0].profile is jobs[1].profile
 
 
-def test_a_job_known_by_its_duration_stays_at_its_size_unless_told_otherwise(tmp_path: Path) -> None:
+def test_a_job_known_only_by_its_duration_keeps_its_size_by_default(tmp_path: Path) -> None:
     text = "name,submitted_s,workers,duration_s,max_workers\nrigid,0,4,600,\nelastic,0,2,600,8\n"
     rigid, elastic = read(tmp_path, text).jobs
     assert rigid.spec.allowed_sizes(8) == (4,)
@@ -108,7 +108,7 @@ def test_a_mistake_is_named_with_its_line(tmp_path: Path, text: str, expected: s
     assert complaint(tmp_path, text).startswith(expected)
 
 
-def test_a_file_that_is_not_there_or_not_text_is_said_so(tmp_path: Path) -> None:
+def test_a_missing_or_binary_queue_file_is_reported(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="no such file or directory: check the path"):
         read_workload(tmp_path / "nowhere.csv", num_devices=8)
     (tmp_path / "picture.csv").write_bytes(b"\x89PNG\xff\xfe")

@@ -48,7 +48,7 @@ def test_one_job_alone_takes_start_and_work() -> None:
     assert only.device_s == pytest.approx(8 * 130.0)
 
 
-def test_fifo_serves_in_order_and_moves_nobody() -> None:
+def test_fifo_serves_in_order_and_moves_no_job() -> None:
     result = replay([job("a", 0.0, 80.0), job("b", 1.0, 80.0)], policy="fifo")
     assert [one.finished_s for one in result.jobs] == pytest.approx([10.0, 20.0])
     assert result.restarts_per_job == 0
@@ -205,7 +205,7 @@ def test_a_job_larger_than_the_cluster_is_refused_by_name() -> None:
         replay([big])
 
 
-def test_a_quota_that_lets_nobody_run_is_an_error_not_an_endless_replay() -> None:
+def test_a_quota_that_lets_no_job_run_is_an_error_not_an_endless_replay() -> None:
     jobs = (TrueJob(JobSpec("a", 0.0, min_workers=4, max_workers=4, user="ada"), LINEAR, 1.0),)
     workload = Workload("stuck", jobs, quotas={"ada": 2})
     with pytest.raises(UsageError, match="leaves a waiting"):
@@ -270,7 +270,7 @@ def test_no_short_job_waits_for_a_long_one_to_end(
         assert one.finished_s - one.submitted_s < 3600.0
 
 
-def test_a_wrong_prediction_does_not_keep_a_job_small_for_ever() -> None:
+def test_a_wrong_prediction_does_not_keep_a_job_small_forever() -> None:
     """With errors of 50 % some job is told that two workers are slower than one; running at a size corrects it."""
     jobs = [job(f"j{number}", 100_000.0 * number, 60_000.0) for number in range(12)]
     options = SimulationOptions(explore=True, prediction_error=0.5)

@@ -62,7 +62,7 @@ def test_an_attempt_asked_for_twice_is_started_once() -> None:
 
 
 @pytest.mark.parametrize("fate", [Fate.STOPPED, Fate.LOST])
-def test_a_stopped_attempt_ends_once_and_goes_on_in_the_next(fate: Fate) -> None:
+def test_a_stopped_attempt_ends_once_and_the_next_resumes(fate: Fate) -> None:
     engine = engine_with("a")
     engine.start(order("a"))
     engine.poll()
@@ -77,7 +77,7 @@ def test_a_stopped_attempt_ends_once_and_goes_on_in_the_next(fate: Fate) -> None
     assert engine.next_s() == pytest.approx(40.0 + 10.0 + left * 0.5)
 
 
-def test_stopping_what_never_began_or_is_over_does_nothing() -> None:
+def test_stopping_an_unstarted_or_finished_attempt_does_nothing() -> None:
     engine = engine_with("a")
     engine.stop("a", 1)
     engine.start(order("a", 2))

@@ -32,7 +32,7 @@ def test_a_level_offers_about_the_load_it_names(level: str) -> None:
     assert offered == pytest.approx(OFFERED_LOAD[level], rel=0.15)
 
 
-def test_on_a_small_cluster_nobody_asks_for_more_than_there_is() -> None:
+def test_on_a_small_cluster_no_job_asks_for_more_than_it_has() -> None:
     jobs = synthetic_workload("synthetic:extreme", num_devices=4).jobs
     assert max(job.spec.requested_workers for job in jobs) == 4
 

@@ -61,7 +61,7 @@ def test_an_event_of_a_newer_weft_is_named_and_nothing_is_changed(path: Path) ->
         assert journal.seq == seq
 
 
-def test_a_broken_page_costs_only_what_was_on_it(path: Path) -> None:
+def test_a_broken_page_loses_only_its_own_events(path: Path) -> None:
     with closing(sqlite3.connect(path)) as connection:
         leaves = connection.execute("SELECT count(*) FROM events").fetchone()[0]
     assert leaves == len(BEFORE + AFTER)
@@ -79,7 +79,7 @@ def test_a_broken_page_costs_only_what_was_on_it(path: Path) -> None:
         assert journal.append([submission(5000)]) == len(BEFORE + AFTER) + 1
 
 
-def test_a_flipped_bit_inside_an_event_is_noticed(path: Path) -> None:
+def test_a_flipped_bit_inside_an_event_is_detected(path: Path) -> None:
     at = path.read_bytes().rindex(b"job-1050")
     overwrite(path, at, b"job-1951")
     with Journal.open(path) as journal, pytest.raises(StoreError, match="does not match its checksum"):
@@ -107,7 +107,7 @@ def test_a_lost_journal_is_not_silently_replaced_by_an_empty_one(path: Path) -> 
         assert journal.load()[0] == replayed(BEFORE)
 
 
-def test_no_copy_and_nothing_to_read_is_said_and_nothing_touched(path: Path) -> None:
+def test_an_unreadable_journal_without_a_copy_is_reported_and_not_changed(path: Path) -> None:
     copy.place(path).unlink()
     path.write_bytes(b"no database at all" * 1000)
     with pytest.raises(StoreError, match="nothing can be read"):

@@ -156,7 +156,9 @@ def repaired_and_checked(killed: Path, what: list[Damage]) -> None:
 
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(what=damages)
-def test_repair_of_random_damage_ends_finds_what_is_there_and_invents_nothing(killed: Path, what: list[Damage]) -> None:
+def test_repairing_random_damage_ends_recovers_what_is_left_and_invents_nothing(
+    killed: Path, what: list[Damage]
+) -> None:
     repaired_and_checked(killed, what)
 
 

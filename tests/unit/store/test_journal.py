@@ -23,7 +23,7 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "a'; home" / "journal.db"
 
 
-def test_what_was_appended_is_there_again_in_order(path: Path) -> None:
+def test_appended_events_are_read_back_in_order(path: Path) -> None:
     events = [event for number in range(3) for event in life(number)] + [submission(9, name=HOSTILE)]
     with Journal.open(path) as journal:
         assert journal.append(events[:4]) == 4
@@ -40,7 +40,7 @@ def test_an_empty_journal_has_no_state_and_no_events(path: Path) -> None:
         assert journal.load() == (None, 0, [])
 
 
-def test_recovery_is_the_snapshot_and_what_came_after_it(path: Path) -> None:
+def test_recovery_is_the_snapshot_plus_later_events(path: Path) -> None:
     before, after = life(1) + life(2), life(3)
     with Journal.open(path) as journal:
         journal.save_snapshot(journal.append(before), replayed(before))
@@ -59,7 +59,7 @@ def test_a_snapshot_of_events_that_are_not_written_down_is_refused(path: Path) -
         journal.save_snapshot(1, replayed([]))
 
 
-def test_history_stays_bounded_and_recovery_whole(path: Path) -> None:
+def test_history_stays_bounded_and_recovery_complete(path: Path) -> None:
     events = [event for number in range(40) for event in life(number)]
     with Journal.open(path, num_kept_events=20) as journal:
         for start in range(0, len(events), 20):
@@ -97,7 +97,7 @@ def test_only_its_owner_may_read_it(path: Path) -> None:
         assert {stat.S_IMODE(file.stat().st_mode) for file in path.parent.iterdir()} == {0o600}
 
 
-def test_a_second_controller_is_refused_and_told_who_holds_the_journal(path: Path) -> None:
+def test_a_second_controller_is_refused_and_the_journals_holder_is_named(path: Path) -> None:
     program = f"from weft.store import Journal\nJournal.open({str(path)!r})\nprint('open', flush=True)\ninput()"
     with subprocess.Popen([sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as holder:
         assert holder.stdout is not None
@@ -109,7 +109,7 @@ def test_a_second_controller_is_refused_and_told_who_holds_the_journal(path: Pat
         assert journal.append([submission(1)]) == 1
 
 
-def test_somebody_who_holds_the_file_with_another_tool_is_named(path: Path) -> None:
+def test_another_tool_that_holds_the_journal_is_named(path: Path) -> None:
     Journal.open(path).close()
     program = (
         f"import sqlite3\ndb = sqlite3.connect({str(path)!r}, isolation_level=None)\n"

@@ -65,9 +65,7 @@ def controller(path: Path) -> socket.socket:
 # ---- reports
 
 
-def test_training_does_not_wait_for_a_controller_that_is_not_there(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_training_does_not_wait_for_a_missing_controller(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WEFT_CHANNEL", str(tmp_path / "nobody"))
     assert train() == 50
 
@@ -83,7 +81,7 @@ def test_training_does_not_wait_for_a_controller_that_never_reads(
     assert dropped[-1] > 0, "the socket took everything: the test has shown nothing"
 
 
-def test_training_goes_on_when_the_controller_goes_and_is_heard_before(
+def test_training_continues_when_the_controller_exits_and_is_reported_before(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("WEFT_CHANNEL", str(tmp_path / "channel"))
@@ -120,7 +118,7 @@ def test_reports_say_whether_the_run_could_resume(
         assert json.loads(listening.recv(1 << 16))["can_resume"] is registers
 
 
-def test_what_is_no_number_is_refused_whether_or_not_anybody_listens() -> None:
+def test_a_metric_that_is_not_a_number_is_refused_even_without_a_controller() -> None:
     with weft.session() as run, pytest.raises(UsageError, match=r"run\.log\(phase=\.\.\.\) was given a str"):
         run.log(phase="train")
     with weft.session() as run, pytest.raises(UsageError, match="tensor of 2 elements"):
@@ -138,7 +136,7 @@ def terminal() -> Iterator[tuple[int, Any]]:
     os.close(ours)
 
 
-def test_the_bar_is_drawn_by_worker_0_on_a_terminal_and_by_nobody_else(terminal: tuple[int, Any]) -> None:
+def test_only_worker_0_draws_the_progress_bar_and_only_on_a_terminal(terminal: tuple[int, Any]) -> None:
     assert ProgressBar.for_worker(0, terminal[1]) is not None
     assert ProgressBar.for_worker(1, terminal[1]) is None
     assert ProgressBar.for_worker(0, io.StringIO()) is None
@@ -217,7 +215,7 @@ class Nothing(IterableDataset[int]):
 
 
 @pytest.mark.parametrize(("dataset", "says"), [([], "dataset is empty"), (Nothing(), "yielded nothing in epoch 0")])
-def test_nothing_to_train_on_is_said_instead_of_looping(dataset: Any, says: str) -> None:
+def test_an_empty_dataset_is_an_error_instead_of_an_endless_loop(dataset: Any, says: str) -> None:
     with pytest.raises(InputError, match=says):
         train(dataset=dataset)
 

@@ -67,7 +67,7 @@ def newest(path: Path, said: list[str]) -> Path | None:
         folder.close()
 
 
-def test_what_was_saved_comes_back(tmp_path: Path) -> None:
+def test_saved_state_is_restored(tmp_path: Path) -> None:
     model, other = make_model(), make_model()
     save(tmp_path, 3, model, in_background=True)
     found = newest(tmp_path, [])
@@ -135,14 +135,14 @@ def test_a_folder_that_cannot_be_written_is_refused_at_the_start(tmp_path: Path)
         newest(tmp_path / "file" / "checkpoints", [])
 
 
-def test_what_has_no_state_is_refused_by_name() -> None:
+def test_an_object_without_state_is_refused_by_name() -> None:
     with pytest.raises(UsageError, match="epoch= a int"):
         register({"epoch": 3})
     with pytest.raises(UsageError, match=r"add model=\.\.\."):
         register({"optimizer": torch.optim.SGD(make_model().parameters(), lr=0.1)})
 
 
-def test_leftovers_of_a_killed_run_are_swept_up_and_never_taken_for_a_checkpoint(tmp_path: Path) -> None:
+def test_leftovers_of_a_killed_run_are_removed_and_never_used_as_a_checkpoint(tmp_path: Path) -> None:
     save(tmp_path, 1)
     (tmp_path / ".writing-000000000009-dead").mkdir()
     (tmp_path / ".leaving-step-000000000000-1").mkdir()

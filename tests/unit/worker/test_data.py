@@ -48,7 +48,7 @@ def test_a_batch_smaller_than_the_number_of_workers_is_refused() -> None:
 
 
 @pytest.mark.parametrize("size", [0, -1, 2.5, True])
-def test_a_batch_size_that_is_no_number_of_samples_is_refused(size: Any) -> None:
+def test_an_invalid_batch_size_is_refused(size: Any) -> None:
     with pytest.raises(UsageError, match="positive whole number"):
         loader(list(range(100)), batch_size=size)
 

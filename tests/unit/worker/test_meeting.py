@@ -65,7 +65,7 @@ def test_the_place_where_workers_of_one_machine_meet_cannot_be_reached_over_its_
     assert address.startswith("0100007F:")  # 127.0.0.1 and nothing else
 
 
-def test_a_taken_port_is_said_to_be_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_port_in_use_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     with socket.create_server(("", 0)) as other:
         taken = other.getsockname()[1]
         say_where(monkeypatch, 0, 2, taken)
@@ -86,7 +86,7 @@ os._exit(0)
 """
 
 
-def test_another_program_at_the_port_does_not_make_a_worker_wait_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_another_program_at_the_port_does_not_make_a_worker_wait_forever(monkeypatch: pytest.MonkeyPatch) -> None:
     """In a process of its own: torch goes on waiting in a thread, which ends only with the process."""
     with socket.create_server(("127.0.0.1", 0)) as other:
         say_where(monkeypatch, 1, 2, other.getsockname()[1])

@@ -38,7 +38,7 @@ def test_the_warm_up_starts_at_the_scripts_own_rate() -> None:
     assert rates(4.0, "chained", 1) == [0.1]
 
 
-def test_another_number_of_workers_starts_another_warm_up_from_where_it_was() -> None:
+def test_a_resize_starts_a_new_warm_up_from_the_current_learning_rate() -> None:
     first = LinearScaling(4.0, warmup_steps=4)
     first.before_step(10, [], [])
     second = LinearScaling(2.0, warmup_steps=4)

@@ -22,7 +22,7 @@ def controller(path: Path) -> socket.socket:
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_the_first_signal_asks_and_the_second_does_what_it_always_did(number: signal.Signals) -> None:
+def test_the_first_signal_asks_to_stop_and_the_second_has_its_default_effect(number: signal.Signals) -> None:
     before = signal.getsignal(number)
     request = StopRequest()
     request.install()
@@ -76,7 +76,7 @@ def test_a_controller_that_does_not_read_costs_reports_and_not_time(tmp_path: Pa
         channel.close()
 
 
-def test_a_controller_that_comes_late_or_comes_back_is_found(tmp_path: Path) -> None:
+def test_a_late_or_restarted_controller_is_found(tmp_path: Path) -> None:
     now = [0.0]
     channel = Channel(str(tmp_path / "channel"), now=lambda: now[0])
     assert not channel.send({"step": 0})
@@ -87,7 +87,7 @@ def test_a_controller_that_comes_late_or_comes_back_is_found(tmp_path: Path) -> 
     channel.close()
 
 
-def test_a_worker_that_is_alone_does_what_it_wishes() -> None:
+def test_a_single_worker_stops_on_its_own() -> None:
     assert Alone().after_step(Wishes(stop=True)) == Wishes(stop=True)
     assert not Alone().after_step(NOTHING)
 

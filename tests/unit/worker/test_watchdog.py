@@ -87,7 +87,7 @@ def test_the_worker_that_loops_is_named_and_leaves_first(capsys: pytest.CaptureF
     assert "worker 0 has waited 10 s for worker 1, which hangs" in said
 
 
-def test_nobody_is_ended_while_anybody_makes_progress() -> None:
+def test_no_worker_is_ended_while_any_worker_makes_progress() -> None:
     job = Job(WAITING, COMPUTING)
     job.let_pass(300.0, lambda: job.dogs[1].alive())  # rank 0 waits at a barrier while rank 1 evaluates and logs
     assert job.left == {}
@@ -125,7 +125,7 @@ def test_saving_may_take_any_time() -> None:
     assert job.left == {}
 
 
-def test_a_worker_that_cannot_even_say_so_is_named_by_the_others(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_silent_worker_is_named_by_the_others(capsys: pytest.CaptureFixture[str]) -> None:
     job = Job(WAITING, COMPUTING)
     job.let_pass(3.0)
     job.mute.add(1)  # stopped, or in native code that never lets go of the interpreter
@@ -134,7 +134,7 @@ def test_a_worker_that_cannot_even_say_so_is_named_by_the_others(capsys: pytest.
     assert "for worker 1, which does not answer at all" in capsys.readouterr().err
 
 
-def test_workers_that_wait_for_each_other_are_all_told_about(capsys: pytest.CaptureFixture[str]) -> None:
+def test_all_workers_of_a_deadlock_are_reported(capsys: pytest.CaptureFixture[str]) -> None:
     job = Job(WAITING, WAITING)
     job.let_pass(30.0)
     assert set(job.left) == {0, 1}
@@ -147,5 +147,5 @@ def test_a_worker_that_is_alone_is_watched_too() -> None:
     assert job.left[0][1] == HUNG_EXIT_CODE
 
 
-def test_nobody_watches_unless_asked_to() -> None:
+def test_the_watchdog_is_off_by_default() -> None:
     assert isinstance(start_watchdog(0, 2, stall_s=0.0), NoWatchdog)
