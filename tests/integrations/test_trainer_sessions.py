@@ -9,12 +9,12 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
+from tests.hang_limit import HANG_S
 from tests.integrations.session_scripts import EPOCHS, NUM_SAMPLES
 
 from weft.core.worker_environment import STOPPED_EXIT_CODE
 
 ROOT = Path(__file__).parents[2]
-LIMIT_S = 240
 
 
 def run(trainer: str, workers: int, folder: Path, **more: str) -> int:
@@ -30,10 +30,9 @@ def run(trainer: str, workers: int, folder: Path, **more: str) -> int:
         str(folder / "saved"),
     ]
     script = [str(ROOT / "tests/integrations/session_scripts.py"), trainer, str(folder / "ledger")]
-    return subprocess.run([*command, *script], env=environment, cwd=folder, timeout=LIMIT_S).returncode
+    return subprocess.run([*command, *script], env=environment, cwd=folder, timeout=HANG_S).returncode
 
 
-@pytest.mark.timeout(2 * LIMIT_S + 10)
 @pytest.mark.parametrize("trainer", ["lightning", "transformers"])
 def test_a_resized_trainer_uses_each_sample_once_per_epoch(trainer: str, tmp_path: Path) -> None:
     stop = tmp_path / "please-stop"

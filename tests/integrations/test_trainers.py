@@ -18,8 +18,6 @@ from training import Parameters, assert_same
 from weft.overlap.handle import handle_of
 from workers import on_workers
 
-LIMIT_S = 170.0  # the first test imports the trainer
-
 
 class Net(nn.Module):
     """Layers with BatchNorm; the loss is computed inside, as transformers expects."""
@@ -94,9 +92,8 @@ def with_lightning(strategy: Any, accumulate: int, clip: float | None, tmp_path:
     return values(module)
 
 
-@pytest.mark.timeout(LIMIT_S + 10)
 @pytest.mark.parametrize(("accumulate", "clip"), [(1, None), (2, None), (1, 0.1)])
-@on_workers(2, limit_s=LIMIT_S)
+@on_workers(2)
 def test_lightning_trains_to_the_same_bits_as_its_ddp(accumulate: int, clip: float | None, tmp_path: Path) -> None:
     tasks.declare_missing_operators()
     pytest.importorskip("lightning")
@@ -137,8 +134,7 @@ def with_accelerate(weft_instead: bool) -> Parameters:
                 state._reset_state()
 
 
-@pytest.mark.timeout(LIMIT_S + 10)
-@on_workers(2, limit_s=LIMIT_S)
+@on_workers(2)
 def test_accelerate_trains_to_the_same_bits_as_its_ddp() -> None:
     pytest.importorskip("accelerate")
     assert_same(with_accelerate(True), with_accelerate(False))
@@ -174,8 +170,7 @@ def with_transformers(trainer_class: Any, tmp_path: Path) -> Parameters:
                 state._reset_state()
 
 
-@pytest.mark.timeout(LIMIT_S + 10)
-@on_workers(2, limit_s=LIMIT_S)
+@on_workers(2)
 def test_a_hugging_face_trainer_trains_to_the_same_bits_as_its_ddp(tmp_path: Path) -> None:
     tasks.declare_missing_operators()
     transformers = pytest.importorskip("transformers")
