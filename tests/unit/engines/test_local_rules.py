@@ -48,7 +48,7 @@ def test_options_of_the_interpreter_are_left_to_it(cwd: str, options: list[str])
     )
 
 
-def test_a_script_or_a_folder_that_is_not_there_is_named(cwd: str) -> None:
+def test_a_missing_script_or_folder_is_named(cwd: str) -> None:
     with pytest.raises(InputError, match=r"other\.py: no such file"):
         script_of_command(["python", "other.py"], cwd)
     with pytest.raises(InputError, match="no such working directory"):
