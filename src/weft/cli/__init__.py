@@ -43,6 +43,7 @@ SECTIONS = {
     },
     "without a controller": {
         "run": "run a training script on several workers on this machine",
+        "checkpoint": "write a plain state dict from a checkpoint",
         "trace": "summarize a recorded step timeline, or show where a job ran",
         "predict": "predict step times on another cluster",
         "sim": "simulate a queue of jobs under several policies",

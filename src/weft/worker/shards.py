@@ -121,7 +121,15 @@ def capture_replicated(registered: Registered) -> dict[str, Any]:
     strides = {name: list(p.stride()) for p, name in _named_parameters(registered)}
     whole = {k: _copied(o.state_dict()) for k, o in registered.optimizers.items() if not is_element_wise(o)}
     others = {key: _copied(thing.state_dict()) for key, thing in registered.others.items()}
-    return {"buffers": rest, "groups": _copied(groups), "strides": strides, "whole": whole, "others": others}
+    tied = {key: _tied(unwrapped(model)) for key, model in registered.models.items()}
+    return {
+        "buffers": rest,
+        "groups": _copied(groups),
+        "strides": strides,
+        "whole": whole,
+        "others": others,
+        "tied": tied,
+    }
 
 
 def _own_runs(
@@ -156,13 +164,20 @@ def read_parts(path: Path, num_files: int) -> tuple[list[dict[str, Any]], dict[s
     return parts[:-1], parts[-1]
 
 
+def model_state(key: str, parts: list[dict[str, Any]], replicated: dict[str, Any]) -> dict[str, torch.Tensor]:
+    """The state dict of one model; tied parameters under all of their names, if the checkpoint lists these."""
+    prefix = f"{key}/"
+    state = dict(replicated["buffers"][key])
+    for part in parts:
+        state.update({n[len(prefix) :]: v for n, v in part["parameters"].items() if n.startswith(prefix)})
+    state.update({name: state[first] for name, first in replicated.get("tied", {}).get(key, {}).items()})
+    return state
+
+
 def restore(registered: Registered, parts: list[dict[str, Any]], replicated: dict[str, Any]) -> None:
     """Load everything that was registered; the models have been compared with the checkpoint before."""
     for key, model in registered.models.items():
-        prefix = f"{key}/"
-        state = dict(replicated["buffers"][key])
-        for part in parts:
-            state.update({n[len(prefix) :]: v for n, v in part["parameters"].items() if n.startswith(prefix)})
+        state = model_state(key, parts, replicated)
         plain = unwrapped(model)
         named = dict(plain.named_parameters())
         for name, parameter in plain.named_parameters(remove_duplicate=False):
@@ -236,6 +251,13 @@ def _in_our_order(
             line[run.start : run.start + len(run.values)] = run.values
     kept = [run for run in runs if run.parameter not in changed or run.start < 0]
     return kept + [StateRun(n, key, 0, flat_view(value, parameters[n])) for (n, key), value in whole.items()]
+
+
+def _tied(model: nn.Module) -> dict[str, str]:
+    """Further names of tied parameters, each with the name under which its values are saved."""
+    first = {id(parameter): name for name, parameter in model.named_parameters()}
+    every = model.named_parameters(remove_duplicate=False)
+    return {name: first[id(parameter)] for name, parameter in every if name != first[id(parameter)]}
 
 
 def _named_parameters(registered: Registered) -> list[tuple[nn.Parameter, str]]:

@@ -387,7 +387,9 @@ def test_every_verb_is_in_the_overview_and_helps() -> None:
     assert [verb for verb in VERBS if f"\n  {verb} " not in shown] == []
 
 
-COMMANDS = [[verb] for verb in sorted(VERBS) if verb != "bench"] + [["bench", name] for name in subcommands("bench")]
+GROUPS = ("bench", "checkpoint")
+COMMANDS = [[verb] for verb in sorted(VERBS) if verb not in GROUPS]
+COMMANDS += [[group, name] for group in GROUPS for name in subcommands(group)]
 
 
 @pytest.mark.parametrize("command", COMMANDS, ids=" ".join)

@@ -1,0 +1,58 @@
+"""``weft checkpoint export``: a plain state dict out of a session's checkpoint."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from importlib import util
+from pathlib import Path
+from typing import Annotated
+
+from weft.cli import render
+from weft.cli.verb import Group, Json
+from weft.core.command_line import Argument, Option
+from weft.daemon.home import Home, default_home
+from weft.errors import InputError, MissingToolError, WeftError
+
+
+def export(
+    source: Annotated[str, Argument("a checkpoint, a folder of checkpoints, or a job's id")],
+    out: Annotated[Path, Option("file to write: .safetensors, anything else for torch.load", metavar="FILE")] = Path(
+        "model.pt"
+    ),
+    model: Annotated[str, Option("the name the model was given in run.resume", "the only one")] = "",
+    as_json: Json = False,
+) -> None:
+    """Write a model's state dict to a file that torch.load or safetensors reads without weft.
+
+    From a folder or a job, the newest good checkpoint is used. Parameters that were tied have both names.
+    """
+    if util.find_spec("torch") is None:
+        raise MissingToolError("weft checkpoint export needs torch, which is not installed: pip install 'weft[torch]'")
+    command = [sys.executable, "-m", "weft.worker.export", str(_folder(source)), str(out.resolve()), model]
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True)
+    try:
+        answer = json.loads(done.stdout)
+    except ValueError:
+        raise WeftError(f"the export exited with code {done.returncode}: see the messages above") from None
+    if "error" in answer:
+        failure = WeftError(answer["error"])
+        failure.exit_code = answer["exit_code"]
+        raise failure
+    if as_json:
+        render.print_json(answer)
+    else:
+        print(f"wrote {answer['tensors']} tensors of model {answer['model']} at step {answer['step']} to {out}")
+
+
+def _folder(source: str) -> Path:
+    if Path(source).is_dir():
+        return Path(source)
+    of_job = Home(default_home()).checkpoints(source)
+    if "/" not in source and of_job.is_dir():
+        return of_job
+    raise InputError(f"{source} is neither a folder nor a job with checkpoints: `weft status` lists the jobs")
+
+
+checkpoint = Group("Work with the checkpoints of sessions.", export)
