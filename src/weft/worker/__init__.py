@@ -2,17 +2,17 @@
 
 Read the files in the order of a run:
 
-    environment.py    who started this worker, and its rank
-    joining.py        the process group, the device, the threads;  meeting.py  how the workers find each other
-    peers.py          small messages among all workers;  watchdog.py  a worker that hangs
+    environment.py    rank, world size, and settings from environment variables
+    joining.py        device, threads, process group;  meeting.py  how the workers find each other
+    peers.py          small messages among all workers;  watchdog.py  finds hung workers
     lifecycle.py      ``weft.session()``: what the script holds as ``run``
     stepper.py        the training loop behind ``run.steps``
     sampling.py       which sample goes to which worker in which step (pure);  data.py, stream.py  the loaders
     weighting.py      uneven splits;  scaling.py  a batch that grows with the number of workers
-    stopping.py       being asked to stop;  agreement.py  all stop after the same step;  updates.py  after a whole one
-    checkpointing.py  when to save, what, and loading it again;  rng.py  random generators
-    shards.py         who writes what;  writer.py  in the background;  checkpoint.py  complete or absent;  manifest.py
-    channel.py        the way to the controller;  reports.py  reports and the progress bar, without ever waiting
+    stopping.py       stop requests;  agreement.py  all workers stop after the same step
+    checkpointing.py  when to save, what to save, and loading it again;  rng.py  random generators
+    shards.py         which worker writes what;  writer.py  in the background;  checkpoint.py  complete or absent
+    channel.py        the connection to the controller;  reports.py  step reports and the progress bar
 """
 
 from __future__ import annotations
@@ -34,12 +34,11 @@ def session(
     """A training run that can be stopped at any step and resumed with any number of workers.
 
     Args:
-        checkpoint_dir: where checkpoints go; ``checkpoints/<script>`` when not given.  ``WEFT_CHECKPOINT_DIR``, set by
-            whoever starts the job, wins.
+        checkpoint_dir: default ``checkpoints/<script>``; the environment variable ``WEFT_CHECKPOINT_DIR`` overrides it.
         checkpoint_every_s: seconds between periodic checkpoints (600); 0 for none.  One is always written when the run
             is asked to stop and when it ends.
-        keep_checkpoints: how many of the newest stay.
-        seed: of the shuffling, and of torch, random and numpy at the start.
+        keep_checkpoints: how many of the newest are kept.
+        seed: for shuffling, and for torch, random and numpy at the start.
 
     >>> with weft.session() as run:                                 # doctest: +SKIP
     ...     data = run.loader(dataset, batch_size=256)

@@ -1,17 +1,15 @@
-"""All workers do the same after the same step, without a collective in every step.
+"""All workers stop, or save, after the same step, without a collective in every step.
 
-What one of them wishes (stop; or, rank 0 alone, a checkpoint because it is time) has to be known to all before any of
-them acts on it.
+A worker's wishes (stop; on rank 0 also a periodic checkpoint) must reach all workers before any of them acts.
 
-[Note: two ways]  An overlapped model carries a vote with its gradients: that somebody wishes something is known to all
-workers after the same ``step()``, for nothing, and only then they ask each other what it is.  Without it, wishes are
-summed up in a tiny all-reduce every k steps, launched after one step and looked at after the next, so that nobody waits
-for it.  All workers must use the same k: it travels in the same message.  k is chosen so that the all-reduces cost at
-most 0.25 % of the steps, half of what we allow ourselves; but k steps never take more than about a second, so that a
-stop is seen soon however slow the steps are.
+[Note: two ways]  An overlapped model sends a vote with its gradients: after the same ``step()`` all workers know, at no
+cost, that one of them has a wish, and only then exchange what it is.  Without overlap, wishes are combined in a tiny
+all-reduce every k steps, launched after one step and read after the next, so no worker waits for it.  All workers must
+use the same k, so it travels in the same message.  k is chosen so that the all-reduces take at most 0.25 % of the time,
+but k steps never take more than about a second: a stop request must not wait long, however slow the steps are.
 
-[Note: whole updates]  A script that accumulates gradients over several batches may only stop, or be saved, where the
-optimizer has just been stepped: gradients are in no checkpoint, and the batches they came from count as done.
+[Note: whole updates]  A script that accumulates gradients over several batches may stop or be saved only right after an
+optimizer step: checkpoints do not contain gradients, and the batches they came from count as done.
 """
 
 from __future__ import annotations
@@ -28,12 +26,11 @@ import torch
 
 from weft.overlap.handle import Overlap
 from weft.worker.peers import Peers
-from weft.worker.updates import UpdateCount
+from weft.worker.weighting import UpdateCount
 
 _COST_FRACTION = 0.0025
-# However cheap the steps are, a request is seen after this many.
+# A request is seen after at most this many steps and about this long.
 _MAX_TURN_STEPS = 1000
-# However dear the all-reduces seem, a request is seen after about this long (and not before the next step).
 _MAX_TURN_S = 1.0
 _REMEMBERED = 32
 # A script that never steps its optimizer must be stoppable too.
@@ -58,32 +55,28 @@ NOTHING = Wishes()
 
 
 class Agreement(Protocol):
-    """Called after every step, by every worker."""
-
-    def after_step(self, wishes: Wishes) -> Wishes:
-        """What all workers do now: the same on all of them."""
-        ...
+    """Called around every step, by every worker."""
 
     def before_step(self, wishes: Wishes) -> None:
-        """The last moment at which a wish can still travel with this step."""
+        """The last chance for a wish to travel with this step's gradients."""
+
+    def after_step(self, wishes: Wishes) -> Wishes:
+        """What to do now: the same on all workers."""
         ...
 
     def close(self) -> None:
-        """Nothing is under way on return."""
-        ...
+        """No collective is in flight on return."""
 
 
 class Alone:
     """One worker agrees with itself."""
 
-    def before_step(self, wishes: Wishes) -> None:
-        """Nobody to tell."""
+    def before_step(self, wishes: Wishes) -> None: ...
 
     def after_step(self, wishes: Wishes) -> Wishes:
         return wishes
 
-    def close(self) -> None:
-        """Nothing to wait for."""
+    def close(self) -> None: ...
 
 
 class ByVotes:
@@ -98,13 +91,15 @@ class ByVotes:
         self._schedule.round.vote = bool(wishes)
 
     def after_step(self, wishes: Wishes) -> Wishes:
-        # Only a completed step() has brought everybody's votes; half of an accumulation is no place to stop either.
+        # Votes arrive only with a completed step(); the middle of an accumulation is no place to stop either.
         if self._schedule.num_steps == self._num_steps:
             return NOTHING
         self._num_steps = self._schedule.num_steps
         if not self._schedule.round.num_votes:
             return NOTHING
-        return _ask(self._peers, wishes)
+        message = torch.tensor([float(wishes.stop), float(wishes.checkpoint)])
+        stop, checkpoint = self._peers.maximum(message).tolist()
+        return Wishes(bool(stop), bool(checkpoint))
 
     def close(self) -> None:
         self._schedule.round.vote = False
@@ -117,23 +112,22 @@ class ByTurns:
         self._peers = peers
         self._now = now
         self._steps_to_go = 1
-        self._under_way: tuple[torch.Tensor, Any] | None = None
+        self._in_flight: tuple[torch.Tensor, Any] | None = None
         self._costs_s: deque[float] = deque(maxlen=_REMEMBERED)
         self._steps_s: deque[float] = deque(maxlen=_REMEMBERED)
         self._launch_s = 0.0
         self._last_s: float | None = None
 
-    def before_step(self, wishes: Wishes) -> None:
-        """Wishes travel after the step."""
+    def before_step(self, wishes: Wishes) -> None: ...
 
     def after_step(self, wishes: Wishes) -> Wishes:
         began_s = self._now()
         if self._last_s is not None:
             self._steps_s.append(began_s - self._last_s)
         agreed = NOTHING
-        if self._under_way is not None:
-            message, work = self._under_way
-            self._under_way = None
+        if self._in_flight is not None:
+            message, work = self._in_flight
+            self._in_flight = None
             work.wait()
             self._costs_s.append(self._launch_s + self._now() - began_s)
             stop, checkpoint, turn = message.tolist()
@@ -142,33 +136,33 @@ class ByTurns:
         self._steps_to_go -= 1
         if self._steps_to_go <= 0 and not agreed.stop:
             message = torch.tensor([float(wishes.stop), float(wishes.checkpoint), float(self._turn_steps())])
-            self._under_way = (message, self._peers.maximum_later(message))
+            self._in_flight = (message, self._peers.maximum_later(message))
             self._launch_s = self._now() - began_s
         self._last_s = self._now()
         return agreed
 
     def close(self) -> None:
-        if self._under_way is not None:
-            self._under_way[1].wait()
-            self._under_way = None
+        if self._in_flight is not None:
+            self._in_flight[1].wait()
+            self._in_flight = None
 
     def _turn_steps(self) -> int:
         if not self._costs_s or not self._steps_s:
             return 1
-        usual_s, mean_s = statistics.median(self._steps_s), statistics.fmean(self._steps_s)
-        # The mean: what is rare and dear costs too.
-        return turn_steps(statistics.fmean(self._costs_s), usual_s, mean_s)
+        # The mean cost: rare expensive all-reduces count too.
+        return turn_steps(
+            statistics.fmean(self._costs_s), statistics.median(self._steps_s), statistics.fmean(self._steps_s)
+        )
 
 
-def turn_steps(cost_s: float, step_s: float, mean_step_s: float | None = None) -> int:
+def turn_steps(cost_s: float, step_s: float, mean_step_s: float) -> int:
     """Steps between two all-reduces of ``cost_s`` each, so that they take a small enough part of the time.
 
-    >>> turn_steps(cost_s=100e-6, step_s=10e-3)
+    >>> turn_steps(cost_s=100e-6, step_s=10e-3, mean_step_s=10e-3)
     4
-    >>> turn_steps(cost_s=100e-3, step_s=0.5)
+    >>> turn_steps(cost_s=100e-3, step_s=0.5, mean_step_s=0.5)
     2
     """
-    mean_step_s = step_s if mean_step_s is None else mean_step_s
     if step_s <= 0.0 or mean_step_s <= 0.0:
         return _MAX_TURN_STEPS
     affordable = math.ceil(cost_s / (_COST_FRACTION * step_s))
@@ -177,7 +171,7 @@ def turn_steps(cost_s: float, step_s: float, mean_step_s: float | None = None) -
 
 
 class AtUpdates:
-    """Holds back what was agreed on until the optimizer has been stepped; see [Note: whole updates]."""
+    """Delays what was agreed on until the next optimizer step; see [Note: whole updates]."""
 
     def __init__(self, inner: Agreement, updates: UpdateCount) -> None:
         self._inner = inner
@@ -206,18 +200,12 @@ class AtUpdates:
 
 
 def choose_agreement(peers: Peers, handle: Overlap | None, updates: UpdateCount) -> Agreement:
-    return AtUpdates(_agreement(peers, handle), updates)
-
-
-def _agreement(peers: Peers, handle: Overlap | None) -> Agreement:
+    inner: Agreement
     if peers.world_size == 1:
-        return Alone()
-    # Where looking at the votes would make the host wait for the GPU they are not counted.
-    if handle is not None and not handle.schedule.transport.ordered:
-        return ByVotes(handle, peers)
-    return ByTurns(peers)
-
-
-def _ask(peers: Peers, wishes: Wishes) -> Wishes:
-    stop, checkpoint = peers.maximum(torch.tensor([float(wishes.stop), float(wishes.checkpoint)])).tolist()
-    return Wishes(bool(stop), bool(checkpoint))
+        inner = Alone()
+    # An ordered transport does not count votes: reading them would make the host wait for the GPU.
+    elif handle is not None and not handle.schedule.transport.ordered:
+        inner = ByVotes(handle, peers)
+    else:
+        inner = ByTurns(peers)
+    return AtUpdates(inner, updates)

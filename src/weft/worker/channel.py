@@ -1,7 +1,7 @@
-"""The controller's channel: reports go out, stop requests come back, and training never waits for either.
+"""The job channel: reports go out, stop requests come in, and training never waits for either.
 
-A unix datagram socket.  Each report is one JSON datagram; when the controller is slow, gone or not there yet, it is
-dropped.  The controller answers to the address a report came from.
+A Unix datagram socket.  Each report is one JSON datagram, dropped if the controller is slow, gone, or not up yet.  The
+controller answers to the address a report came from.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from weft.core.plain_json import parse_object
 
 _RECONNECT_EVERY_S = 1.0
 _MAX_MESSAGE_BYTES = 1 << 16
-# At one look, so that nobody who sends without end holds up the training.
+# Per call, so that an endless sender cannot hold up training.
 _MAX_MESSAGES = 64
 
 
@@ -28,24 +28,22 @@ class Channel:
         self._now = now
         self._socket: socket.socket | None = None
         self._next_try_s = float("-inf")
-        self.num_dropped = 0
 
     def send(self, message: dict[str, Any]) -> bool:
-        """Whether the message is on its way; ``False`` when it was dropped."""
+        """Whether the message was sent rather than dropped."""
         connection = self._connected()
         if connection is not None:
             try:
                 connection.send(json.dumps(message).encode())
                 return True
             except BlockingIOError:
-                pass  # the controller does not keep up: the next report says more than this one
+                pass  # the controller is not keeping up; the next report supersedes this one
             except OSError:
                 self.close()
-        self.num_dropped += 1
         return False
 
     def receive(self) -> list[dict[str, Any]]:
-        """What has come since the last look; anything that is not a message is ignored."""
+        """Messages since the last call; anything that is not one is ignored."""
         connection = self._connected()
         messages: list[dict[str, Any]] = []
         if connection is None:
@@ -73,7 +71,7 @@ class Channel:
             self._next_try_s = self._now() + _RECONNECT_EVERY_S
             connection = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC | socket.SOCK_NONBLOCK)
             try:
-                connection.bind("")  # an address of our own choosing by the kernel, to be answered at
+                connection.bind("")  # the kernel picks an address, which the controller can answer
                 connection.connect(self._path)
             except OSError:
                 connection.close()

@@ -2,11 +2,11 @@
 
     checkpoints/step-000000000400/          manifest.json and the files it lists
     checkpoints/.writing-000000000450-.../  being written; not a checkpoint
-    checkpoints/.damaged-step-.../          was found damaged and set aside
+    checkpoints/.damaged-step-.../          found damaged and set aside
 
-[Note: complete or absent]  Files are written aside, each one synced to the disk; the manifest with their checksums is
-written last; one rename makes the folder a checkpoint, and syncing the parent makes the rename last.  Whatever happens
-at any moment, what carries the name of a checkpoint is one.  Old ones lose their name before their files.
+[Note: complete or absent]  Files go into a temporary folder, each synced to disk; the manifest with their checksums is
+written last; one rename makes the folder a checkpoint, and syncing the parent makes the rename durable.  Whatever
+happens at any moment, a folder with the name of a checkpoint is complete.  Old ones lose their name before their files.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from weft.errors import CheckpointError
 from weft.worker.manifest import MANIFEST_NAME, DamagedError, FileEntry, Manifest, parse_manifest
 
 _NAME = re.compile(r"step-(\d{12})$")
-_WRITING, _LEAVING, _DAMAGED = ".writing-", ".leaving-", ".damaged-"
+_WRITING, _DELETING, _DAMAGED = ".writing-", ".leaving-", ".damaged-"
 _LOCK_NAME = ".lock"
 _LOCK_PATIENCE_S = 10.0
 _CHUNK_BYTES = 1 << 20
 
 
 class CheckpointFolder:
-    """Names, order and life of the checkpoints in one folder.  Holds no tensors."""
+    """The checkpoints in one folder: their names, order, creation and deletion.  Knows nothing of tensors."""
 
     def __init__(self, path: Path, keep: int) -> None:
         self.path = path
@@ -42,7 +42,7 @@ class CheckpointFolder:
     # ---- one run at a time
 
     def open(self) -> None:
-        """Make the folder, make sure that it can be written and that no other run uses it, sweep up."""
+        """Create the folder if needed, lock it for this run, and delete leftovers."""
         try:
             self.path.mkdir(parents=True, exist_ok=True)
             self._lock = (self.path / _LOCK_NAME).open("ab")
@@ -53,7 +53,7 @@ class CheckpointFolder:
             ) from error
         self._take_lock(self._lock)
         for name in os.listdir(self.path):
-            if name.startswith((_WRITING, _LEAVING)):
+            if name.startswith((_WRITING, _DELETING)):
                 shutil.rmtree(self.path / name, ignore_errors=True)
 
     def close(self) -> None:
@@ -72,8 +72,8 @@ class CheckpointFolder:
                 if time.monotonic() > deadline_s:
                     self.close()
                     raise CheckpointError(
-                        f"another run is using the checkpoint folder {self.path}: wait for it to end, or give this one "
-                        "a folder of its own with weft.session(checkpoint_dir=...) or WEFT_CHECKPOINT_DIR"
+                        f"another run is using the checkpoint folder {self.path}: wait for it to end, or choose a "
+                        "different folder with weft.session(checkpoint_dir=...) or WEFT_CHECKPOINT_DIR"
                     ) from error
                 time.sleep(0.05)
 
@@ -87,50 +87,47 @@ class CheckpointFolder:
         return self.path / f"step-{step:012d}"
 
     def commit(self, aside: Path, manifest: Manifest) -> Path:
-        """All files are written: make it a checkpoint, then let go of the oldest."""
+        """Turn a folder with all files written into a checkpoint, then delete the oldest ones."""
         for entry in manifest.files:
-            there = (aside / entry.name).stat().st_size if (aside / entry.name).exists() else None
-            if there != entry.num_bytes:
+            size = (aside / entry.name).stat().st_size if (aside / entry.name).exists() else None
+            if size != entry.num_bytes:
                 raise CheckpointError(
-                    f"another worker wrote {entry.name}, but {aside} does not show it here: the checkpoint folder must "
-                    "be the same shared folder on every host"
+                    f"another worker wrote {entry.name}, but it is missing or incomplete in {aside} here: the "
+                    "checkpoint folder must be the same shared folder on every host"
                 )
         write_file(aside / MANIFEST_NAME, lambda file: file.write(manifest.to_json().encode()))
         sync_folder(aside)
         final = self.name_of(manifest.step)
         if final.exists():
-            self._let_go(final)
+            self._delete(final)
         aside.rename(final)
         sync_folder(self.path)
         for old in self.list()[self._keep :]:
-            self._let_go(old)
+            self._delete(old)
         return final
 
-    def discard(self, aside: Path) -> None:
-        shutil.rmtree(aside, ignore_errors=True)
-
-    def _let_go(self, path: Path) -> None:
-        leaving = path.with_name(f"{_LEAVING}{path.name}-{time.monotonic_ns()}")
-        path.rename(leaving)
-        shutil.rmtree(leaving, ignore_errors=True)
+    def _delete(self, path: Path) -> None:
+        renamed = path.with_name(f"{_DELETING}{path.name}-{time.monotonic_ns()}")
+        path.rename(renamed)
+        shutil.rmtree(renamed, ignore_errors=True)
 
     # ---- reading
 
     def list(self) -> list[Path]:
-        """The newest first."""
+        """Newest first."""
         if not self.path.is_dir():
             return []
         names = [name for name in os.listdir(self.path) if _NAME.match(name)]
         return [self.path / name for name in sorted(names, reverse=True)]
 
     def newest_good(self, on_damage: Callable[[str], None]) -> tuple[Path, Manifest] | None:
-        """The newest checkpoint whose files are what was written; damaged ones are told about and set aside."""
+        """The newest undamaged checkpoint; damaged ones are reported and set aside."""
         for path in self.list():
             try:
                 return path, verify(path)
             except DamagedError as error:
                 kept = path.with_name(f"{_DAMAGED}{path.name}")
-                on_damage(f"checkpoint {path} is damaged ({error}): it is skipped, an older one is used")
+                on_damage(f"checkpoint {path} is damaged ({error}): skipping it and looking for an older one")
                 if self._lock is not None:
                     shutil.rmtree(kept, ignore_errors=True)
                     path.rename(kept)
@@ -138,7 +135,7 @@ class CheckpointFolder:
 
 
 def verify(path: Path) -> Manifest:
-    """The manifest of a checkpoint whose files all are what was written."""
+    """Return the manifest of a checkpoint after comparing all files with their checksums."""
     try:
         text = (path / MANIFEST_NAME).read_bytes()
     except OSError as error:
@@ -152,13 +149,11 @@ def verify(path: Path) -> Manifest:
         if num_bytes != entry.num_bytes:
             raise DamagedError(f"{entry.name} has {num_bytes} bytes instead of {entry.num_bytes}")
         if digest != entry.sha256:
-            raise DamagedError(f"{entry.name} does not have the checksum it was written with")
+            raise DamagedError(f"{entry.name} does not match its checksum")
     return manifest
 
 
 class _HashingFile:
-    """Counts and hashes on the way to the disk."""
-
     def __init__(self, file: IO[bytes]) -> None:
         self._file = file
         self.num_bytes = 0
@@ -176,7 +171,7 @@ class _HashingFile:
 
 
 def write_file(path: Path, fill: Callable[[Any], Any]) -> FileEntry:
-    """Write a file, have it on the disk on return, and say what must be in it."""
+    """Write a file and sync it to disk; returns its size and checksum."""
     with path.open("wb") as file:
         hashing = _HashingFile(file)
         fill(hashing)

@@ -1,4 +1,4 @@
-"""When a run is saved, what is saved, and putting the newest good checkpoint back."""
+"""When a run is saved, what is saved, and loading the newest good checkpoint."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _EXIT_PATIENCE_S = 5.0
 
 
 class Checkpointing:
-    """The checkpoints of one run.  Until :meth:`begin` there is nothing to save, and saving does nothing."""
+    """The checkpoints of one run.  Before :meth:`begin`, saving does nothing."""
 
     def __init__(self, path: Path, *, every_s: float, keep: int) -> None:
         self.path = path
@@ -43,7 +43,7 @@ class Checkpointing:
     def begin(
         self, objects: dict[str, Any], data: SessionLoader | None, peers: Peers, say: Callable[[str], None]
     ) -> Manifest | None:
-        """Save these objects from now on; load the newest good checkpoint into them, if there is one."""
+        """Register the objects to save, and load the newest good checkpoint into them, if there is one."""
         if self.registered is not None:
             raise UsageError("run.resume was called twice: call it once, with everything that should be saved")
         self.registered = register(objects)
@@ -54,7 +54,7 @@ class Checkpointing:
         if found is None:
             return None
         manifest = load_checkpoint(found, self.registered)
-        peers.all_gather(manifest.step)  # nobody asks the others for state that they have not loaded yet
+        peers.all_gather(manifest.step)  # no worker may ask another for state it has not loaded yet
         if data is not None:
             if manifest.data is None:
                 raise InputError(f"the checkpoint {found} has no position in the data: it was saved without data=")
@@ -64,7 +64,7 @@ class Checkpointing:
         return manifest
 
     def ask(self) -> None:
-        """A checkpoint after this step or one of the next."""
+        """Save after this step or one of the next."""
         self._asked = True
 
     def restart_timer(self) -> None:
@@ -76,7 +76,7 @@ class Checkpointing:
         return self._writer is not None and self._writer.busy
 
     def wanted(self, rank: int) -> bool:
-        """Whether this worker wants one now: the script asked, or (rank 0 decides for all) the interval is over."""
+        """Whether this worker wants one now: the script asked, or (on rank 0 only) the interval is over."""
         if self._writer is None:
             return False
         due = rank == 0 and 0 < self._every_s <= time.monotonic() - self._since_s and not self.busy
@@ -123,17 +123,17 @@ class Checkpointing:
         self.saved_step, self.saved_finished = step, finished
 
     def raise_error(self) -> None:
-        """What went wrong in the background, if anything; called between steps."""
+        """Raise an error of the background writer, if there was one."""
         if self._writer is not None:
             self._writer.raise_error()
 
     def finish(self) -> None:
-        """Wait for what is being written; raise what went wrong with it."""
+        """Wait for the background writer; raise its error, if there was one."""
         if self._writer is not None:
             self._writer.finish()
 
     def close(self) -> None:
-        """Also after a failure: then other workers may be gone, so there is a limit to waiting for what they write."""
+        """Waits a limited time: after a failure, other workers may never finish writing."""
         if self._writer is not None:
             self._writer.abandon(_EXIT_PATIENCE_S)
         if self._folder is not None:
@@ -143,7 +143,7 @@ class Checkpointing:
 def find_checkpoint(
     folder: CheckpointFolder, peers: Peers, token: str, say: Callable[[str], None]
 ) -> tuple[Path | None, str]:
-    """Rank 0 looks and checks; all follow, or all raise.  Also rank 0's token for what this run writes."""
+    """Rank 0 finds and verifies; all workers get its result, or its error, and its token for this run's files."""
     failure, found = "", None
     if peers.rank == 0:
         try:
@@ -161,37 +161,37 @@ def find_checkpoint(
 
 
 def load_checkpoint(path: Path, registered: Registered) -> Manifest:
-    """Load everything registered from a checkpoint that rank 0 has found good.
+    """Load everything registered from a checkpoint that rank 0 has verified.
 
-    Others may not have loaded theirs yet on return: sharded state must not be asked for before all have.
+    Other workers may still be loading on return: do not ask for sharded state before all are done.
     """
     try:
         text = (path / MANIFEST_NAME).read_bytes()
     except OSError as error:
         raise CheckpointError(
-            f"worker 0 resumes from {path}, but this worker cannot read it ({error.strerror}): the checkpoint folder "
-            "must be the same shared folder on every host"
+            f"worker 0 is resuming from {path}, but this worker cannot read it ({error.strerror}): the checkpoint "
+            "folder must be the same shared folder on every host"
         ) from error
     manifest = parse_manifest(text, str(path / MANIFEST_NAME))
     for key, entries in registered.entries().items():
         if key not in manifest.models:
             raise CheckpointError(
-                f"the checkpoint {path} holds no model {key}= (it has {', '.join(manifest.models) or 'none'}): give "
-                "run.resume the same names as in the run that wrote it, or start in another checkpoint folder"
+                f"the checkpoint {path} has no model {key}= (it has {', '.join(manifest.models) or 'none'}): give "
+                "run.resume the same names as in the run that wrote it, or use a different checkpoint folder"
             )
         difference = first_difference(manifest.models[key], entries)
         if difference:
             raise CheckpointError(
-                f"the checkpoint {path} is of another model: {difference}; build the same model, or start in another "
-                "checkpoint folder"
+                f"the checkpoint {path} is of a different model: {difference}; build the same model, or use a "
+                "different checkpoint folder"
             )
     parts, replicated = read_parts(path, manifest.world_size)
     missing = [key for key in registered.optimizers if key not in replicated["groups"]]
     missing += [key for key in registered.others if key not in replicated["others"]]
     if missing:
         raise CheckpointError(
-            f"the checkpoint {path} holds no {missing[0]}=: give run.resume the same objects as in the run that wrote "
-            "it, or start in another checkpoint folder"
+            f"the checkpoint {path} has no {missing[0]}=: give run.resume the same objects as in the run that wrote "
+            "it, or use a different checkpoint folder"
         )
     restore(registered, parts, replicated)
     return manifest

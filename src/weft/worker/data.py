@@ -17,25 +17,23 @@ from weft.worker.rng import derived_seed, seed_everything
 from weft.worker.sampling import Share, batch_sizes, order_of_epoch, own_indices, share_of
 from weft.worker.stream import BatchStream, shared_numbers
 
-# Ours to decide: they say which sample goes where.
+# These decide which sample goes where, which is the session's job.
 _NOT_PASSED_THROUGH = ("sampler", "batch_sampler", "generator")
-# Loader processes that were late by this much may be late again: somebody else could compute meanwhile.
+# After a wait this long for loader processes, the next one is offered to the other job.
 _LONG_WAIT_S = 0.005
 
 
 @dataclass(frozen=True, slots=True)
 class LoaderPlace:
-    """Whose loader this is."""
-
     rank: int
     world_size: int
     seed: int
 
 
 class SessionLoader:
-    """Batches of this worker.  ``epoch`` and ``position`` (samples of the epoch that are done) say where it is.
+    """This worker's batches.  ``position`` counts the samples of ``epoch`` that are done.
 
-    Made by ``run.loader`` and iterated by ``run.steps``; iterating it directly walks one epoch without being counted.
+    Made by ``run.loader`` and iterated by ``run.steps``; iterating it directly yields one epoch and moves no position.
     """
 
     def __init__(
@@ -60,14 +58,14 @@ class SessionLoader:
         options = dict(options)
         self._has_processes = options.get("num_workers", 0) > 0
         options["worker_init_fn"] = _WorkerStart(options.get("worker_init_fn"))
-        # Without one of its own the DataLoader draws from the script's generator, once more after every restart.
+        # Otherwise the DataLoader would draw from the script's generator, one extra time after every restart.
         options["generator"] = self._generator = torch.Generator()
         self._source: _MapSource | _StreamSource
         if isinstance(dataset, IterableDataset) or not hasattr(dataset, "__getitem__"):
             if shuffle:
                 raise UsageError(
-                    "shuffle=True needs a dataset with __len__ and __getitem__, this one is iterable: shuffle inside "
-                    "the dataset (by the epoch it is given in set_epoch) and leave shuffle out"
+                    "shuffle=True needs a dataset with __len__ and __getitem__, but this one is iterable: shuffle "
+                    "inside the dataset (by the epoch passed to its set_epoch) and remove shuffle"
                 )
             self.num_samples: int | None = None
             self._source = _StreamSource(dataset, place, self.batch_size, drop_last, options)
@@ -78,7 +76,7 @@ class SessionLoader:
             if drop_last and self.num_samples < self.batch_size:
                 raise InputError(
                     f"drop_last=True with {self.num_samples} samples and a global batch of {self.batch_size} leaves no "
-                    "batch at all: make the batch smaller or leave drop_last out"
+                    "batch at all: make the batch smaller or remove drop_last"
                 )
             self._source = _MapSource(
                 dataset, place, self.batch_size, True if shuffle is None else shuffle, drop_last, options
@@ -104,10 +102,10 @@ class SessionLoader:
         return not self.drop_last and (self.num_samples is None or self.num_samples % self.batch_size % workers != 0)
 
     def batches(self, epoch: int, position: int) -> Iterator[tuple[Share, Any]]:
-        """What is left of an epoch: this worker's share and batch, step by step."""
+        """The rest of an epoch: this worker's share and batch, step by step."""
         self._generator.manual_seed(derived_seed(self._place.seed, epoch, self._place.rank))
         batches = self._source.batches(epoch, position)
-        return _giving_way(batches) if self._has_processes else batches
+        return _yielding(batches) if self._has_processes else batches
 
     def state_dict(self) -> dict[str, Any]:
         return {
@@ -120,21 +118,21 @@ class SessionLoader:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         if state["num_samples"] != self.num_samples:
             raise InputError(
-                f"the checkpoint was made with a dataset of {state['num_samples']} samples, this one has "
-                f"{self.num_samples}: its position means nothing here; give the same dataset, or start anew in an "
+                f"the checkpoint was made with a dataset of {state['num_samples']} samples, but this one has "
+                f"{self.num_samples}, so its position is meaningless here: use the same dataset, or start over in an "
                 "empty checkpoint folder"
             )
         if state["seed"] != self._place.seed:
             raise InputError(
-                f"the checkpoint was made with seed {state['seed']}, this session has seed {self._place.seed}: samples "
-                "would be lost and repeated in this epoch; give weft.session the same seed"
+                f"the checkpoint was made with seed {state['seed']}, but this session has seed {self._place.seed}: "
+                "samples would be lost and repeated in this epoch; give weft.session the same seed"
             )
         self.epoch = int(state["epoch"])
         self.position = int(state["position"])
 
 
-def _giving_way(batches: Iterator[tuple[Share, Any]]) -> Iterator[tuple[Share, Any]]:
-    """A device that waits for data is free for others.  Only waits long enough for a handover count."""
+def _yielding(batches: Iterator[tuple[Share, Any]]) -> Iterator[tuple[Share, Any]]:
+    """Yield the device while waiting for data, if the wait is likely to be long enough for a handover."""
     waited_s = 0.0
     while True:
         began_s = time.perf_counter()
@@ -159,24 +157,19 @@ class _MapSource:
         self._drop_last = drop_last
         self._num_samples = len(dataset)
         self._epoch = shared_numbers(1)
-        self._todo: list[list[int]] = []
-        sampler = _Given(self)
+        self.todo: list[list[int]] = []
         reseeding = _Reseeding(dataset, place.seed, self._epoch)
-        self._loader: DataLoader[Any] = DataLoader(reseeding, batch_sampler=sampler, **options)
-
-    @property
-    def todo(self) -> list[list[int]]:
-        return self._todo
+        self._loader: DataLoader[Any] = DataLoader(reseeding, batch_sampler=_Given(self), **options)
 
     def batches(self, epoch: int, position: int) -> Iterator[tuple[Share, Any]]:
         self._epoch[0] = epoch
         order = order_of_epoch(self._num_samples, self._place.seed, epoch, self._shuffle)
         shares = []
-        self._todo = []
+        self.todo = []
         for size in batch_sizes(self._num_samples, self._batch_size, position, self._drop_last):
             share = share_of(size, self._place.rank, self._place.world_size)
             shares.append(share)
-            self._todo.append(own_indices(order[position : position + size], share))
+            self.todo.append(own_indices(order[position : position + size], share))
             position += size
         yield from zip(shares, self._loader, strict=True)
 
@@ -197,7 +190,7 @@ class _StreamSource:
 
 
 class _Given(Sampler[list[int]]):
-    """Hands the DataLoader the batches its source has prepared."""
+    """Gives the DataLoader the batches that its source has prepared."""
 
     def __init__(self, source: _MapSource) -> None:
         self._source = source
@@ -210,9 +203,9 @@ class _Given(Sampler[list[int]]):
 
 
 class _Reseeding(Dataset[Any]):
-    """The user's dataset; in loader processes random numbers depend on the batch, not on what was read before it.
+    """The user's dataset; in loader processes, random numbers depend only on the batch.
 
-    A restart in mid-epoch begins with fresh loader processes: without this their augmentations would differ.
+    Otherwise augmentations would differ after a restart in mid-epoch, which begins with fresh loader processes.
     """
 
     def __init__(self, dataset: Any, seed: int, epoch: torch.Tensor) -> None:
@@ -229,9 +222,9 @@ class _Reseeding(Dataset[Any]):
     def __getitems__(self, indices: list[int]) -> list[Any]:
         if get_worker_info() is not None:
             seed_everything(derived_seed(self._seed, int(self._epoch[0].item()), indices[0]))
-        together = getattr(self._dataset, "__getitems__", None)
-        if callable(together):
-            found: list[Any] = together(indices)
+        fetch_all = getattr(self._dataset, "__getitems__", None)
+        if callable(fetch_all):
+            found: list[Any] = fetch_all(indices)
             return found
         return [self._dataset[index] for index in indices]
 
@@ -243,7 +236,7 @@ class _WorkerStart:
         self._users = users
 
     def __call__(self, number: int) -> None:
-        # Ctrl-C reaches them too, but they are needed until the step it falls into is done.
+        # Ctrl-C reaches loader processes too, but they are needed until the current step is done.
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         if self._users is not None:
             self._users(number)
@@ -255,14 +248,14 @@ def _check(dataset: Any, place: LoaderPlace, batch_size: int, per_worker: bool, 
         raise UsageError(f"{name} is {batch_size!r}, expected a positive whole number of samples")
     if not per_worker and batch_size < place.world_size:
         raise UsageError(
-            f"batch_size={batch_size} is the global batch, and smaller than the number of workers ({place.world_size})"
-            ": each needs at least one sample; use a larger batch or fewer workers"
+            f"batch_size={batch_size} is the global batch and smaller than the number of workers ({place.world_size}): "
+            "each needs at least one sample; use a larger batch or fewer workers"
         )
     for option in _NOT_PASSED_THROUGH:
         if option in options:
             raise UsageError(
-                f"run.loader decides which sample goes to which worker and takes no {option}=: order the dataset "
-                "itself and pass shuffle=False"
+                f"run.loader decides which sample goes to which worker and does not accept {option}=: order the "
+                "dataset itself and pass shuffle=False"
             )
     if not hasattr(dataset, "__getitem__") and not hasattr(dataset, "__iter__"):
         raise UsageError(

@@ -1,4 +1,4 @@
-"""Where this worker is: read once from the environment names of torchrun and of weft.  Pure."""
+"""A worker's settings, read once from the environment variables of torchrun and of weft.  Pure."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _DEFAULT_COLLECTIVE_TIMEOUT_S = 1800.0
 
 @dataclass(frozen=True, slots=True)
 class WorkerEnvironment:
-    """What whoever started this worker has told it; a script started by hand is worker 0 of 1."""
+    """Set by the launcher; a script started by hand is worker 0 of 1."""
 
     rank: int
     world_size: int
@@ -34,13 +34,9 @@ class WorkerEnvironment:
     thread_count_given: bool
     master_port: int
 
-    @property
-    def alone(self) -> bool:
-        return self.world_size == 1
-
 
 def read_environment(environ: Mapping[str, str]) -> WorkerEnvironment:
-    """Check and convert; what is missing gets its default.
+    """Check and convert; missing variables get their defaults.
 
     >>> read_environment({"RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500"}).rank
     1
@@ -60,7 +56,7 @@ def read_environment(environ: Mapping[str, str]) -> WorkerEnvironment:
         )
     master_port = _number(environ, "MASTER_PORT", 0)
     if not 0 <= master_port < 1 << 16:
-        raise UsageError(f"the environment says MASTER_PORT={master_port}, expected a port number below 65536")
+        raise UsageError(f"MASTER_PORT={master_port} in the environment: expected a port number below 65536")
     checkpoint_dir = environ.get(names.CHECKPOINT_DIR)
     stop_file = environ.get(names.STOP_FILE)
     return WorkerEnvironment(
@@ -87,9 +83,7 @@ def _number(environ: Mapping[str, str], name: str, default: int) -> int:
     try:
         return int(text) if text else default
     except ValueError:
-        raise UsageError(
-            f"the environment says {name}={text!r}, expected a whole number: correct or unset it"
-        ) from None
+        raise UsageError(f"{name}={text!r} in the environment, expected a whole number: correct or unset it") from None
 
 
 def _seconds(environ: Mapping[str, str], name: str, default: float) -> float:
@@ -99,5 +93,5 @@ def _seconds(environ: Mapping[str, str], name: str, default: float) -> float:
     except ValueError:
         value = -1.0
     if not 0.0 <= value < float("inf"):
-        raise UsageError(f"the environment says {name}={text!r}, expected a number of seconds: correct or unset it")
+        raise UsageError(f"{name}={text!r} in the environment, expected a number of seconds: correct or unset it")
     return value

@@ -1,4 +1,4 @@
-"""Joining the other workers at the start, and leaving them at the end."""
+"""Joining the other workers: device, threads, and process group."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ def choose_device(environment: WorkerEnvironment) -> torch.device:
     count = torch.cuda.device_count()
     if environment.local_rank >= count:
         raise SessionError(
-            f"worker {environment.rank} has LOCAL_RANK={environment.local_rank}, but this machine shows {count} "
-            "GPU(s): start at most one worker per GPU, or hide the GPUs with CUDA_VISIBLE_DEVICES='' to train on CPUs"
+            f"worker {environment.rank} has LOCAL_RANK={environment.local_rank}, but this machine has {count} GPU(s): "
+            "start at most one worker per GPU, or hide the GPUs with CUDA_VISIBLE_DEVICES='' to train on CPUs"
         )
     device = torch.device("cuda", environment.local_rank)
     torch.cuda.set_device(device)
@@ -31,22 +31,20 @@ def choose_device(environment: WorkerEnvironment) -> torch.device:
 
 
 def choose_num_threads(environment: WorkerEnvironment) -> int | None:
-    """Cores that are this worker's own; ``None`` when somebody has already said how many threads to use."""
+    """This worker's share of the cores; ``None`` if the number of threads is already set."""
     if environment.thread_count_given:
         return None
     return max(1, len(os.sched_getaffinity(0)) // environment.local_world_size)
 
 
 def join(environment: WorkerEnvironment, device: torch.device) -> Peers:
-    """Make the process group.  A script that is alone gets one too, so that nothing else has to ask."""
-    rank, world_size = environment.rank, environment.world_size
+    """Create the process group.  A single worker gets one too, so that it is not a special case elsewhere."""
     backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" and dist.is_nccl_available() else "gloo"
-    store = HashStore() if environment.alone else meet(environment)
     dist.init_process_group(
         backend,
-        store=store,
-        rank=rank,
-        world_size=world_size,
+        store=HashStore() if environment.world_size == 1 else meet(environment),
+        rank=environment.rank,
+        world_size=environment.world_size,
         timeout=datetime.timedelta(seconds=environment.collective_timeout_s),
         device_id=device if device.type == "cuda" else None,
     )
@@ -54,7 +52,7 @@ def join(environment: WorkerEnvironment, device: torch.device) -> Peers:
 
 
 def peers_of_running_group() -> Peers:
-    """Peers over the default group where it carries CPU tensors, else over one beside it."""
+    """Peers over the default group if it carries CPU tensors, else over a new one."""
     group = dist.group.WORLD
     if dist.get_world_size() > 1 and "gloo" not in dist.get_backend_config(group):
         group = dist.new_group(backend="gloo")

@@ -1,4 +1,4 @@
-"""``weft.session()``: the same script alone, under torchrun, under ``weft run`` and under the controller."""
+"""``weft.session()``: one script for a single process, torchrun, ``weft run``, and the controller."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from weft.worker.watchdog import NoWatchdog, Watchdog, start_watchdog
 
 
 class Session:
-    """What the script holds as ``run``.  Made by :func:`weft.session`; see there."""
+    """What the script holds as ``run``; see :func:`weft.session`."""
 
     def __init__(
         self,
@@ -45,7 +45,7 @@ class Session:
         if keep_checkpoints < 1:
             raise UsageError(f"keep_checkpoints is {keep_checkpoints}, expected at least 1")
         self._environment = read_environment(os.environ)
-        # Whoever starts the job knows where its checkpoints go and when; the script only has a preference.
+        # The environment overrides the script.
         every_s = self._environment.checkpoint_every_s
         if checkpoint_every_s is not None and "WEFT_CHECKPOINT_EVERY_S" not in os.environ:
             every_s = checkpoint_every_s
@@ -64,8 +64,6 @@ class Session:
         self._scaling: LinearScaling | None = None
         self._reporter: Reporter | None = None
         self._watchdog: Watchdog | NoWatchdog = NoWatchdog()
-
-    # ---- the way in and out
 
     def __enter__(self) -> Session:
         environment = self._environment
@@ -103,7 +101,7 @@ class Session:
             raise SystemExit(STOPPED_EXIT_CODE if saved else STOPPED_UNSAVED_EXIT_CODE)
 
     def _part(self) -> None:
-        """Nobody takes the group down while another may still ask for its part of the optimizer's state."""
+        """Wait for all workers: one may still ask for another's part of the optimizer state."""
         self._watchdog.pause()
         if self._owns_group and self._peers is not None:
             try:
@@ -123,8 +121,6 @@ class Session:
         if self._owns_group and dist.is_initialized():
             dist.destroy_process_group()
 
-    # ---- what the script may ask
-
     @property
     def rank(self) -> int:
         return self._need_peers().rank
@@ -140,7 +136,7 @@ class Session:
 
     @property
     def step(self) -> int:
-        """Steps done since the training began, in earlier attempts too."""
+        """Steps done since training began, including earlier attempts."""
         return self._progress.step
 
     @property
@@ -164,15 +160,15 @@ class Session:
         drop_last: bool = False,
         **options: Any,
     ) -> SessionLoader:
-        """A loader of this worker's part of every batch.
+        """A loader for this worker's part of every batch.
 
         Args:
             batch_size: of all workers together, whatever their number.  An uneven split is weighted.
-            batch_size_per_worker: instead; the global batch grows with the workers, and every learning rate by the
-                same factor, linearly over ``warmup_steps``.
+            batch_size_per_worker: instead of ``batch_size``; the global batch grows with the number of workers, and
+                every learning rate by the same factor, linearly over ``warmup_steps``.
             shuffle: by (seed, epoch); on by default for map-style datasets.
-            drop_last: leave out the last batch of an epoch if it is smaller.
-            options: go to ``torch.utils.data.DataLoader`` (num_workers, pin_memory, collate_fn, ...).
+            drop_last: skip the last batch of an epoch if it is smaller.
+            options: passed to ``torch.utils.data.DataLoader`` (num_workers, pin_memory, collate_fn, ...).
         """
         if (batch_size is None) == (batch_size_per_worker is None):
             raise UsageError("run.loader takes either batch_size= (of all workers) or batch_size_per_worker=")
@@ -192,14 +188,14 @@ class Session:
         """Resume from the newest good checkpoint, if there is one, and save these objects from now on.
 
         Pass the model, the optimizer, the loader, and anything else with a ``state_dict`` (LR scheduler, GradScaler,
-        metrics), each under a name that stays the same.  Returns whether there was a checkpoint.
+        metrics), always under the same names.  Returns whether there was a checkpoint.
         """
         peers = self._need_peers()
         manifest = self._checkpointing.begin(objects, data, peers, self._say)
         if self._reporter is not None:
             self._reporter.can_resume = True
         for model in self._checkpointing.registered.models.values() if self._checkpointing.registered else ():
-            if handle_of(model) is None:  # an overlapped model takes its turns by itself
+            if handle_of(model) is None:  # overlapped models take turns on their own
                 TURNS.hook_up(model)
         if manifest is None:
             return False
@@ -211,7 +207,7 @@ class Session:
         return True
 
     def log(self, **metrics: Any) -> None:
-        """Numbers of this step for reports and the progress bar: ``run.log(loss=loss)``.  Never waits."""
+        """Metrics of this step for reports and the progress bar: ``run.log(loss=loss)``.  Never waits."""
         for name, value in metrics.items():
             if isinstance(value, torch.Tensor) and value.numel() != 1:
                 raise UsageError(
@@ -228,15 +224,15 @@ class Session:
         self._checkpointing.ask()
 
     def steps(self, data: SessionLoader, *, epochs: int | None = None, max_steps: int | None = None) -> Iterator[Any]:
-        """This worker's batches on its device, from where the run is, to the end of epoch ``epochs`` or ``max_steps``.
+        """This worker's batches on its device, from the current position to the end of ``epochs`` or ``max_steps``.
 
-        Ends early, after a checkpoint, when the job is asked to stop; ``run.stopped`` says so, and the session then
-        ends the script with exit code 75.
+        Ends early, after a checkpoint, if the job is asked to stop; then ``run.stopped`` is true, and the session
+        exits with code 75.
         """
         if not isinstance(data, SessionLoader):
             raise UsageError(
-                f"run.steps was given a {type(data).__name__}, expected what run.loader returns: only that knows which "
-                "samples are done"
+                f"run.steps was given a {type(data).__name__}, expected the loader that run.loader returns: it keeps "
+                "track of which samples are done"
             )
         if epochs is None and max_steps is None:
             raise UsageError("run.steps needs an end: give epochs= or max_steps=")
@@ -262,7 +258,6 @@ class Session:
         return self._peers
 
     def _say(self, text: str) -> None:
-        """Rank 0 speaks for all workers."""
         if self.rank == 0:
             if self._reporter is not None:
                 self._reporter.end_line()
@@ -270,6 +265,6 @@ class Session:
 
 
 def _default_folder() -> Path:
-    """Relative to where the script was started, so that starting it again finds them."""
+    """Relative to the working directory, so that running the script again finds its checkpoints."""
     script = Path(sys.argv[0]).stem if sys.argv and sys.argv[0] not in ("", "-c", "-m") else "session"
     return Path("checkpoints", script or "session")

@@ -1,4 +1,4 @@
-"""What a checkpoint says about itself: ``manifest.json``, written last, so that its presence means completeness."""
+"""A checkpoint's ``manifest.json``: written last, so its presence means that the checkpoint is complete."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ MANIFEST_NAME = "manifest.json"
 
 
 class DamagedError(CheckpointError):
-    """This checkpoint is not what was written; an older one may still be good."""
+    """This checkpoint's content changed after it was written; an older one may still be good."""
 
 
 @dataclass(frozen=True, slots=True)
 class FileEntry:
-    """A file of the checkpoint and what it must contain."""
+    """A file of the checkpoint, with its size and checksum."""
 
     name: str
     num_bytes: int
@@ -29,7 +29,7 @@ class FileEntry:
 
 @dataclass(frozen=True, slots=True)
 class TensorEntry:
-    """An entry of a model's state dict, to recognise another model before anything is loaded."""
+    """An entry of a model's state dict, to detect a different model before anything is loaded."""
 
     name: str
     shape: tuple[int, ...]
@@ -50,9 +50,9 @@ class Manifest:
     created_s: float
     files: tuple[FileEntry, ...] = ()
     models: dict[str, tuple[TensorEntry, ...]] = field(default_factory=dict)
-    # By rank: each worker's generators.
+    # By rank: the state of each worker's random generators.
     rng: tuple[dict[str, Any], ...] = ()
-    # The loader's and the learning-rate rule's own words.
+    # State dicts of the loader and the learning-rate rule.
     data: dict[str, Any] | None = None
     scaling: dict[str, Any] | None = None
 
@@ -67,13 +67,13 @@ def parse_manifest(text: str | bytes, where: str) -> Manifest:
         values = json.loads(text)
         found = values.pop("format")
     except (ValueError, KeyError, AttributeError, TypeError) as error:
-        raise DamagedError(f"{where} is not a manifest of weft ({error})") from error
+        raise DamagedError(f"{where} is not a weft manifest ({error})") from error
     if not isinstance(found, int) or found > FORMAT:
         raise CheckpointError(
-            f"{where} has format {found}, this weft reads up to {FORMAT}: it was written by a newer weft "
-            f"({values.get('weft_version', 'of unknown version')}); upgrade weft, or start in another checkpoint folder"
+            f"{where} has format {found}, and this version of weft reads up to {FORMAT}: it was written by a newer "
+            f"version ({values.get('weft_version', 'unknown')}); upgrade weft, or use a different checkpoint folder"
         )
-    # Without one it was written before manifests had checksums.
+    # Early manifests had no checksum.
     if "sha256" in values and values.pop("sha256") != _digest(values):
         raise DamagedError(f"{where} does not match its checksum")
     try:
@@ -85,27 +85,26 @@ def parse_manifest(text: str | bytes, where: str) -> Manifest:
         values["rng"] = tuple(values["rng"])
         return Manifest(**values)
     except (KeyError, TypeError, AttributeError) as error:
-        raise DamagedError(f"{where} lacks or misstates {error}") from error
+        raise DamagedError(f"{where} has a missing or invalid field: {error}") from error
 
 
 def _digest(values: dict[str, Any]) -> str:
-    """Of all that the manifest says, however it is spaced."""
     return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()
 
 
 def first_difference(saved: Sequence[TensorEntry], here: Sequence[TensorEntry]) -> str | None:
-    """The first parameter in which two models differ, in words; ``None`` for the same model."""
+    """Describes the first parameter in which two models differ; ``None`` if there is none."""
     ours = {entry.name: entry for entry in here}
     theirs = {entry.name for entry in saved}
     for entry in saved:
         if entry.name not in ours:
-            return f"{entry.name} {_kind(entry)} is in the checkpoint and not in this model"
+            return f"{entry.name} {_kind(entry)} is in the checkpoint but not in this model"
         other = ours[entry.name]
         if (entry.shape, entry.dtype) != (other.shape, other.dtype):
             return f"{entry.name} is {_kind(entry)} in the checkpoint and {_kind(other)} in this model"
     for entry in here:
         if entry.name not in theirs:
-            return f"{entry.name} {_kind(entry)} is in this model and not in the checkpoint"
+            return f"{entry.name} {_kind(entry)} is in this model but not in the checkpoint"
     return None
 
 

@@ -1,7 +1,7 @@
-"""The place where workers meet: a torch store at MASTER_ADDR:MASTER_PORT.
+"""How the workers find each other: a torch store at MASTER_ADDR:MASTER_PORT.
 
-Worker 0 opens it, unless whoever started the workers already has (torchrun and ``weft run`` do).  Everybody signs in,
-so that whoever is missing when time is up can be named.
+Worker 0 serves it, unless the launcher already does (as torchrun and ``weft run`` do).  Every worker signs in, so that
+a timeout can name the missing ones.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Callable
 
 import torch.distributed as dist
 from torch._C._distributed_c10d import Store, TCPStore
@@ -21,12 +20,12 @@ from torch._C._distributed_c10d import Store, TCPStore
 from weft.errors import SessionError
 from weft.worker.environment import WorkerEnvironment
 
-_NAMED_AT_MOST = 8
+_MAX_NAMED = 8
 _RETRY_S = 0.1
 
 
 def meet(environment: WorkerEnvironment) -> Store:
-    """The store that all workers have reached; names those that have not."""
+    """Connect to the store and wait for all workers; the error on timeout names the missing ones."""
     place = _Place(
         rank=environment.rank,
         world_size=environment.world_size,
@@ -34,7 +33,7 @@ def meet(environment: WorkerEnvironment) -> Store:
         port=environment.master_port,
         limit_s=environment.start_timeout_s,
     )
-    # torchrun's way of saying that the store is served by the parent of all workers.
+    # Set by torchrun: the launcher serves the store.
     served_elsewhere = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
     store = place.open() if environment.rank == 0 and not served_elsewhere else place.enter(served_elsewhere)
     place.sign_in(store)
@@ -58,21 +57,26 @@ class _Place:
             if "EADDRINUSE" not in str(error) and getattr(error, "errno", None) != errno.EADDRINUSE:
                 raise self._problem(f"worker 0 cannot open it ({_first_line(error)})", "check MASTER_ADDR") from error
             raise self._problem(
-                f"port {self._port} is taken by another program on this host, perhaps by an earlier run that has not "
-                "ended",
-                "end that, or set MASTER_PORT to a free port for all workers (`weft run` chooses one by itself)",
+                f"port {self._port} is taken by another program on this host, perhaps by an earlier run that is still "
+                "running",
+                "stop it, or set MASTER_PORT to a free port for all workers (`weft run` chooses one by itself)",
             ) from error
 
     def enter(self, served_elsewhere: bool) -> Store:
-        """Everybody else: wait until somebody listens, then greet."""
+        """All other workers: wait until the store's port is open, then connect."""
         host = "the program that started the workers" if served_elsewhere else "worker 0"
         self._wait_for_listener(host)
         entered: list[Store] = []
         refused: list[dist.DistError] = []
-        # A thread: what listens there may be anything, and the greeting would wait for its answer for ever.
-        greeting = threading.Thread(
-            target=_note(lambda: self._store(is_master=False), entered, refused), name="weft-greeting", daemon=True
-        )
+
+        def connect() -> None:
+            try:
+                entered.append(self._store(is_master=False))
+            except dist.DistError as error:
+                refused.append(error)
+
+        # In a thread: if another program has the port, torch may wait forever for its answer.
+        greeting = threading.Thread(target=connect, name="weft-greeting", daemon=True)
         greeting.start()
         greeting.join(max(self._left_s(), 1.0))
         if entered:
@@ -84,33 +88,33 @@ class _Place:
         )
 
     def sign_in(self, store: Store) -> None:
-        """On return everybody is here."""
-        everybody = [f"weft/here/{other}" for other in range(self._world_size)]
+        """Wait until all workers have signed in."""
+        keys = [f"weft/here/{other}" for other in range(self._world_size)]
         try:
-            store.set(everybody[self._rank], "1")
-            store.wait(everybody, datetime.timedelta(seconds=max(self._left_s(), 1.0)))
+            store.set(keys[self._rank], "1")
+            store.wait(keys, datetime.timedelta(seconds=max(self._left_s(), 1.0)))
         except dist.DistError as error:
-            missing = self._missing(store, everybody)
+            missing = self._missing(store, keys)
             if not missing:
                 raise self._problem(
                     f"the store was lost while waiting for the others ({_first_line(error)})",
-                    "look for the first error in their output, worker 0's before all",
+                    "look for the first error in their output, starting with worker 0's",
                 ) from error
-            named = ", ".join(map(str, missing[:_NAMED_AT_MOST])) + (", ..." if len(missing) > _NAMED_AT_MOST else "")
+            named = ", ".join(map(str, missing[:_MAX_NAMED])) + (", ..." if len(missing) > _MAX_NAMED else "")
             raise self._problem(
                 f"waited {self._limit_s:.0f} s for worker(s) {named}: they were not started, or failed before they "
                 "joined",
                 f"look for the first error in their output, and start all {self._world_size}",
             ) from error
 
-    def _missing(self, store: Store, everybody: list[str]) -> list[int]:
+    def _missing(self, store: Store, keys: list[str]) -> list[int]:
         try:
-            return [other for other, key in enumerate(everybody) if not store.check([key])]
+            return [other for other, key in enumerate(keys) if not store.check([key])]
         except dist.DistError:
             return []
 
     def _wait_for_listener(self, host: str) -> None:
-        """Ask in our own words: torch's retries fill the log with its stack."""
+        """Retry here: torch's own retries fill the log with stack traces."""
         while True:
             try:
                 socket.create_connection((self._host, self._port), timeout=max(self._left_s(), 1.0)).close()
@@ -118,7 +122,7 @@ class _Place:
             except OSError as error:
                 if self._left_s() <= 0.0:
                     raise self._problem(
-                        f"waited {self._limit_s:.0f} s and nobody listens there ({error.strerror or error})",
+                        f"waited {self._limit_s:.0f} s and nothing listens there ({error.strerror or error})",
                         f"{host} opens it: look for its first error, and check that MASTER_ADDR and MASTER_PORT are "
                         "the same for all workers and reachable from every host",
                     ) from error
@@ -146,7 +150,7 @@ class _Place:
 
 
 def loopback_listener(host: str, port: int) -> int | None:
-    """A socket for a store of this machine's own: by itself torch listens on all of its networks."""
+    """A loopback-only socket for the store of a single-machine job: by default torch listens on all interfaces."""
     try:
         is_loopback = host == "localhost" or ipaddress.ip_address(host).is_loopback
     except ValueError:
@@ -155,16 +159,6 @@ def loopback_listener(host: str, port: int) -> int | None:
         return None
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     return socket.create_server((host, port), family=family, backlog=1024).detach()
-
-
-def _note(make: Callable[[], Store], made: list[Store], failed: list[dist.DistError]) -> Callable[[], None]:
-    def act() -> None:
-        try:
-            made.append(make())
-        except dist.DistError as error:
-            failed.append(error)
-
-    return act
 
 
 def _first_line(error: Exception) -> str:

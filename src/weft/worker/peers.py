@@ -1,7 +1,7 @@
-"""The other workers, and the few small things all of them have to know.
+"""Small messages among all workers.
 
-Everything here is a collective: every worker calls it, in the same order.  Messages are JSON, so that what another
-worker sends can never be more than data.
+Everything here is a collective: every worker calls it, in the same order.  Messages are JSON rather than pickle, so
+that another worker can send only data.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class Peers:
         self.group = group
 
     def again(self) -> Peers:
-        """The same workers on a group of its own, for another thread."""
+        """The same workers on a new group, for another thread."""
         if self.world_size == 1:
             return self
         return Peers(self.rank, self.world_size, dist.new_group(backend="gloo"))
@@ -51,7 +51,7 @@ class Peers:
         return self.all_gather(value if self.rank == 0 else None)[0]
 
     def maximum(self, values: torch.Tensor) -> torch.Tensor:
-        """Element by element over all workers, in place."""
+        """Element-wise over all workers, in place."""
         if self.world_size > 1:
             try:
                 dist.all_reduce(values, dist.ReduceOp.MAX, group=self.group)
@@ -60,12 +60,12 @@ class Peers:
         return values
 
     def maximum_later(self, values: torch.Tensor) -> Any:
-        """As :meth:`maximum`, done when ``wait()`` of the result returns."""
+        """Like :meth:`maximum`, but asynchronous: call ``wait()`` on the result."""
         return dist.all_reduce(values, dist.ReduceOp.MAX, group=self.group, async_op=True)
 
 
 def _lost(rank: int, error: Exception) -> str:
     return (
-        f"worker {rank} waited for another worker that did not answer ({error}): it has ended, failed or hangs; look "
+        f"worker {rank} waited for another worker that did not answer ({error}): it has ended, failed, or hung; look "
         "for the first error in the other workers' output"
     )

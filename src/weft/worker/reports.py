@@ -1,4 +1,4 @@
-"""A worker's progress, a few times a second: reports to the controller, and a progress bar on rank 0's terminal."""
+"""A worker's progress, a few times a second: reports to the controller and a progress bar on rank 0's terminal."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class Meter:
         self._metrics: dict[str, Any] = {}
 
     def log(self, metrics: dict[str, Any]) -> None:
-        # Reading a number off a GPU waits for it; kept as it is until a report is due.
+        # Reading a value from a GPU waits for it, so that happens only when a report is due.
         for name, value in metrics.items():
             self._metrics[name] = value.detach() if isinstance(value, torch.Tensor) else value
 
@@ -77,7 +77,7 @@ class Meter:
         return self._num_steps > 0 and self._now() - self._since_s >= _REPORT_EVERY_S
 
     def take(self) -> tuple[float, float, dict[str, float]]:
-        """Seconds per step, samples (of all workers) per second, and the newest metrics; then start over."""
+        """Seconds per step, samples per second of all workers, and the newest metrics since the last call."""
         elapsed_s = max(self._now() - self._since_s, 1e-9)
         step_s = elapsed_s / self._num_steps if self._num_steps else 0.0
         self._waited_s = (TURNS.network_wait_s - self._network_wait_s) / max(self._num_steps, 1)
@@ -87,18 +87,13 @@ class Meter:
         return step_s, samples_per_s, {name: float(value) for name, value in self._metrics.items()}
 
     def exposed_s(self, handle: Overlap | None) -> float:
-        """Seconds of a step in which the worker waited for the network, after :meth:`take`; 0 where nobody measures it.
+        """Seconds per step spent waiting for the network, as of the last :meth:`take`; 0 if not measured.
 
-        An overlapped model knows its own waits; those of other models are seen only behind a gate.
+        An overlapped model measures its own waits; those of other models are measured only behind a gate.
         """
         if handle is not None and handle.schedule.clock.steps:
             return handle.schedule.clock.steps[-1].exposed_s
         return self._waited_s
-
-
-def peak_memory_bytes() -> int:
-    """Most this process has had in memory so far."""
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
 class ProgressBar:
@@ -117,13 +112,13 @@ class ProgressBar:
         self._drawn = self._write("\r\x1b[K" + line_of(report)[: max(width - 1, 1)])
 
     def close(self) -> None:
-        """Leave the last line standing."""
+        """Keep the last line."""
         if self._drawn:
             self._write("\n")
             self._drawn = False
 
     def _write(self, text: str) -> bool:
-        """Whether the terminal is still there: training goes on without it."""
+        """Whether the terminal still exists; training continues without it."""
         try:
             self._stream.write(text)
             self._stream.flush()
@@ -133,7 +128,7 @@ class ProgressBar:
 
 
 def line_of(report: StepReport) -> str:
-    """The bar in words.
+    """The text of the progress bar.
 
     >>> line_of(StepReport(None, 0, 0, 2, 50, 100, 3, 0.02, 0.0, 3200.0, {"loss": 0.5}))
     '[############............]  50% step 50/100 epoch 3 20.0 ms/step 3200 samples/s loss 0.5'
@@ -154,7 +149,7 @@ def line_of(report: StepReport) -> str:
 
 
 class Reporter:
-    """Sends a report and draws the progress bar, a few times a second; never waits."""
+    """Sends reports and draws the progress bar, a few times a second; never waits."""
 
     def __init__(
         self, environment: WorkerEnvironment, peers: Peers, channel: Channel | None, bar: ProgressBar | None
@@ -186,7 +181,7 @@ class Reporter:
             exposed_s=self._meter.exposed_s(handle),
             samples_per_s=samples_per_s,
             metrics=metrics,
-            memory_bytes=peak_memory_bytes(),
+            memory_bytes=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
             takes_turns=TURNS.sharing,
             can_resume=self.can_resume,
         )
@@ -196,6 +191,6 @@ class Reporter:
             self._bar.show(report)
 
     def end_line(self) -> None:
-        """Before anything else is printed: the progress bar keeps its last line."""
+        """Call this before printing anything else, so that the progress bar keeps its last line."""
         if self._bar is not None:
             self._bar.close()

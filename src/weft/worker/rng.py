@@ -1,6 +1,6 @@
-"""Random number generators: seeded apart per worker, saved and put back exactly.
+"""Random number generators: seeded per worker, saved and restored exactly.
 
-States go into the checkpoint's manifest as JSON.  numpy is touched only where the script has loaded it.
+States go into the checkpoint's manifest as JSON.  numpy is included only if the script has imported it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _MAX_SEED = (1 << 63) - 1
 
 
 def derived_seed(*parts: int) -> int:
-    """A seed from several numbers, the same in every process and on every machine.
+    """Hash several numbers into a seed that is the same in every process and on every machine.
 
     >>> derived_seed(0, 1) != derived_seed(1, 0)
     True
@@ -27,7 +27,7 @@ def derived_seed(*parts: int) -> int:
 
 
 def seed_everything(seed: int) -> None:
-    """torch (all devices), random, and numpy where it is loaded."""
+    """Seed torch (all devices), random, and numpy if it is loaded."""
     torch.manual_seed(seed)
     random.seed(seed)
     numpy = sys.modules.get("numpy")
@@ -38,10 +38,7 @@ def seed_everything(seed: int) -> None:
 def capture_rng(device: torch.device) -> dict[str, Any]:
     """The state of every generator, as JSON values."""
     version, internal, gauss = random.getstate()
-    state: dict[str, Any] = {
-        "torch": _encode(torch.get_rng_state()),
-        "random": [version, list(internal), gauss],
-    }
+    state: dict[str, Any] = {"torch": _encode(torch.get_rng_state()), "random": [version, list(internal), gauss]}
     if device.type == "cuda":
         state["cuda"] = _encode(torch.cuda.get_rng_state(device))
     numpy = sys.modules.get("numpy")
@@ -52,7 +49,7 @@ def capture_rng(device: torch.device) -> dict[str, Any]:
 
 
 def restore_rng(state: dict[str, Any], device: torch.device) -> None:
-    """The inverse of :func:`capture_rng`; what was not saved is left alone."""
+    """The inverse of :func:`capture_rng`; generators that were not saved are unchanged."""
     torch.set_rng_state(_decode(state["torch"]))
     version, internal, gauss = state["random"]
     random.setstate((version, tuple(internal), gauss))

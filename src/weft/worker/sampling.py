@@ -1,8 +1,8 @@
 """Which samples go to which worker in which step.  Pure; the same on every worker.
 
-An epoch is one order of all samples, made from (seed, epoch) alone.  A step takes the next ``batch_size`` of them, and
-the workers share these out among themselves.  So neither the order nor the batches depend on the number of workers, and
-a position in the epoch is one number: how many samples are done.
+The order of an epoch's samples depends only on (seed, epoch).  A step takes the next ``batch_size`` of them and splits
+them among the workers.  So neither the order nor the batches depend on the number of workers, and a position in the
+epoch is one number: how many samples are done.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from weft.worker.rng import derived_seed
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """One worker's part of a global batch: ``[start, stop)`` of it."""
+    """One worker's part of a global batch: samples ``[start, stop)``."""
 
     start: int
     stop: int
     num_global: int
-    # Whether every worker has at least one sample of this batch.
+    # Every worker has at least one sample of this batch.
     reaches_all: bool = True
 
     @property
@@ -31,12 +31,12 @@ class Share:
 
     @property
     def weight(self) -> float:
-        """What this worker's mean gradient counts for in the global batch's."""
+        """The weight of this worker's mean gradient in that of the global batch."""
         return self.num_samples / self.num_global
 
 
 def share_of(num_samples: int, rank: int, world_size: int) -> Share:
-    """Split a batch as evenly as possible; the first workers get the odd ones.
+    """Split a batch as evenly as possible; the first workers get the remainder.
 
     >>> [share_of(10, rank, 4).num_samples for rank in range(4)]
     [3, 3, 2, 2]
@@ -47,7 +47,7 @@ def share_of(num_samples: int, rank: int, world_size: int) -> Share:
 
 
 def batch_sizes(num_samples: int, batch_size: int, position: int, drop_last: bool) -> Iterator[int]:
-    """The sizes of the global batches that are left of an epoch after ``position`` samples.
+    """The sizes of the remaining global batches of an epoch after ``position`` samples.
 
     >>> list(batch_sizes(10, 4, 0, drop_last=False))
     [4, 4, 2]
@@ -71,7 +71,7 @@ def order_of_epoch(num_samples: int, seed: int, epoch: int, shuffle: bool) -> to
 def own_indices(batch: torch.Tensor, share: Share) -> list[int]:
     """This worker's samples of a global batch.
 
-    A batch of fewer samples than workers leaves some without any.  They still have to take part in the step, so they
-    compute on the batch's first sample, and :attr:`Share.weight` makes it count for nothing.
+    A batch of fewer samples than workers leaves some with none.  They still have to take part in the step, so they
+    compute on the batch's first sample, with a :attr:`Share.weight` of 0.
     """
     return [int(k) for k in (batch[share.start : share.stop] if share.num_samples else batch[:1]).tolist()]

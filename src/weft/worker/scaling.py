@@ -1,9 +1,8 @@
-"""``batch_size_per_worker=``: the global batch grows with the workers, and the learning rate with it.
+"""``batch_size_per_worker=``: the global batch grows with the number of workers, and the learning rate with it.
 
-The rule is the linear one that large-batch training commonly uses: P workers, P times the batch, P times the learning
-rate, reached over some warm-up steps.  Learning rates live in several places (the optimizer's groups, and what a
-scheduler remembers as the value to start from); all of them move by the same factor, so that schedulers of any kind go
-on as before, only scaled.
+This is the linear scaling rule common in large-batch training: P workers, P times the batch, P times the learning rate,
+reached over some warm-up steps.  Learning rates live in several places (parameter groups, and a scheduler's base
+values); all are multiplied by the same factor, so any scheduler keeps working.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ _SCHEDULER_RATES = ("base_lrs", "min_lrs", "max_lrs", "_last_lr")
 
 
 def factor_at(step: int, since_step: int, start: float, target: float, warmup_steps: int) -> float:
-    """The factor in force before ``step``, on the way from ``start`` to ``target``.
+    """The factor in effect at ``step``, on the way from ``start`` to ``target``.
 
     >>> [factor_at(step, 0, 1.0, 4.0, 3) for step in range(5)]
     [1.0, 2.0, 3.0, 4.0, 4.0]
@@ -29,9 +28,9 @@ def factor_at(step: int, since_step: int, start: float, target: float, warmup_st
 
 
 class LinearScaling:
-    """Moves every learning rate to a multiple of what the script has set.
+    """Multiplies every learning rate that the script has set.
 
-    ``factor`` is the one in force and is kept in checkpoints, where the scaled values are.
+    The current ``factor`` is saved in checkpoints, since the learning rates there are scaled.
     """
 
     def __init__(self, target: float, warmup_steps: int) -> None:
@@ -42,15 +41,10 @@ class LinearScaling:
         self._start = 1.0
 
     def state_dict(self) -> dict[str, Any]:
-        return {
-            "factor": self.factor,
-            "target": self._target,
-            "since_step": self._since_step,
-            "start": self._start,
-        }
+        return {"factor": self.factor, "target": self._target, "since_step": self._since_step, "start": self._start}
 
     def load_state_dict(self, state: dict[str, Any], step: int) -> None:
-        """Go on where the checkpoint was; another number of workers starts another warm-up from there."""
+        """Resume; a different number of workers starts another warm-up from the saved factor."""
         self.factor = state["factor"]
         if state["target"] == self._target:
             self._since_step, self._start = state["since_step"], state["start"]

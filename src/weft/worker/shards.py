@@ -1,10 +1,10 @@
-"""Which worker writes which part of the state, and how the parts become whole again on another number of workers.
+"""Which worker writes which part of the state, and how the parts are reassembled on a different number of workers.
 
-    rank-00000.pt ...   parameters (shared out by size: all workers have the same) and this worker's optimizer state
-    replicated.pt       by rank 0: buffers, the optimizers' options, and whatever else has a state dict
+    rank-00000.pt ...   parameters (divided by size: all workers have the same ones) and this worker's optimizer state
+    replicated.pt       by rank 0: buffers, the optimizers' options, and everything else with a state dict
 
-Optimizer state is written as runs of elements (weft.overlap.state_runs), whether it was sharded or not.  So a run
-overlapped on four workers can go on alone, or under DDP, and the other way round.
+Optimizer state is always written as runs of elements (weft.overlap.state_runs), sharded or not.  So a run overlapped on
+four workers can resume on one, or under DDP, and vice versa.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ def rank_file_name(rank: int) -> str:
 
 
 def unwrapped(model: nn.Module) -> nn.Module:
-    """The module inside DistributedDataParallel: names must not depend on how it was trained."""
+    """The module inside DistributedDataParallel: names must not depend on how it is trained."""
     return model.module if isinstance(model, DistributedDataParallel) else model
 
 
 @dataclass(frozen=True)
 class Registered:
-    """What was given to ``run.resume``, by the name it was given under."""
+    """The objects given to ``run.resume``, by name."""
 
     models: dict[str, nn.Module] = field(default_factory=dict)
     optimizers: dict[str, torch.optim.Optimizer] = field(default_factory=dict)
@@ -59,7 +59,7 @@ class Registered:
 
 
 def register(objects: Mapping[str, Any]) -> Registered:
-    """Sort by kind, and refuse what could not be saved or loaded again."""
+    """Sort objects by kind, and refuse those that cannot be saved and loaded."""
     found = Registered()
     for name, thing in objects.items():
         if isinstance(thing, nn.Module):
@@ -77,17 +77,14 @@ def register(objects: Mapping[str, Any]) -> Registered:
     for name, optimizer in found.optimizers.items():
         if any(id(p) not in known for group in optimizer.param_groups for p in group["params"]):
             raise UsageError(
-                f"the optimizer given to run.resume as {name}= holds parameters of a model that was not given: add "
+                f"the optimizer given to run.resume as {name}= has parameters of a model that was not given: add "
                 "model=... to the call"
             )
     return found
 
 
-# ---- taking a copy
-
-
 def capture_own(registered: Registered, rank: int, world_size: int) -> dict[str, Any]:
-    """Copies of what this worker writes; training may go on at once."""
+    """Copies of this worker's part, so that training can continue immediately."""
     for handle in registered.handles:
         handle.flush()
     parameters = {}
@@ -104,7 +101,7 @@ def capture_own(registered: Registered, rank: int, world_size: int) -> dict[str,
 
 
 def capture_replicated(registered: Registered) -> dict[str, Any]:
-    """What rank 0 writes for all: it is the same everywhere, or rank 0's counts."""
+    """What rank 0 writes for all: the same on every worker, or rank 0's by convention."""
     names = registered.parameter_names()
     rest = {}
     for key, model in registered.models.items():
@@ -147,11 +144,8 @@ def _own_runs(
     return [(names[id(parameters[r.parameter])], r) for r in runs if r.parameter in own]
 
 
-# ---- putting it back
-
-
 def read_parts(path: Path, num_files: int) -> tuple[list[dict[str, Any]], dict[str, Any]]:
-    """All parts of a checkpoint, mapped rather than read: a worker touches only what it needs."""
+    """All parts of a checkpoint, memory-mapped: a worker reads only what it needs."""
     names = [*(rank_file_name(rank) for rank in range(num_files)), REPLICATED_NAME]
     parts = []
     for name in names:
@@ -175,7 +169,7 @@ def model_state(key: str, parts: list[dict[str, Any]], replicated: dict[str, Any
 
 
 def restore(registered: Registered, parts: list[dict[str, Any]], replicated: dict[str, Any]) -> None:
-    """Load everything that was registered; the models have been compared with the checkpoint before."""
+    """Load everything registered; the caller has checked that the models match."""
     for key, model in registered.models.items():
         state = model_state(key, parts, replicated)
         plain = unwrapped(model)
@@ -210,7 +204,7 @@ def _restore_optimizer(
         differing = next((s for s, h in zip(saved, here, strict=False) if s != h), "the number of parameters")
         raise CheckpointError(
             f"the optimizer {key}= groups its parameters differently from the checkpoint's (first difference: "
-            f"{differing}): make the same parameter groups as in the run that wrote it"
+            f"{differing}): use the same parameter groups as in the run that wrote it"
         )
     numbers = {name: number for number, name in enumerate(here)}
     sharded = _sharded_state(optimizer, registered)
@@ -235,7 +229,7 @@ def _restore_optimizer(
 def _in_our_order(
     runs: list[StateRun], parameters: Sequence[nn.Parameter], names: dict[int, str], strides: dict[str, list[int]]
 ) -> list[StateRun]:
-    """Runs count elements in memory order, which differs where one run used channels_last and the other does not."""
+    """Runs count elements in memory order, which differs if only one of the two jobs uses channels_last."""
     changed = {
         number for number, p in enumerate(parameters) if tuple(strides[names[id(p)]]) != p.stride() and p.numel() > 1
     }
@@ -269,7 +263,7 @@ def _named_parameters(registered: Registered) -> list[tuple[nn.Parameter, str]]:
 
 
 def _placed(run: StateRun, optimizer: torch.optim.Optimizer, sharded: ShardedState) -> StateRun:
-    """Step counts live beside the parameters where the optimizer's kernel reads them there."""
+    """Step counts live on the parameters' device if the optimizer's kernel reads them there."""
     on_device = any(group.get("capturable") or group.get("fused") for group in optimizer.param_groups)
     if run.values.dim() == 0 and on_device:
         return StateRun(run.parameter, run.key, run.start, run.values.to(sharded.parameter(run.parameter).device))
@@ -305,7 +299,7 @@ def _entries(model: nn.Module) -> tuple[TensorEntry, ...]:
 
 
 def _shared_out(sizes: Mapping[str, int], num_workers: int) -> list[list[str]]:
-    """Names by worker, so that all write about the same; the largest first."""
+    """Names by worker, so that all write about the same amount."""
     own: list[list[str]] = [[] for _ in range(num_workers)]
     load = [0] * num_workers
     for name in sorted(sizes, key=lambda n: (-sizes[n], n)):
@@ -320,7 +314,7 @@ def _copy(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _copied(value: Any) -> Any:
-    """A state dict of its own: tensors on the CPU, containers new, everything else as it is."""
+    """A deep copy of a state dict: tensors on the CPU, new containers, everything else shared."""
     if isinstance(value, torch.Tensor):
         return _copy(value)
     if isinstance(value, Mapping):

@@ -1,4 +1,4 @@
-"""The training loop behind ``run.steps``: hand out batches, count steps, report, save, stop together."""
+"""The training loop behind ``run.steps``: yield batches, count steps, report, save, stop together."""
 
 from __future__ import annotations
 
@@ -19,25 +19,22 @@ from weft.worker.sampling import Share
 from weft.worker.scaling import LinearScaling
 from weft.worker.shards import Registered
 from weft.worker.stopping import StopRequest
-from weft.worker.updates import UpdateCount
 from weft.worker.watchdog import NoWatchdog, Watchdog
-from weft.worker.weighting import Weighting, choose_weighting
+from weft.worker.weighting import ModelWeighting, UpdateCount, choose_weightings
 
 
 @dataclass(slots=True)
 class Progress:
-    """Where the run is."""
-
     step: int = 0
     stopped: bool = False
     share: Share = field(default_factory=lambda: Share(0, 1, 1))
     rng: dict[str, Any] | None = None
-    """The random generators as they were in the checkpoint, until the loop starts."""
+    """State of the random generators in the checkpoint, until the loop starts."""
 
 
 @dataclass(frozen=True, slots=True)
 class End:
-    """What ends the loop: an epoch, a step, or whichever comes first."""
+    """What ends the loop: a number of epochs or of steps, whichever comes first."""
 
     epochs: int | None
     max_steps: int | None
@@ -55,7 +52,7 @@ class End:
 
 @dataclass(frozen=True, slots=True)
 class Stepper:
-    """One walk over the data, from where ``progress`` is."""
+    """One pass over the data, starting at ``progress``."""
 
     progress: Progress
     peers: Peers
@@ -70,18 +67,24 @@ class Stepper:
     def steps(self, data: SessionLoader, end: End) -> Iterator[Any]:
         registered = self.checkpointing.registered or Registered()
         updates = UpdateCount(registered.optimizers.values())
-        weighting = choose_weighting(
+        weightings = choose_weightings(
             list(registered.models.values()), registered.handles, data.may_be_uneven, self.peers.world_size, updates
         )
         try:
-            yield from self._walk(data, end, registered, weighting, updates)
-        finally:  # also when the script leaves the loop by itself
+            yield from self._walk(data, end, registered, weightings, updates)
+        finally:  # also when the script breaks out of the loop
             self.watchdog.pause()
-            weighting.close()
+            for weighting in weightings:
+                weighting.close()
             updates.close()
 
     def _walk(
-        self, data: SessionLoader, end: End, registered: Registered, weighting: Weighting, updates: UpdateCount
+        self,
+        data: SessionLoader,
+        end: End,
+        registered: Registered,
+        weightings: list[ModelWeighting],
+        updates: UpdateCount,
     ) -> Iterator[Any]:
         progress = self.progress
         handle = registered.handles[0] if registered.handles else None
@@ -102,7 +105,8 @@ class Stepper:
             for share, batch in data.batches(data.epoch, data.position):
                 if self.scaling is not None:
                     self.scaling.before_step(progress.step, optimizers, schedulers)
-                weighting.set(share)
+                for weighting in weightings:
+                    weighting.set(share)
                 progress.share = share
                 agreement.before_step(self._wishes())
                 yield _moved(batch, self.device)
@@ -137,22 +141,15 @@ class Stepper:
 
     def _save(self, data: SessionLoader, *, in_background: bool = False, finished: bool = False) -> None:
         self.watchdog.pause()  # a disk may be slow
-        self.checkpointing.save(
-            self.progress.step,
-            data,
-            self.peers,
-            self.device,
-            self.scaling,
-            in_background=in_background,
-            finished=finished,
-        )
+        step, save = self.progress.step, self.checkpointing.save
+        save(step, data, self.peers, self.device, self.scaling, in_background=in_background, finished=finished)
 
     def _wishes(self) -> Wishes:
         stop, checkpoint = self.stop_request.requested(), self.checkpointing.wanted(self.peers.rank)
         return Wishes(stop, checkpoint) if stop or checkpoint else NOTHING
 
     def _start_generators(self) -> None:
-        """As they were in the checkpoint; otherwise different on every worker, so that dropout differs too."""
+        """Restore them from the checkpoint; otherwise seed each worker differently, so that dropout differs too."""
         progress = self.progress
         if progress.rng is not None:
             restore_rng(progress.rng, self.device)

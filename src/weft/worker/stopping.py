@@ -1,6 +1,6 @@
-"""Being asked to stop: by a signal, by the controller's channel, or by a file.
+"""Stop requests: by a signal, over the job channel, or by a file.
 
-Asking is local to one worker and may happen at any moment; when to stop is for all of them (agreement.py).
+A request may reach a single worker at any moment; all of them decide together when to stop (agreement.py).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _LOOK_EVERY_S = 0.1
 
 
 class StopRequest:
-    """Whether somebody has asked this worker to stop, and who."""
+    """Whether this worker was asked to stop, and by what."""
 
     def __init__(
         self, channel: Channel | None = None, stop_file: Path | None = None, now: Callable[[], float] = time.monotonic
@@ -33,7 +33,7 @@ class StopRequest:
         self._handlers: dict[signal.Signals, Any] = {}
 
     def install(self) -> None:
-        """Take over SIGTERM and SIGINT.  Only the main thread may; elsewhere the other ways remain."""
+        """Handle SIGTERM and SIGINT.  Only the main thread may; in other threads, channel and file still work."""
         if threading.current_thread() is threading.main_thread():
             self._handlers = {number: signal.signal(number, self._on_signal) for number in _SIGNALS}
 
@@ -44,7 +44,7 @@ class StopRequest:
         self._handlers = {}
 
     def requested(self) -> bool:
-        """Asked after each step: two comparisons, and a look at channel and file ten times a second."""
+        """Called around each step, so it reads the channel and the file at most ten times a second."""
         if not self.reason and (self._channel or self._stop_file) and self._now() >= self._next_look_s:
             self._next_look_s = self._now() + _LOOK_EVERY_S
             self._look()
@@ -58,6 +58,6 @@ class StopRequest:
                 self.reason = "the controller asked for it"
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
-        """The first signal asks, the second does what it would have done without us."""
+        """The first signal is a request; the second has its usual effect."""
         self.reason = signal.Signals(number).name
         self.uninstall()

@@ -1,7 +1,7 @@
 """Iterable datasets: every worker reads the whole stream and keeps its part of each global batch.
 
-Reading what others keep costs time, but it is the only way in which any number of workers sees each sample once, in the
-same batches, and agrees on where the stream ends.  A stream that is expensive to read should be a map-style dataset.
+Reading the other workers' samples costs time, but only this way does any number of workers see each sample once, in the
+same batches, and agree on where the stream ends.  A stream that is expensive to read should be a map-style dataset.
 """
 
 from __future__ import annotations
@@ -17,22 +17,19 @@ from torch.utils.data._utils import worker as loader_worker
 from weft.worker.rng import derived_seed, seed_everything
 from weft.worker.sampling import share_of
 
-# What a step needs to know about a batch, in front of the batch itself.
+# Samples in the global batch, and this worker's collated part.
 StreamBatch = tuple[int, Any]
 
 
 def shared_numbers(count: int) -> torch.Tensor:
-    """Zeros that loader processes see change."""
+    """Zeros in memory shared with loader processes."""
     zeros: Any = torch.zeros(count, dtype=torch.int64)
     shared: torch.Tensor = zeros.share_memory_()
     return shared
 
 
 class BatchStream(IterableDataset[StreamBatch]):
-    """Yields ``(samples in the global batch, this worker's collated part)``.
-
-    With several loader processes each makes every n-th batch; the DataLoader takes them in turn, so order stays.
-    """
+    """With n loader processes, each makes every n-th batch; the DataLoader takes them in turn, so the order stays."""
 
     def __init__(
         self,
@@ -51,7 +48,7 @@ class BatchStream(IterableDataset[StreamBatch]):
         self._world_size = world_size
         self._seed = seed
         self._collate = collate
-        # Shared with loader processes that live longer than an epoch.
+        # Shared, because loader processes may outlive an epoch.
         self._place = shared_numbers(2)
 
     def go_to(self, epoch: int, position: int) -> None:
@@ -62,7 +59,7 @@ class BatchStream(IterableDataset[StreamBatch]):
         info = get_worker_info()
         turn, num_turns = (0, 1) if info is None else (info.id, info.num_workers)
         if info is not None:
-            # A stream that splits itself among loader processes would lose what we leave to it.
+            # Hidden from the dataset: one that splits itself among loader processes would lose samples here.
             loader_worker._worker_info = None
             seed_everything(derived_seed(self._seed, epoch, position))
         set_epoch = getattr(self._dataset, "set_epoch", None)

@@ -1,13 +1,13 @@
-"""Finding a worker that hangs while its process lives: an endless loop, a deadlock, a read that never returns.
+"""Finds a worker that hangs while its process lives: an endless loop, a deadlock, a read that never returns.
 
-[Note: never a slow but healthy job]  Off unless asked for (``WEFT_STALL_S``).  A worker is stalled when it has neither
+[Note: never a slow but healthy job]  Off unless ``WEFT_STALL_S`` is set.  A worker is stalled when it has neither
 finished a step nor logged anything for that long, and for at least five times its longest step so far; saving does not
-count.  That alone ends nothing: while any worker makes progress the others wait.  Only when all are stalled, or do not
-even answer, the one that is not waiting for anybody is at fault.  It says where it is and leaves; whoever supervises
-the workers ends the rest, and they leave by themselves a little later if nobody does.
+count.  That alone ends nothing: while any worker makes progress, the others wait.  Only when all are stalled, or no
+longer respond, is the one that is not waiting for another at fault.  It prints its stack and exits; the supervisor
+stops the others, which also exit on their own a little later.
 
-Each worker has a thread that writes a line to the store that the workers met at, and reads the others' once its own
-is stalled.  Whether a worker waits for others or computes is told by the code its main thread is in.
+Each worker has a thread that writes a line to the workers' store, and reads the other workers' lines once its own
+worker is stalled.  The code its main thread is in shows whether a worker waits for others or computes.
 """
 
 from __future__ import annotations
@@ -26,23 +26,23 @@ from typing import Any, Protocol
 import torch.distributed as dist
 from torch._C._distributed_c10d import Store
 
-HUNG_EXIT_CODE = 124  # what timeout(1) leaves with
+HUNG_EXIT_CODE = 124  # as timeout(1)
 _STEPS_OF_PATIENCE = 5.0
 _MAX_TICK_S = 5.0
 _NUM_TICKS = 10  # in the time after which a worker is stalled
 _SURE_AFTER_TICKS = 3
 _SILENT_AFTER_TICKS, _SILENT_AFTER_S = 5, 10.0  # both: a busy machine, or a long call, may delay a thread
 _LEAVE_AFTER_S = 15.0
-# Code in which a worker waits for the others.  Backward is among it: there DistributedDataParallel waits.
+# Code in which a worker waits for other workers.  Backward is included: DistributedDataParallel waits there.
 _OUR_FOLDER = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "")
 _WAITING_IN = ("/torch/distributed/", "/torch/autograd/", "/torch/nn/parallel/", _OUR_FOLDER)
 _LIBRARIES = ("/site-packages/", "/lib/python3", *_WAITING_IN)
-_SHOWN_FRAMES = 5  # a supervisor shows the last lines only
+_SHOWN_FRAMES = 5  # a supervisor shows only the last lines
 
 
 @dataclass(frozen=True, slots=True)
 class Beat:
-    """What a worker's thread last said."""
+    """A worker's latest line in the store."""
 
     number: int
     step: int
@@ -52,14 +52,14 @@ class Beat:
 
 
 class StepBoard(Protocol):
-    """Where beats are pinned up."""
+    """Where workers post their beats."""
 
     def pin(self, rank: int, text: str) -> None: ...
     def read(self, rank: int) -> str | None: ...
 
 
 class StoreBoard:
-    """Over a connection of its own: the main thread may be waiting in the other."""
+    """Uses its own connection: the main thread may be waiting in the other one."""
 
     def __init__(self, store: Any) -> None:
         self._store: Store = store.clone()
@@ -74,14 +74,14 @@ class StoreBoard:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """Who holds up the others; nobody when all wait for each other."""
+    """The workers at fault; none if all wait for each other."""
 
     culprits: tuple[int, ...]
     silent: tuple[int, ...]
 
 
 def judge(beats: Mapping[int, Beat], silent: Sequence[int]) -> Verdict | None:
-    """Whether the job hangs, and because of whom; ``None`` while anybody makes progress.
+    """Which workers make the job hang; ``None`` while any worker makes progress.
 
     >>> judge({0: Beat(9, 4, True, True, ""), 1: Beat(9, 4, True, False, "")}, silent=[])
     Verdict(culprits=(1,), silent=())
@@ -95,7 +95,7 @@ def judge(beats: Mapping[int, Beat], silent: Sequence[int]) -> Verdict | None:
 
 
 class Watchdog:
-    """Told of every step by the training thread; acts from a thread of its own."""
+    """The training thread reports every step; a separate thread acts."""
 
     def __init__(
         self,
@@ -135,19 +135,19 @@ class Watchdog:
         self._thread.start()
 
     def step_done(self, step: int) -> None:
-        """Also when training begins."""
+        """Call it when training begins, too."""
         moment_s = self._now()
         if self._since_s is not None:
             self._longest_s = max(self._longest_s, moment_s - self._step_began_s)
         self._step, self._step_began_s, self._since_s = step, moment_s, moment_s
 
     def alive(self) -> None:
-        """The script has said something, in the midst of a step."""
+        """The script has shown a sign of life in the middle of a step."""
         if self._since_s is not None:
             self._since_s = self._now()
 
     def pause(self) -> None:
-        """What follows may take any time, until the next ``step_done``."""
+        """Any delay is fine until the next ``step_done``."""
         self._since_s = None
 
     def close(self) -> None:
@@ -155,21 +155,21 @@ class Watchdog:
         if self._thread is not None:
             self._thread.join(_MAX_TICK_S)
 
-    # ---- its own thread
+    # ---- the watchdog thread
 
     def _watch(self) -> None:
         while not self._closed.wait(self.tick_s):
             try:
                 self.tick()
             except RuntimeError as error:
-                # The store ends with the process that serves it: the job is ending, or the workers will notice.
+                # The process that serves the store is gone: the job is ending, or the workers will notice.
                 if self._since_s is not None:
                     reason = str(error).split("\n")[0]
                     print(f"weft: worker {self._rank} no longer watches for hung workers ({reason})", file=sys.stderr)
                 return
 
     def tick(self) -> None:
-        """Say how we are; if we are stalled, see about the others."""
+        """Post our own state; if we are stalled, look at the others."""
         since_s = self._since_s
         limit_s = max(self._stall_s, _STEPS_OF_PATIENCE * self._longest_s)
         stalled = since_s is not None and self._now() - since_s >= limit_s
@@ -185,7 +185,7 @@ class Watchdog:
         num_ticks = max(_SILENT_AFTER_TICKS, _SILENT_AFTER_S / self.tick_s)
         silent = [rank for rank, (_, age) in self._heard.items() if age >= num_ticks]
         verdict = judge(beats, silent)
-        # Whom we have not heard of yet may be about to make progress.
+        # A worker not heard from yet may be making progress.
         if verdict is not None and len(beats.keys() | set(silent)) < self._world_size:
             verdict = None
         self._num_same = self._num_same + 1 if verdict is not None and verdict == self._last_verdict else 0
@@ -209,46 +209,39 @@ class Watchdog:
 
     def _act(self, verdict: Verdict, beats: Mapping[int, Beat], frame: FrameType | None, limit_s: float) -> None:
         if self._rank in verdict.culprits or not verdict.culprits:
-            told = f"worker {self._rank} hangs: it has not finished a step for {limit_s:.0f} s"
+            text = f"worker {self._rank} hangs: it has not finished a step for {limit_s:.0f} s"
             if len(verdict.culprits) != 1:
-                told = f"no worker has finished a step for {limit_s:.0f} s, they hang or wait for each other: "
-                told += ", ".join(f"worker {rank} at {beat.place}" for rank, beat in sorted(beats.items()))
-            self._go([f"{told}; worker {self._rank} is here:", *_stack(frame)])
+                text = f"no worker has finished a step for {limit_s:.0f} s, they hang or wait for each other: "
+                text += ", ".join(f"worker {rank} at {beat.place}" for rank, beat in sorted(beats.items()))
+            self._exit([f"{text}; worker {self._rank} is here:", *_stack(frame)])
             return
-        # The culprit's own words come first; should it be unable to speak, ours have to do.
+        # The culprit's own message says more, so wait for it, unless it no longer responds.
         if self._blamed is None:
             self._blamed = self._now() + (0.0 if verdict.silent else _LEAVE_AFTER_S), verdict
         leave_at_s, first = self._blamed
         if self._now() >= leave_at_s:
             named = ", ".join(map(str, first.culprits))
-            how = "does not answer at all: it is stopped, or hangs in native code" if first.silent else "hangs"
-            self._go([f"worker {self._rank} has waited {limit_s:.0f} s for worker {named}, which {how}"])
+            how = "does not respond at all: it is stopped, or hangs in native code" if first.silent else "hangs"
+            self._exit([f"worker {self._rank} has waited {limit_s:.0f} s for worker {named}, which {how}"])
 
-    def _go(self, lines: Sequence[str]) -> None:
-        """The main thread cannot be made to raise where it is."""
+    def _exit(self, lines: Sequence[str]) -> None:
+        """End the process: there is no way to make the main thread raise."""
         sys.stderr.write("".join(f"weft: {line}\n" for line in lines))
         sys.stderr.flush()
         self._leave(HUNG_EXIT_CODE)
 
 
 class NoWatchdog:
-    """Nobody watches."""
+    """Used when ``WEFT_STALL_S`` is not set."""
 
-    def step_done(self, step: int) -> None:
-        """Not of interest."""
-
-    def alive(self) -> None:
-        """Not of interest."""
-
-    def pause(self) -> None:
-        """Not of interest."""
-
-    def close(self) -> None:
-        """Nothing to end."""
+    def step_done(self, step: int) -> None: ...
+    def alive(self) -> None: ...
+    def pause(self) -> None: ...
+    def close(self) -> None: ...
 
 
 def start_watchdog(rank: int, world_size: int, stall_s: float) -> Watchdog | NoWatchdog:
-    """Over the store of the process group, which must be there."""
+    """Needs an initialized process group, whose store it uses."""
     if stall_s <= 0.0:
         return NoWatchdog()
     watchdog = Watchdog(rank, world_size, stall_s, StoreBoard(dist.distributed_c10d._get_default_store()))
@@ -257,7 +250,6 @@ def start_watchdog(rank: int, world_size: int, stall_s: float) -> Watchdog | NoW
 
 
 def _main_frame() -> FrameType | None:
-    """Where the training is."""
     return sys._current_frames().get(threading.main_thread().ident or -1)
 
 
@@ -266,7 +258,7 @@ def _waits(frame: FrameType | None) -> bool:
 
 
 def _place(frame: FrameType | None) -> str:
-    """The innermost line that is the script's own rather than a library's."""
+    """The innermost line of the script rather than of a library."""
     inner = frame
     while frame is not None and any(part in frame.f_code.co_filename for part in _LIBRARIES):
         frame = frame.f_back

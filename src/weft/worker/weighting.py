@@ -1,10 +1,9 @@
-"""An uneven split must not change the update: each worker's gradient counts by its number of samples.
+"""An uneven split must not change the update: each worker's gradient is weighted by its number of samples.
 
-[Note: accumulated gradients]  The share a worker's gradient counts for is applied where it is free, when the gradient
-is copied for sending.  Several batches accumulated before one ``step()`` are sent together, so one factor has to do
-for all of them, although the last batch of an epoch may be split otherwise.  Then the first batch's share is the one
-applied at the end, and the gradients of the others are multiplied, as they are computed, by what they count for in
-comparison.  So every batch of an accumulation counts as it does with one worker.
+[Note: accumulated gradients]  A worker's weight is applied where that is free: when the gradient is copied for sending.
+Several batches accumulated before one ``step()`` are sent together, with one weight for all of them, although the last
+batch of an epoch may be split differently.  So the first batch's weight is applied when sending, and the gradients of
+the other batches are multiplied by their relative weight as they are computed.
 """
 
 from __future__ import annotations
@@ -22,21 +21,31 @@ from torch.nn.parallel import DistributedDataParallel
 from weft.errors import SessionError
 from weft.overlap.handle import Overlap
 from weft.worker.sampling import Share
-from weft.worker.updates import UpdateCount
 
 
-class Weighting:
-    """Sets what this worker's gradient counts for, before each step."""
+class UpdateCount:
+    """Counts optimizer steps, which end an accumulation of gradients; the same on every worker."""
 
-    def set(self, share: Share) -> None:
-        """Every worker counts the same."""
+    def __init__(self, optimizers: Iterable[torch.optim.Optimizer]) -> None:
+        self.num_updates = 0
+        self._hooks = [optimizer.register_step_post_hook(self._stepped) for optimizer in optimizers]
+
+    @property
+    def counts(self) -> bool:
+        """Whether there is an optimizer to count."""
+        return bool(self._hooks)
 
     def close(self) -> None:
-        """Nothing of ours is left on the models."""
+        for hook in self._hooks:
+            hook.remove()
+        self._hooks = []
+
+    def _stepped(self, *_: object) -> None:
+        self.num_updates += 1
 
 
-class ModelWeighting(Weighting):
-    """One model whose gradients are multiplied by ``apply``'s number when they are sent."""
+class ModelWeighting:
+    """Sets the weight of this worker's gradient of one model; ``apply`` sets the weight used when sending."""
 
     def __init__(
         self, parameters: Iterable[nn.Parameter], apply: Callable[[float], None], updates: UpdateCount, world_size: int
@@ -52,7 +61,7 @@ class ModelWeighting(Weighting):
 
     def set(self, share: Share) -> None:
         if self._updates.counts and self._updates.num_updates != self._num_updates:
-            # Somebody's share may be nothing; no factor could make good for that in a later batch.
+            # A weight of 0 could not be corrected by a factor in a later batch.
             self._applied = share.weight if share.reaches_all else self._even
             self._num_updates = self._updates.num_updates
         self._apply(self._applied)
@@ -76,23 +85,8 @@ class ModelWeighting(Weighting):
         return gradient if self._factor == 1.0 else gradient * self._factor
 
 
-class SeveralWeightings(Weighting):
-    """All models of a job."""
-
-    def __init__(self, parts: list[ModelWeighting]) -> None:
-        self._parts = parts
-
-    def set(self, share: Share) -> None:
-        for part in self._parts:
-            part.set(share)
-
-    def close(self) -> None:
-        for part in self._parts:
-            part.close()
-
-
 class _DdpShare:
-    """A communication hook multiplies by the share instead of 1/P."""
+    """A DDP communication hook that multiplies by the share instead of 1/P."""
 
     def __init__(self, model: DistributedDataParallel) -> None:
         self._weight = 1.0 / dist.get_world_size(model.process_group)
@@ -101,9 +95,9 @@ class _DdpShare:
             model.register_comm_hook(model.process_group, lambda group, bucket: self._reduce(group, bucket))
         except RuntimeError as error:
             raise SessionError(
-                f"the batches do not divide evenly among the workers, and DistributedDataParallel takes no hook to "
-                f"weight the gradients ({error}): leave its communication hook out, use weft.overlap, or choose a "
-                "batch_size that divides and drop_last=True"
+                f"the batches do not divide evenly among the workers, and DistributedDataParallel does not accept a "
+                f"hook to weight the gradients ({error}): remove its communication hook, use weft.overlap, or choose "
+                "a batch_size that divides evenly and drop_last=True"
             ) from error
 
     def apply(self, weight: float) -> None:
@@ -116,32 +110,32 @@ class _DdpShare:
         return result
 
 
-# A model takes one hook in its life, and may be trained by several calls of ``run.steps``.
+# A model accepts one hook in its life, and may be trained by several calls of ``run.steps``.
 _ddp_shares: weakref.WeakKeyDictionary[DistributedDataParallel, _DdpShare] = weakref.WeakKeyDictionary()
 
 
-def choose_weighting(
+def choose_weightings(
     models: list[nn.Module], handles: list[Overlap], may_be_uneven: bool, world_size: int, updates: UpdateCount
-) -> Weighting:
-    """Fits the models given to ``run.resume``; refuses where uneven batches would give a wrong update."""
+) -> list[ModelWeighting]:
+    """One per model given to ``run.resume``, none if all splits are even; refuses if an update would be wrong."""
     if not may_be_uneven or world_size == 1:
-        return Weighting()
-    parts = []
+        return []
+    weightings = []
     for handle in handles:
         parameters = [parameter for part in handle.parts for parameter in part.schedule.parameters]
-        parts.append(ModelWeighting(parameters, _share_of(handle), updates, world_size))
+        weightings.append(ModelWeighting(parameters, _share_of(handle), updates, world_size))
     for model in models:
         if isinstance(model, DistributedDataParallel):
             if model not in _ddp_shares:
                 _ddp_shares[model] = _DdpShare(model)
-            parts.append(ModelWeighting(model.parameters(), _ddp_shares[model].apply, updates, world_size))
-    if not parts:
+            weightings.append(ModelWeighting(model.parameters(), _ddp_shares[model].apply, updates, world_size))
+    if not weightings:
         raise SessionError(
             f"the batches do not divide evenly among {world_size} workers, and the gradients cannot be weighted "
             "because no model that is overlapped or wrapped in DistributedDataParallel was given to "
-            "run.resume(model=...): give it there, or choose a batch_size that divides and drop_last=True"
+            "run.resume(model=...): give it there, or choose a batch_size that divides evenly and drop_last=True"
         )
-    return SeveralWeightings(parts)
+    return weightings
 
 
 def _share_of(handle: Overlap) -> Callable[[float], None]:

@@ -1,13 +1,14 @@
-"""Writing a checkpoint from all workers at once, while training continues.
+"""Writing a checkpoint from all workers in parallel, while training continues.
 
-Each worker writes its own files; then all tell each other how it went, on a group of their own so that the training's
-collectives are not disturbed; only if all is well rank 0 makes it a checkpoint.
+Each worker writes its own files; then all exchange their results, on a separate group so as not to disturb the
+training's collectives; only if all succeeded, rank 0 turns the files into a checkpoint.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import os
+import shutil
 import threading
 from dataclasses import dataclass
 from typing import Any
@@ -21,13 +22,13 @@ from weft.worker.manifest import FileEntry, Manifest
 from weft.worker.peers import Peers
 from weft.worker.shards import REPLICATED_NAME, rank_file_name
 
-# Behind the training thread where both want the same core.
+# Lower priority than the training thread on the same core.
 _NICENESS = 10
 
 
 @dataclass(frozen=True, slots=True)
 class CheckpointPart:
-    """Copies that nobody else changes: this worker's part of a checkpoint."""
+    """This worker's part of a checkpoint: copies that training does not change."""
 
     manifest: Manifest
     own: dict[str, Any]
@@ -36,10 +37,10 @@ class CheckpointPart:
 
 
 class CheckpointWriter:
-    """One checkpoint at a time; every worker has one, and calls it in the same order as the others.
+    """Writes one checkpoint at a time.  Every worker has a writer and calls it in the same order.
 
-    ``peers`` must be on a group that nobody else uses.  It is made before training begins: making a group waits for
-    every worker, also for one that has died meanwhile.
+    ``peers`` must be on a group of its own, created before training begins: creating one later would wait for a worker
+    that has died.
     """
 
     def __init__(self, folder: CheckpointFolder, peers: Peers, token: str) -> None:
@@ -54,7 +55,6 @@ class CheckpointWriter:
         return self._thread is not None and self._thread.is_alive()
 
     def write(self, snapshot: CheckpointPart, *, in_background: bool) -> None:
-        """Write now, or in the background while training continues."""
         self.finish()
         if in_background:
             self._thread = threading.Thread(
@@ -66,20 +66,20 @@ class CheckpointWriter:
                 self._write(snapshot)
 
     def finish(self) -> None:
-        """Wait for what is being written; raise what went wrong with it."""
+        """Wait for the checkpoint being written; raise its error, if there was one."""
         if self._thread is not None:
-            # That thread waits for the other workers' ones.
+            # That thread waits for other workers.
             with TURNS.yielded(later=True):
                 self._thread.join()
         self.raise_error()
 
     def abandon(self, patience_s: float) -> None:
-        """The run has failed: give what is being written a moment, but do not wait for workers that may be gone."""
+        """After a failure: wait for a limited time, because other workers may be gone."""
         if self._thread is not None:
             self._thread.join(patience_s)
 
     def raise_error(self) -> None:
-        """What went wrong in the background, if anything; called between steps."""
+        """Raise an error of the background thread, if there was one; called between steps."""
         if self._error is not None:
             error, self._error = self._error, None
             raise error
@@ -107,13 +107,13 @@ class CheckpointWriter:
                 files.append(write_file(aside / REPLICATED_NAME, lambda file: torch.save(whole, file)))
         except (OSError, RuntimeError) as error:
             failure = f"worker {peers.rank}: {_reason(error)}"
-        told = peers.all_gather([[dataclasses.asdict(entry) for entry in files], snapshot.rng, failure])
-        failures = [theirs for _, _, theirs in told if theirs]
+        results = peers.all_gather([[dataclasses.asdict(entry) for entry in files], snapshot.rng, failure])
+        failures = [theirs for _, _, theirs in results if theirs]
         if not failures and peers.rank == 0:
             manifest = dataclasses.replace(
                 snapshot.manifest,
-                files=tuple(FileEntry(**entry) for entries, _, _ in told for entry in entries),
-                rng=tuple(rng for _, rng, _ in told),
+                files=tuple(FileEntry(**entry) for entries, _, _ in results for entry in entries),
+                rng=tuple(rng for _, rng, _ in results),
             )
             try:
                 self._folder.commit(aside, manifest)
@@ -122,15 +122,15 @@ class CheckpointWriter:
         failures = peers.from_first(failures)
         if failures:
             if peers.rank == 0:
-                self._folder.discard(aside)
+                shutil.rmtree(aside, ignore_errors=True)
             raise CheckpointError(
                 f"the checkpoint of step {step} was not written to {self._folder.path} ({failures[0]}): older ones are "
-                "as they were; free space or make the folder writable, then start again"
+                "unchanged; free space or make the folder writable, then start again"
             )
 
 
 def _reason(error: BaseException) -> str:
-    """The file system's own words, which torch.save hides behind its own."""
+    """The file system's error, which torch.save hides behind its own."""
     cause: BaseException | None = error
     while cause is not None:
         if isinstance(cause, OSError) and cause.strerror:

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from weft.worker.agreement import NOTHING, Alone, AtUpdates, ByTurns, Wishes, turn_steps
-from weft.worker.updates import UpdateCount
+from weft.worker.weighting import UpdateCount
 
 
 class SlowPeers:
@@ -50,7 +50,7 @@ def test_a_stop_is_seen_within_a_second_and_a_step_or_two(step_s: float, cost_s:
 
 @pytest.mark.parametrize(("cost_s", "step_s"), [(1e-4, 1e-2), (1e-3, 1e-2), (5e-4, 0.2), (2e-3, 1e-2)])
 def test_agreeing_costs_less_than_half_a_percent(cost_s: float, step_s: float) -> None:
-    assert cost_s / (turn_steps(cost_s, step_s) * step_s) < 0.005
+    assert cost_s / (turn_steps(cost_s, step_s, step_s) * step_s) < 0.005
 
 
 def test_a_pause_between_fast_steps_does_not_postpone_a_stop() -> None:

@@ -12,7 +12,7 @@ from weft.worker.environment import read_environment
 
 def test_a_script_started_by_hand_is_worker_0_of_1() -> None:
     environment = read_environment({})
-    assert (environment.rank, environment.world_size, environment.alone) == (0, 1, True)
+    assert (environment.rank, environment.world_size) == (0, 1)
     assert environment.checkpoint_dir is None
 
 

@@ -38,7 +38,7 @@ def test_missing_workers_are_named_when_time_is_up(monkeypatch: pytest.MonkeyPat
 
 def test_a_missing_worker_0_is_named_by_the_others(monkeypatch: pytest.MonkeyPatch, port: int) -> None:
     say_where(monkeypatch, 1, 2, port)
-    with pytest.raises(SessionError, match=r"nobody listens there \(Connection refused\); worker 0 opens it"):
+    with pytest.raises(SessionError, match=r"nothing listens there \(Connection refused\); worker 0 opens it"):
         meet(read_environment(os.environ))
 
 

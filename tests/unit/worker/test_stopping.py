@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from weft.worker.agreement import NOTHING, Alone, Wishes, turn_steps
+from weft.worker.agreement import NOTHING, Alone, Wishes
 from weft.worker.channel import Channel
 from weft.worker.stopping import StopRequest
 
@@ -72,7 +72,6 @@ def test_a_controller_that_does_not_read_costs_reports_and_not_time(tmp_path: Pa
         results = [channel.send({"step": step}) for step in range(5000)]
         assert results[0]
         assert not results[-1]
-        assert channel.num_dropped == results.count(False)
         channel.close()
 
 
@@ -90,8 +89,3 @@ def test_a_late_or_restarted_controller_is_found(tmp_path: Path) -> None:
 def test_a_single_worker_stops_on_its_own() -> None:
     assert Alone().after_step(Wishes(stop=True)) == Wishes(stop=True)
     assert not Alone().after_step(NOTHING)
-
-
-@pytest.mark.parametrize(("cost_s", "step_s"), [(1e-4, 1e-2), (1e-3, 1e-2), (5e-4, 0.2)])
-def test_agreeing_costs_less_than_half_a_percent(cost_s: float, step_s: float) -> None:
-    assert cost_s / (turn_steps(cost_s, step_s) * step_s) < 0.005

@@ -131,7 +131,7 @@ def test_a_silent_worker_is_named_by_the_others(capsys: pytest.CaptureFixture[st
     job.mute.add(1)  # stopped, or in native code that never lets go of the interpreter
     job.let_pass(40.0)
     assert job.left[0][1] == HUNG_EXIT_CODE
-    assert "for worker 1, which does not answer at all" in capsys.readouterr().err
+    assert "for worker 1, which does not respond at all" in capsys.readouterr().err
 
 
 def test_all_workers_of_a_deadlock_are_reported(capsys: pytest.CaptureFixture[str]) -> None:

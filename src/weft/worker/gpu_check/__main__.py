@@ -1,8 +1,8 @@
-"""Start the workers of each stage, collect what they found, write the report.
+"""Start the workers of each stage, collect their results, and write the report.
 
     python -m weft.worker.gpu_check DEVICE FOLDER
 
-Prints a JSON object a line: ``{"progress": ...}`` while it runs, ``{"report": ...}`` at the end.
+Prints one JSON object per line: ``{"progress": ...}`` while running, ``{"report": ...}`` at the end.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ import torch
 from weft.version import __version__
 
 STAGES = {"exact": "the same numbers as DDP", "plans": "state dicts and changes of plan", "speed": "memory and speed"}
-# All three within five minutes, whatever happens.
+# Five minutes in total.
 STAGE_LIMIT_S = {"exact": 120.0, "plans": 80.0, "speed": 90.0}
 MAX_WORKERS = 8
 NO_GPUS = 3
@@ -33,8 +33,8 @@ _MAX_ERROR_CHARACTERS = 4000
 def main(kind: str, folder: Path) -> int:
     num_workers = min(torch.cuda.device_count(), MAX_WORKERS) if kind == "cuda" else 2
     if num_workers < 2:
-        found = f"{num_workers} GPU(s) that torch {torch.__version__} can use"
-        say(error=f"weft doctor --gpu needs at least 2 GPUs on this machine, there are {found}")
+        found = f"{num_workers} that torch {torch.__version__} can use"
+        say(error=f"weft doctor --gpu needs at least 2 GPUs on this machine, and found {found}")
         return NO_GPUS
     rows: list[dict[str, Any]] = []
     began_s = time.monotonic()
@@ -64,7 +64,7 @@ def main(kind: str, folder: Path) -> int:
 
 
 def run_stage(stage: str, kind: str, num_workers: int) -> list[dict[str, Any]]:
-    """Rows of one stage; one that failed or hung adds a row that says so."""
+    """The result rows of one stage; a failed or hung worker adds a row that says so."""
     port = _free_port()
     shared = {"WORLD_SIZE": str(num_workers), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
     workers = [
@@ -97,7 +97,7 @@ def run_stage(stage: str, kind: str, num_workers: int) -> list[dict[str, Any]]:
             reader.join()
     for rank, code in enumerate(codes):
         if code:
-            text = errors[rank] or "it did not end in time and was stopped"
+            text = errors[rank] or "it did not finish in time and was killed"
             rows.append({"check": stage, "case": f"worker {rank} failed", "ok": False, "found": text})
     return rows
 
@@ -108,7 +108,7 @@ def _stop(workers: list[subprocess.Popen[str]]) -> None:
 
 
 def _ends(workers: list[subprocess.Popen[str]]) -> list[int]:
-    """Exit codes; once one has failed the others wait for it in vain."""
+    """Exit codes; once a worker has failed, the others are stopped: they would wait for it in vain."""
     codes = [worker.poll() for worker in workers]
     while any(code is None for code in codes):
         if any(codes):
@@ -134,12 +134,12 @@ def _nccl() -> str:
 
 
 def in_words(report: dict[str, Any]) -> str:
-    """The report for people."""
-    devices = ", ".join(report["gpus"]) or "CPU (this tries the program only)"
+    """The report as text."""
+    devices = ", ".join(report["gpus"]) or "CPU (this only tests the program itself)"
     lines = [
         f"weft {report['weft']} on {report['num_workers']} workers: {devices}",
         f"torch {report['torch']}, CUDA {report['cuda']}, NCCL {report['nccl']}, {report['system']}",
-        f"{'everything as promised' if report['ok'] else 'NOT as promised'}, {report['took_s']:.0f} s",
+        f"{'all checks passed' if report['ok'] else 'CHECKS FAILED'}, {report['took_s']:.0f} s",
         "",
     ]
     for row in report["rows"]:

@@ -1,4 +1,4 @@
-"""The same numbers as DDP: several models, optimizers and loops; then state dicts and changes of plan."""
+"""The same numbers as DDP: several models, optimizers, and loops; then state dicts and plan changes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Row = dict[str, Any]
 MakeOptimizer = Callable[[nn.Module], torch.optim.Optimizer]
 
 NUM_STEPS = 12
-# With more than two workers NCCL may add in another order than DDP's all-reduce.
+# With more than two workers, NCCL may add in a different order than DDP's all-reduce.
 MAX_RELATIVE_DIFFERENCE = 1e-3
 
 OPTIMIZERS: dict[str, MakeOptimizer] = {
@@ -29,7 +29,7 @@ OPTIMIZERS: dict[str, MakeOptimizer] = {
 
 
 class Training:
-    """One model under training, with DDP or with weft."""
+    """One model, trained with DDP or with weft."""
 
     def __init__(
         self,
@@ -87,7 +87,7 @@ class _Loss(nn.Module):
 
 
 def exactness(device: torch.device, quick: bool) -> Iterator[Row]:
-    """One row per model, optimizer and loop."""
+    """One row per model, optimizer, and loop."""
     for model, make in MODELS.items():
         for name, optimizer in OPTIMIZERS.items():
             for loop, how in LOOPS.items() if name == "adamw" else [("plain", LOOPS["plain"])]:
@@ -97,7 +97,7 @@ def exactness(device: torch.device, quick: bool) -> Iterator[Row]:
                 yield {
                     "check": "exactness",
                     "case": f"{model}, {name}, {loop}",
-                    # Without exact_clipping, norms are summed in another order than DDP's.
+                    # Without exact_clipping, norms are summed in a different order than DDP's.
                     **_compared(make, optimizer, device, how, to_rounding=loop == "clipping", **options),
                 }
 
@@ -116,7 +116,7 @@ _QUICK = {
 
 
 def plans_and_state(device: torch.device, quick: bool) -> Iterator[Row]:
-    """Tuning moves parameters and state from plan to plan; a state dict is that of DDP."""
+    """Tuning moves parameters and state between plans; state dicts equal DDP's."""
     num_steps = 12 if quick else 70
     yield {
         "check": "plan changes",
@@ -147,7 +147,7 @@ def _compared(
 
 
 def _state(optimizer: MakeOptimizer, device: torch.device) -> Row:
-    """Saved by weft, loaded by DDP and by weft: three more steps agree with a run that never stopped."""
+    """State dicts agree with DDP's; after weft loads DDP's, three more steps give the same parameters."""
     trainings = [Training(Transformer, optimizer, device, overlapped) for overlapped in (False, True)]
     for training in trainings:
         for _ in range(3):

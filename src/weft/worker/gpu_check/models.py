@@ -1,4 +1,4 @@
-"""Small models that differ in what makes overlapping hard, and one that is large enough to be timed."""
+"""Small models, each with something that makes overlapping hard, and one large enough to be timed."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Convolutions(nn.Module):
 
 
 class Recurrent(nn.Module):
-    """Weights that cuDNN wants in one piece of memory, and a layer that is used in some steps only."""
+    """Weights that cuDNN wants contiguous, and a layer that is used only in some steps."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -52,7 +52,7 @@ class Recurrent(nn.Module):
 
 
 class Transformer(nn.Module):
-    """Tied embeddings and attention, in as many layers as asked for."""
+    """Tied embeddings and attention, with any number of layers."""
 
     def __init__(self, width: int = 64, num_layers: int = 2, batch: int = 4) -> None:
         super().__init__()

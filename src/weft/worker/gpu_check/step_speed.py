@@ -1,4 +1,4 @@
-"""Memory, exposed communication and the time of a step, against DDP and FSDP2 in the same processes."""
+"""Memory, exposed communication, and step time, compared with DDP and FSDP2 in the same processes."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from weft.worker.gpu_check.models import Model, Transformer
 
 NUM_WARM_UP = 10
 NUM_TIMED = 30
-# weft needs at most so many steps to find its plan.
+# weft needs at most this many steps to find its plan.
 NUM_TUNING = 70
 
 
 class Fsdp2(Training):
-    """FSDP2 with every layer a unit, parameters kept gathered after forward."""
+    """FSDP2 with one unit per layer; parameters stay gathered after forward."""
 
     def __init__(self, make: Callable[[], Model], device: torch.device) -> None:
         torch.manual_seed(3)
@@ -61,7 +61,7 @@ def speed(device: torch.device, quick: bool) -> Iterator[Row]:
             "loss": losses[name],
             "step_ms": step_s * 1e3,
             "peak_bytes": _peak_bytes(device),
-            "found": f"{step_s * 1e3:.2f} ms a step, {_peak_bytes(device) >> 20} MiB at most, "
+            "found": f"{step_s * 1e3:.2f} ms per step, peak {_peak_bytes(device) >> 20} MiB, "
             f"loss {losses[name]:.6f} after {NUM_WARM_UP} steps",
         }
         if training.handle is not None:
@@ -93,7 +93,7 @@ def _mean(loss: torch.Tensor) -> float:
 
 
 def _median_step_s(training: Training, num_steps: int) -> float:
-    """Of the slowest worker, in blocks of several steps: nothing waits for the device inside a block."""
+    """Median over blocks of the slowest worker's step time; nothing waits for the device inside a block."""
     blocks = []
     for _ in range(5):
         _synchronize(training.device)

@@ -1,4 +1,4 @@
-"""One worker of one stage.  Rank 0 prints what was found, a JSON object a line."""
+"""One worker of one stage.  Rank 0 prints its results, one JSON object per line."""
 
 from __future__ import annotations
 
