@@ -19,7 +19,9 @@ from matplotlib.patches import Patch
 
 from weft.core.chrome_trace import Span
 from weft.perf.fusion import plan_cuts
-from weft.perf.schedule import Link, Mode, ParameterTiming, StepProfile, Timeline, simulate
+from weft.perf.link import Link
+from weft.perf.schedule import Timeline, simulate
+from weft.perf.step_profile import Mode, ParameterTiming, StepProfile
 
 NUM_LAYERS = 36
 FORWARD_MS, BACKWARD_MS, HALF_MS = 100.0, 200.0, 140.0  # HALF: all reduce-scatters, or all all-gathers

@@ -24,9 +24,9 @@ from weft.overlap.layout import MAX_BUCKETS, granularity, snap
 from weft.overlap.link_probe import measure_link
 from weft.overlap.schedule_interface import Schedule
 from weft.overlap.step_times import StepTimes
-from weft.perf.fusion import Search, describe, scaled_cuts
+from weft.perf.fusion import describe, scaled_cuts
 from weft.perf.link import Link
-from weft.perf.search import Duel
+from weft.perf.search import Duel, Search
 from weft.perf.step_profile import Mode, ParameterTiming, StepProfile
 
 logger = logging.getLogger("weft.overlap")

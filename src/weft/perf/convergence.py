@@ -1,4 +1,4 @@
-"""How many steps are left, judged by the loss: loss(k) = 1 / (b0 k + b1) + b2."""
+"""How many steps are left, estimated from the loss: loss(k) = 1 / (b0 k + b1) + b2."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ class LossCurve:
         return 1.0 / (self.rate * step + self.offset) + self.floor
 
     def steps_to_standstill(self, steps_per_epoch: float, min_gain: float = 0.01) -> float:
-        """Steps until an epoch improves the loss by less than ``min_gain`` of what it is.
+        """Steps until an epoch improves the loss by less than ``min_gain`` of its value.
 
-        The improvement of an epoch only falls, so that the border is found by bisection.
+        The improvement per epoch only decreases, so bisection works.
         """
         if self.rate == 0:
             return 0.0
@@ -55,11 +55,11 @@ def fit_loss(steps: Sequence[float], losses: Sequence[float]) -> LossCurve:
     (0.2, 0.1)
     """
     if len(steps) != len(losses) or len(steps) < 3:
-        raise UsageError(f"{len(steps)} steps and {len(losses)} losses: expected equally many, and at least 3")
+        raise UsageError(f"{len(steps)} steps and {len(losses)} losses: expected the same number, at least 3")
     at = np.asarray(steps, dtype=float)
     loss = np.asarray(losses, dtype=float)
     if not (np.isfinite(at).all() and np.isfinite(loss).all()):
-        raise UsageError("a loss or a step is not a finite number: leave such points out")
+        raise UsageError("a loss or a step is not a finite number: remove such points")
 
     def given(floor: float) -> tuple[float, tuple[float, float]]:
         height = loss - floor

@@ -1,11 +1,11 @@
 """How fast two jobs run when they take turns on the same devices.
 
-One computes while the other waits for the network.  With c the compute, e the exposed and n the network time
-of a step and h a handover, a round in which each job makes one step takes
+One computes while the other waits for the network.  Let c, e, and n be the compute, exposed, and network time of a
+step, and h a handover.  A round in which each job makes one step takes
 
     T* = max(sum(c + h), max(c + e), sum n when they share one link)
 
-where for n the exposed time stands in when nothing else was measured.  Two ways of sharing follow from it.
+with e in place of n if only e was measured.  There are two ways to share.
 
 [Note: taking turns]
 Jobs with steps of different length do better when the shorter one makes k steps in a round.  These must fit
@@ -14,15 +14,14 @@ between two computations of the longer job; the last exchange runs under the lon
     T*(k) = max(c_long + h + k (c_short + h) + (k - 1) e_short, c_long + e_long, k (c_short + e_short), sum n)
 
 [Note: primary and filler]
-The primary keeps its speed, T* = c + e of the primary, and the filler gets g = e - 2 h of every round.  It
-hands the device back at the next border between layers, which a handover pays for, so that its own
-computation may stretch over many rounds: k may be a fraction.  When a filler step is done its exchange
-begins, and what is left of that gap (half of it on average) cannot be used, nor can later gaps while the
-exchange lasts:
+The primary keeps its speed, T* = c + e of the primary, and the filler gets g = e - 2 h of every round.  It gives the
+device back at the next border between layers, so a filler step may span many rounds: k may be a fraction.  When a
+filler step is done, its exchange begins; the rest of that gap (half of it on average) is lost, and so are later gaps
+until the exchange ends:
 
     k = g / (c_filler + min(e_filler, g / 2) + max(0, e_filler - g / 2 - c) g / T*)
 
-and never more than the link or the filler itself could do.  Gaps under three handovers are left alone.
+and never more than the link or the filler itself allows.  Gaps under three handovers are not used.
 """
 
 from __future__ import annotations
@@ -37,10 +36,10 @@ from weft.core.speed import StepTime
 FloatArray = NDArray[np.float64]
 
 MAX_STEPS_PER_ROUND = 8
-"""More steps of the short job in a round gain little and make the long one wait ever more often."""
+"""More steps of the short job in a round gain little and make the long one wait more often."""
 
 MIN_GAIN = 0.05
-"""Pairs that do less than this much more than one after the other are not worth it."""
+"""Minimum gain of a pair over running one after the other."""
 
 MIN_GAP_HANDOVERS = 3.0
 
@@ -55,18 +54,8 @@ class PairSpeed:
     """Work done per unit of time, where each job alone on the devices does 1."""
 
 
-def round_s(long: StepTime, short: StepTime, num_short_steps: int = 1, handover_s: float = 0.0) -> float:
-    """T*(k): time of a round of one step of ``long`` and ``num_short_steps`` of ``short``.
-
-    >>> round_s(StepTime(2.0, exposed_s=1.0), StepTime(2.0, exposed_s=1.0))
-    2.0
-    """
-    long_s, long_e = np.float64(long.step_s), np.float64(long.exposed_s)
-    return float(_round(long_s, long_e, short.step_s, short.exposed_s, num_short_steps, handover_s))
-
-
 def turns_speed(first: StepTime, second: StepTime, handover_s: float = 0.0) -> PairSpeed:
-    """The best round for two jobs that take turns.
+    """The speeds in the best round for two jobs that take turns.
 
     >>> turns_speed(StepTime(2.0, exposed_s=1.0), StepTime(2.0, exposed_s=1.0)).gain
     2.0
@@ -95,8 +84,8 @@ def turns_speeds(
     long, short = np.where(swapped, other_step_s, step_s), np.where(swapped, step_s, other_step_s)
     long_e = np.where(swapped, other_exposed_s, exposed_s)
     short_e = np.where(swapped, exposed_s, other_exposed_s)
-    k = np.arange(1, MAX_STEPS_PER_ROUND + 1).reshape(-1, *([1] * step_s.ndim))
-    time_s = _round(long, long_e, short, short_e, k, handover_s)
+    k = np.arange(1.0, MAX_STEPS_PER_ROUND + 1).reshape(-1, *([1] * step_s.ndim))
+    time_s = round_s(long, long_e, short, short_e, k, handover_s)
     gain = (long + k * short) / time_s
     best = np.argmax(gain * (1 - 1e-9 * k), axis=0)[None]
     time_s = np.take_along_axis(time_s, best, 0)[0]
@@ -121,31 +110,24 @@ def filler_speeds(
     needed = filler_compute + np.minimum(filler_exposed_s, half) + late * gap / step_s
     k = gap / np.maximum(needed, 1e-300)
     k = np.minimum(k, step_s / filler_step_s)
-    k = np.minimum(k, compute / np.maximum(filler_exposed_s, 1e-300))  # the link is the primary's for the rest
+    k = np.minimum(k, compute / np.maximum(filler_exposed_s, 1e-300))  # the primary uses the link the rest of the time
     filler_per_s = k / step_s
     return 1 / step_s, filler_per_s, 1 + filler_per_s * filler_step_s
 
 
-def _round(
-    long: FloatArray | np.float64,
-    long_e: FloatArray | np.float64,
-    short: FloatArray | float,
-    short_e: FloatArray | float,
-    k: NDArray[np.int64] | int,
-    handover_s: float,
+def round_s(
+    long: FloatArray, long_e: FloatArray, short: FloatArray, short_e: FloatArray, k: FloatArray, handover_s: float
 ) -> FloatArray:
+    """T*(k): one step of the long job and k of the short one."""
     alternating = long - long_e + handover_s + k * (short - short_e + handover_s) + (k - 1) * short_e
     rounds: FloatArray = np.maximum(np.maximum(alternating, long), np.maximum(k * short, long_e + k * short_e))
     return rounds
 
 
 def _arrays(first: StepTime, second: StepTime) -> tuple[FloatArray, FloatArray, FloatArray, FloatArray]:
-    return (
-        np.array([first.step_s]),
-        np.array([first.exposed_s]),
-        np.array([second.step_s]),
-        np.array([second.exposed_s]),
-    )
+    times = (first.step_s, first.exposed_s, second.step_s, second.exposed_s)
+    a, b, c, d = (np.array([time_s]) for time_s in times)
+    return a, b, c, d
 
 
 def _single(speeds: tuple[FloatArray, FloatArray, FloatArray]) -> PairSpeed:

@@ -1,8 +1,8 @@
-"""What is believed of a job that has run at a few sizes only; the controller and the simulator believe the same.
+"""The speed curve of a job that has run at only a few sizes, for both the controller and the simulator.
 
-[Note: untried sizes]  Two devices that run two jobs, or one job at 1.5 times the speed of one device and then the
-other, finish both equally soon on average.  So a size that nobody has tried is expected to be 1.5 times as fast per
-doubling: it is tried where devices are free, and no other job is stopped for a promise.
+[Note: untried sizes]  Two devices that run two jobs side by side, or one after the other at 1.5 times the speed of one
+device, give the same mean completion time.  So an untried size is expected to be 1.5 times as fast per doubling: it is
+tried when devices are free, but no other job is stopped for it.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from weft.core.speed import SpeedCurve, StepTime
 from weft.perf.fitting import MAX_EXTRAPOLATION, SpeedSample, fit_speed
 
 UNTRIED_GAIN = 1.5
-"""Expected of twice the workers, where only one size is known."""
+"""Expected speedup from twice the workers, if only one size was measured."""
 MIN_HOPE = 0.05
-"""A larger size that was not tried is expected to be this much faster at least: idle devices are used to find out."""
+"""A larger untried size is expected to be at least this much faster, so that idle devices are used to find out."""
 
 
 def slowest_expected_s(tried: Mapping[int, StepTime], size: int) -> float:
-    """The longest step that is believed of ``size``, whatever a fit to the sizes ``tried`` predicts.
+    """The longest step to expect at ``size``, whatever a fit to the sizes ``tried`` predicts.
 
     >>> slowest_expected_s({1: StepTime(1.0), 4: StepTime(0.5)}, 8)
     0.475
@@ -36,10 +36,10 @@ def _nearest(tried: Mapping[int, StepTime], size: int) -> int:
 
 
 def explored_curve(measured: Mapping[Shape, StepTime], allowed: Sequence[int], cluster: Cluster) -> SpeedCurve:
-    """Measured times where there are any, expected ones up to twice the largest size tried.
+    """Measured times where available, expected ones up to twice the largest size tried.
 
-    A fit to few points may say anything elsewhere: it is kept between no gain at all and a perfect one, seen from
-    the nearest measured size.
+    A fit to few points may be far off elsewhere, so it is limited to between no gain and perfect scaling from the
+    nearest measured size.
 
     >>> curve = explored_curve({(2,): StepTime(0.6)}, (1, 2, 4), Cluster.uniform(1, 4))
     >>> [round(curve.times[size].step_s, 3) for size in (1, 2, 4)]
@@ -52,17 +52,17 @@ def explored_curve(measured: Mapping[Shape, StepTime], allowed: Sequence[int], c
         if size > MAX_EXTRAPOLATION * max(tried):
             break
         nearest = _nearest(tried, size)
-        alike, perfect_s = tried[nearest], tried[nearest].step_s * nearest / size
+        known_s, perfect_s = tried[nearest].step_s, tried[nearest].step_s * nearest / size
         shape = cluster.packed_shape(size)
         if shape in measured:
             times[size] = measured[shape]
             continue
         if len(tried) > 1:
-            low_s, high_s = sorted((perfect_s, alike.step_s))
-            step_s = max(model.predict(shape).step_s, perfect_s if size > nearest else low_s)
+            low_s, high_s = sorted((perfect_s, known_s))
+            step_s = max(model.predict_s(shape), perfect_s if size > nearest else low_s)
             step_s = min(step_s, high_s if size < nearest else slowest_expected_s(tried, size))
         elif size > nearest:
-            step_s = alike.step_s / UNTRIED_GAIN ** math.log2(size / nearest)
+            step_s = known_s / UNTRIED_GAIN ** math.log2(size / nearest)
         else:
             step_s = perfect_s
         times[size] = StepTime(step_s, min(model.exposed_s(shape, step_s), step_s))

@@ -2,28 +2,27 @@
 
     T(w) = a B / w + b (w - 1) + c (w - 1) / w + d + e [more than one node]
 
-with coefficients >= 0 (non-negative least squares on relative errors).  B is constant for a job and part
-of a.  At measured sizes the measured value counts; between them the model is bent to pass through its
-neighbours; beyond the largest it is followed up to twice that size and no further.
+with coefficients >= 0 (non-negative least squares on relative errors).  B is constant for a job and part of a.  At
+measured sizes the measured value is used; between them the model is corrected to pass through its neighbors; beyond the
+largest it is used up to twice that size.
 """
 
 from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
 
 import numpy as np
 from scipy.optimize import nnls
 
-from weft.core.cluster import Cluster, Shape
-from weft.core.speed import SpeedCurve, StepTime
+from weft.core.cluster import Shape
+from weft.core.speed import StepTime
 from weft.errors import UsageError
 
 MAX_EXTRAPOLATION = 2
-"""A size beyond this many times the largest measured one is not predicted."""
+"""Sizes beyond this many times the largest measured one are not predicted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,15 +44,6 @@ class SpeedSample:
         return sum(self.shape)
 
 
-@dataclass(frozen=True, slots=True)
-class Prediction:
-    """A step time with its uncertainty (one standard deviation) and where it comes from."""
-
-    step_s: float
-    error_s: float
-    source: Literal["measured", "interpolated", "extrapolated"]
-
-
 @dataclass(frozen=True)
 class SpeedModel:
     """A fit to the samples of one job at one global batch size."""
@@ -61,55 +51,33 @@ class SpeedModel:
     coefficients: tuple[float, ...]
     measured: Mapping[tuple[int, int], StepTime]
     """Mean step time by (workers, nodes)."""
-    relative_error: float
-    """Standard deviation of measured / fitted."""
 
-    @property
-    def largest_measured(self) -> int:
-        return max(workers for workers, _ in self.measured)
-
-    def predict(self, shape: Shape) -> Prediction:
-        """The step time on ``shape``; refuses sizes the measurements say nothing about."""
+    def predict_s(self, shape: Shape) -> float:
+        """The step time on ``shape``; refuses sizes too far beyond the measured ones."""
         workers, nodes = sum(shape), len(shape)
-        if workers > MAX_EXTRAPOLATION * self.largest_measured:
+        largest = max(workers for workers, _ in self.measured)
+        if workers > MAX_EXTRAPOLATION * largest:
             raise UsageError(
-                f"{workers} workers were asked for, at most {self.largest_measured} were measured: "
+                f"cannot predict {workers} workers: at most {largest} were measured; "
                 f"measure a size of at least {math.ceil(workers / MAX_EXTRAPOLATION)} first"
             )
         if (workers, nodes) in self.measured:
-            step_s = self.measured[workers, nodes].step_s
-            return Prediction(step_s, 0.0, "measured")
-        step_s = self._fitted_s(workers, nodes) * self._bend(workers, nodes)
-        if workers <= self.largest_measured:
-            return Prediction(step_s, self.relative_error * step_s, "interpolated")
-        distance = workers / self.largest_measured
-        return Prediction(step_s, self.relative_error * step_s * distance, "extrapolated")
+            return self.measured[workers, nodes].step_s
+        return self._fitted_s(workers, nodes) * self._correction(workers, nodes)
 
     def exposed_s(self, shape: Shape, step_s: float) -> float:
-        """Exposed communication in a step: measured, else the share of the nearest measured size on as
-        many workers."""
+        """Exposed communication in a step: measured, else the same share as at the nearest measured size."""
         key = (sum(shape), len(shape))
         if key in self.measured:
             return min(self.measured[key].exposed_s, step_s)
         nearest = min(self.measured, key=lambda other: (abs(math.log(other[0] / key[0])), other))
         return step_s * self.measured[nearest].exposed_s / self.measured[nearest].step_s
 
-    def curve(self, sizes: Iterable[int], cluster: Cluster) -> SpeedCurve:
-        """Step times at those of ``sizes`` that may be predicted, each packed on as few nodes as possible."""
-        times = {}
-        for size in sizes:
-            if size <= MAX_EXTRAPOLATION * self.largest_measured:
-                shape = cluster.packed_shape(size)
-                step_s = self.predict(shape).step_s
-                times[size] = StepTime(step_s, self.exposed_s(shape, step_s))
-        return SpeedCurve(times)
-
     def _fitted_s(self, workers: int, nodes: int) -> float:
         return float(np.dot(_features(workers, nodes), self.coefficients))
 
-    def _bend(self, workers: int, nodes: int) -> float:
-        """Measured / fitted, interpolated over log(workers) between the neighbours on as many nodes (1 or
-        more)."""
+    def _correction(self, workers: int, nodes: int) -> float:
+        """Measured / fitted, interpolated over log(workers) between neighbors that also use one node, or several."""
         alike = {
             key[0]: time.step_s / self._fitted_s(*key)
             for key, time in self.measured.items()
@@ -125,7 +93,7 @@ def fit_speed(samples: Sequence[SpeedSample]) -> SpeedModel:
     """Fit the model to at least one sample.
 
     >>> model = fit_speed([SpeedSample((w,), 1.0 / w + 0.1) for w in (1, 2, 4)])
-    >>> round(model.predict((3,)).step_s, 2)
+    >>> round(model.predict_s((3,)), 2)
     0.43
     """
     if not samples:
@@ -133,26 +101,27 @@ def fit_speed(samples: Sequence[SpeedSample]) -> SpeedModel:
     grouped: dict[tuple[int, int], list[SpeedSample]] = {}
     for sample in samples:
         grouped.setdefault((sample.workers, len(sample.shape)), []).append(sample)
-    measured = {
-        key: StepTime(
-            statistics.fmean(one.step_s for one in group),
-            min(
-                statistics.fmean(one.exposed_s for one in group),
-                statistics.fmean(one.step_s for one in group),
-            ),
-        )
-        for key, group in sorted(grouped.items())
-    }
+    measured = {}
+    for key, group in sorted(grouped.items()):
+        step_s = statistics.fmean(one.step_s for one in group)
+        measured[key] = StepTime(step_s, min(statistics.fmean(one.exposed_s for one in group), step_s))
     times = np.array([time.step_s for time in measured.values()])
     rows = np.array([_features(*key) for key in measured]) / times[:, None]
     coefficients, _ = nnls(rows, np.ones(len(times)))
     if not coefficients.any():
         coefficients[0] = float(times[0] * next(iter(measured))[0])
-    ratios = 1.0 / (rows @ coefficients)
-    # With as many unknowns as samples residuals say nothing: keep a floor.
-    freedom = max(1, len(times) - int(np.count_nonzero(coefficients)))
-    relative_error = max(0.02, float(np.sqrt(np.sum((ratios - 1.0) ** 2) / freedom)))
-    return SpeedModel(tuple(coefficients.tolist()), measured, relative_error)
+    return SpeedModel(tuple(coefficients.tolist()), measured)
+
+
+def left_out_errors(samples: Sequence[SpeedSample]) -> Iterator[float]:
+    """Relative errors when each size is predicted from the others; sizes out of reach of the rest are skipped."""
+    for size in sorted({sample.workers for sample in samples}):
+        rest = [sample for sample in samples if sample.workers != size]
+        if rest and size <= MAX_EXTRAPOLATION * max(sample.workers for sample in rest):
+            model = fit_speed(rest)
+            for sample in samples:
+                if sample.workers == size:
+                    yield abs(model.predict_s(sample.shape) / sample.step_s - 1)
 
 
 def _features(workers: int, nodes: int) -> tuple[float, ...]:

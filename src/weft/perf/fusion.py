@@ -1,12 +1,11 @@
 """Which gradients travel together: cuts of the flat buffer, chosen by the recurrence.
 
-Small buckets pay start-up often; large ones start late in backward, and hold up the next forward until their
-last byte is there.  The best sizes differ along the buffer: near the last layers, whose gradients come first
-and whose values are read last, a bucket may be large; near the first layers nothing is left to hide under.
+Small buckets pay the startup cost often; large ones start late in backward, and hold up the next forward until their
+last byte arrives.  The best sizes differ along the buffer: near the last layers, whose gradients come first and whose
+values are read last, a bucket may be large; near the first layers there is nothing left to hide under.
 
-Plans start from the greedy ones of :mod:`weft.perf.promises`; the recurrence with all its details picks the
-best few, and a local search that moves, drops and adds cuts (also inside very large parameters, where an
-update can hide) refines them.
+Plans start from the greedy ones of :mod:`weft.perf.promises`; the full recurrence picks the best few, and a local
+search refines them by moving, dropping, and adding cuts (also inside very large parameters, where an update can hide).
 """
 
 from __future__ import annotations
@@ -20,33 +19,30 @@ from weft.errors import UsageError
 from weft.perf.link import Link
 from weft.perf.promises import Cuts, Promises
 from weft.perf.recurrence import StepModel
-from weft.perf.search import Search
 from weft.perf.step_profile import Mode, StepProfile
-
-__all__ = ["UNIFORM_MB", "Search", "describe", "plan_cuts", "scaled_cuts", "uniform_cuts"]
 
 UNIFORM_MB = (0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 25.0, 50.0, 100.0)
 
-# Borders closer than this share of the buffer, of backward and of forward count as one (in the middle).
+# Parameter borders closer than this share of the buffer, of backward, and of forward count as one (in the middle).
 RESOLUTION = 1 / 256
-# A parameter that holds more than this share of the buffer may be cut inside.
+# A parameter with more than this share of the buffer may be cut inside.
 LARGE_SHARE = 1 / 8
-# Seconds of interpreter time that launching a collective takes at the very least.
+# The least interpreter time that launching a collective takes.
 MIN_LAUNCH_S = 2e-5
-# Faster by less than this share is not worth further buckets: each costs things that no model sees.
+# A smaller relative gain is not worth another bucket: each has costs that the model does not include.
 WORTH_A_BUCKET = 1e-3
 NUM_STARTS = 4
-# The local search may look at this many parameters and buckets in all, whatever the size of the model.
+# The local search looks at no more than this many parameters and buckets, whatever the size of the model.
 SEARCH_BUDGET = 10_000
 
 
 def plan_cuts(profile: StepProfile, link: Link, num_workers: int, mode: Mode, granularity: int) -> Cuts:
     """The plan with the shortest step found; deterministic.  Cuts are multiples of ``granularity``.
 
-    By the model never worse than the best uniform bucket size of ``UNIFORM_MB``, up to a thousandth of the
-    step: among plans that near to each other the one with the fewest buckets wins.
+    According to the model, at most a thousandth slower than the best uniform bucket size of ``UNIFORM_MB``: among plans
+    that close to each other, the one with the fewest buckets wins.
     """
-    # A link fitted to a few samples may look free to use often; no launch is.
+    # A link fitted to a few samples may appear to have free launches.
     link = replace(link, launch_s=max(link.launch_s, MIN_LAUNCH_S))
     model = StepModel(profile, link, num_workers)
     places = cut_places(model, granularity)
@@ -67,7 +63,7 @@ def plan_cuts(profile: StepProfile, link: Link, num_workers: int, mode: Mode, gr
 
 
 def uniform_cuts(profile: StepProfile, bucket_bytes: float, granularity: int) -> Cuts:
-    """Buckets of one size, straddling parameters, as near to ``bucket_bytes`` as ``granularity`` lets."""
+    """Buckets of one size across parameter borders, as close to ``bucket_bytes`` as ``granularity`` allows."""
     _check_granularity(granularity)
     num_granules = max(1, round(bucket_bytes / profile.element_bytes / granularity))
     step = num_granules * granularity
@@ -85,15 +81,15 @@ def scaled_cuts(
 ) -> Cuts:
     """The model's plan, stretched by two knobs; both at 0 give the plan itself.
 
-    The model is trusted for the *shape* of a plan (where gradients come late and reads come early), which
-    rests on measured layer times, and least trusted for what a bucket costs beyond bytes: start-up under
-    load, interpreter time, interference of the network threads with computing.  Hence
+    The model is most reliable about the *shape* of a plan (where gradients come late and reads come early), which rests
+    on measured layer times, and least about the fixed cost of a bucket: startup under load, interpreter time, and
+    network threads that compete with compute.  Hence
 
-    - ``log2_scale``: all buckets ``2**log2_scale`` times as large, so as many times fewer of them;
-    - ``log2_tilt``: above 0 the buckets near the first layers, which nothing hides, shrink and those near
-      the last layers grow; below 0 the other way round.
+    - ``log2_scale``: all buckets ``2**log2_scale`` times as large, and that many times fewer of them;
+    - ``log2_tilt``: above 0, buckets near the first layers, which nothing hides, shrink, and those near the last
+      layers grow; below 0, vice versa.
 
-    Two numbers whatever the model's size: few enough for a search of some twenty noisy measurements.
+    Two numbers for any model: few enough for a search with about twenty noisy measurements.
     """
     base = plan_cuts(profile, link, num_workers, mode, granularity)
     places = cut_places(StepModel(profile, link, num_workers), granularity)
@@ -101,7 +97,7 @@ def scaled_cuts(
 
 
 def stretched(base: Cuts, num_elements: int, places: Iterable[int], log2_scale: float, log2_tilt: float) -> Cuts:
-    """``base`` read as a curve from bucket number to offset, sampled anew; offsets snap to ``places``."""
+    """Resample ``base`` as a curve from bucket number to offset; offsets snap to ``places``."""
     if log2_scale == 0 and log2_tilt == 0:
         return base
     edges = [0, *base, num_elements]
@@ -121,7 +117,7 @@ def stretched(base: Cuts, num_elements: int, places: Iterable[int], log2_scale: 
 
 
 def describe(cuts: Sequence[int], num_elements: int, element_bytes: int) -> str:
-    """The plan in words, for the log.
+    """The plan as text, for the log.
 
     >>> describe((6_000_000, 9_900_000), 10_000_000, 4)
     '3 buckets, 0.4 to 24.0 MB, 10.0 M parameters'
@@ -136,14 +132,14 @@ def describe(cuts: Sequence[int], num_elements: int, element_bytes: int) -> str:
 def cut_places(model: StepModel, granularity: int) -> list[int]:
     """Where a cut may help: parameter borders that differ enough, and points inside very large parameters.
 
-    A border is rounded down: the few elements that slip into the next bucket are ready and gathered in time,
-    while rounding up would make the bucket wait for a whole further parameter.
+    Borders are rounded down: the few elements that move to the next bucket are ready and gathered in time, while
+    rounding up would make the bucket wait for another whole parameter.
     """
     _check_granularity(granularity)
     profile, total = model.profile, model.num_elements
     places: list[int] = []
     start = 0
-    kept = (0.0, 0.0, 1.0)  # shares of the buffer, of backward and of forward that lie before the last border
+    kept = (0.0, 0.0, 1.0)  # shares of the buffer, of backward, and of forward before the last border
     for i, end in enumerate(model.ends):
         size = end - start
         if size > total * LARGE_SHARE:
@@ -163,12 +159,12 @@ def cut_places(model: StepModel, granularity: int) -> list[int]:
 
 
 def _resolution(share: float) -> float:
-    """Finer towards both ends: the first bucket to leave and the last to come back hide under nothing."""
+    """Finer toward both ends: the first bucket to be sent and the last to return hide under nothing."""
     return RESOLUTION * max(1 / 64, 2 * min(share, 1 - share))
 
 
 def _floor_s(model: StepModel, num_buckets: int, mode: Mode) -> float:
-    """No plan of ``num_buckets`` buckets is faster than its launches and its start-ups."""
+    """A lower bound for plans of ``num_buckets`` buckets, from their launch and startup costs."""
     launches = 2 if mode in (Mode.BARRIER, Mode.EAGER) else 1
     profile, link = model.profile, model.link
     compute_s = profile.forward_s + profile.backward_s + launches * num_buckets * link.launch_s
@@ -178,9 +174,9 @@ def _floor_s(model: StepModel, num_buckets: int, mode: Mode) -> float:
 def _refined(
     model: StepModel, mode: Mode, places: list[int], cuts: Cuts, step_s: float, budget: int
 ) -> tuple[Cuts, float]:
-    """Local search: sweep over the cuts until a whole sweep brings nothing or ``budget`` is spent."""
+    """Local search: sweep over the cuts until a whole sweep finds nothing or ``budget`` is spent."""
     unchanged = 0
-    at = len(cuts)  # nothing hides what is lost near the first layers: start there
+    at = len(cuts)  # start near the first layers, where nothing hides a delay
     while unchanged <= len(cuts):
         at = at - 1 if at > 0 else len(cuts)
         unchanged += 1
@@ -197,7 +193,7 @@ def _refined(
 
 
 def _neighbours(cuts: Cuts, at: int, places: list[int], num_elements: int) -> Iterator[Cuts]:
-    """Plans one move away at bucket ``at``: drop or move the cut at its end, add one or two inside."""
+    """Plans that differ by one move at bucket ``at``: drop or move the cut at its end, or add one or two inside."""
     before, after = cuts[:at], cuts[at + 1 :]
     low = before[-1] if before else 0
     if at < len(cuts):

@@ -1,7 +1,6 @@
 """Where to measure next: expected improvement on a Gaussian process, for a few knobs and a few noisy times.
 
-A dozen measurements need no library: the ones there are bring a hundred megabytes and seconds of loading into a
-training process, in the middle of a step.
+Not a library: those we know would load for seconds and add a hundred megabytes to a training process, in mid-step.
 """
 
 from __future__ import annotations
@@ -13,19 +12,19 @@ from statistics import fmean, pvariance
 
 Point = tuple[float, ...]
 
-# Candidates per knob: plans change in steps anyway.
+# Candidates per knob; plans are discrete anyway.
 _GRID = 17
-# In units of a knob's range: over this distance plans have little to do with each other.
+# Length scale of the kernel, in units of a knob's range.
 _LENGTH = 0.3
 # Measured step times scatter by about a percent.
 _NOISE = 0.01
 _MIN_SCATTER = 0.02
-# A gain below this share of a step is not worth a trial.
+# A smaller relative gain is not worth a trial.
 _WORTH = 0.002
 
 
 class Proposals:
-    """Told what was measured, proposes the candidate that promises the largest gain.
+    """Proposes the candidate with the largest expected gain, given the measurements so far.
 
     >>> proposals = Proposals(((-2.0, 2.0),))
     >>> for x in (-1.0, 0.0, 1.0):
@@ -46,7 +45,7 @@ class Proposals:
         self._seconds.append(seconds)
 
     def propose(self) -> Point:
-        """The most promising candidate; the first of equals, so that equal measurements lead to equal questions."""
+        """The most promising candidate; the first one if there is a tie, so that results are reproducible."""
         if not self._points:
             return tuple(0.0 for _ in self._bounds)
         values = [seconds / self._seconds[0] for seconds in self._seconds]

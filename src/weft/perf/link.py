@@ -1,7 +1,7 @@
-"""What the link costs: ``seconds = alpha + beta * bytes``, fitted to measured collectives.
+"""The cost of a link: ``seconds = alpha + beta * bytes``, fitted to measured collectives.
 
-Samples come from a running training job, where one in ten is late because something else had the core, so the
-fit is by medians (Theil-Sen) and not by squares: a third of the samples may be nonsense without moving it.
+Samples come from a running training job, where one in ten is late because something else had the core.  So the fit uses
+medians (Theil-Sen) instead of least squares: a third of the samples may be outliers without affecting it.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from statistics import median
 
 from weft.errors import UsageError
 
-# Pairs grow with the square of the sizes; beyond this many distinct sizes neighbours are pooled.
+# The number of pairs is quadratic in the number of sizes; beyond this many, neighboring sizes are pooled.
 MAX_SIZES = 64
 
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """A collective costs ``alpha + beta * bytes on the wire``, and ``launch`` on the computing thread."""
+    """A collective takes ``alpha + beta * bytes on the wire``, and ``launch`` on the computing thread."""
 
     alpha_s: float
     beta_s_per_byte: float
@@ -31,15 +31,14 @@ class Link:
             raise UsageError(f"a link cannot cost {costs}: expected finite alpha, beta and launch, 0 or more")
 
     def seconds(self, num_bytes: float) -> float:
-        """How long a collective takes that puts so many bytes on the wire."""
         return self.alpha_s + self.beta_s_per_byte * num_bytes
 
 
 def fit_link(samples: Iterable[tuple[float, float]], *, launch_s: float = 0.0) -> Link:
     """Fit alpha and beta, both 0 or more, to ``(bytes on the wire, seconds)`` samples.
 
-    Sizes are compared by their median time.  With a single size nothing tells start-up from transfer: all of
-    the time is then put on the bytes, which keeps the prediction for that size right.
+    With a single size, startup and transfer cannot be told apart: all of the time is then attributed to the bytes,
+    which keeps the prediction for that size right.
 
     >>> fit = fit_link([(1e6, 0.011), (2e6, 0.021), (4e6, 0.04), (4e6, 0.041), (4e6, 0.9)])
     >>> round(fit.alpha_s, 6), round(fit.beta_s_per_byte * 1e6, 6)
@@ -59,13 +58,13 @@ def fit_link(samples: Iterable[tuple[float, float]], *, launch_s: float = 0.0) -
         return Link(0.0, seconds / num_bytes, launch_s) if num_bytes > 0 else Link(seconds, 0.0, launch_s)
     beta = max(0.0, median(slopes))
     alpha = median(t - beta * n for n, t in points)
-    if alpha < 0:  # through the origin instead of a start-up that gives time back
+    if alpha < 0:  # fit through the origin instead of a negative startup time
         alpha, beta = 0.0, median(t / n for n, t in points if n > 0)
     return Link(alpha, beta, launch_s)
 
 
 def _pooled(points: list[tuple[float, float]]) -> list[tuple[float, float]]:
-    """Neighbouring sizes as one point each, so that the number of pairs stays small."""
+    """Combine neighboring sizes into one point each, to limit the number of pairs."""
     width = -(-len(points) // MAX_SIZES)
     groups = [points[i : i + width] for i in range(0, len(points), width)]
     return [(median(n for n, _ in group), median(t for _, t in group)) for group in groups]

@@ -1,13 +1,13 @@
-"""Plans by greedy choice: the fewest buckets that keep two promises.
+"""Greedy plans: the fewest buckets that keep two promises.
 
-Count buckets from the first layer (the end of the flat buffer), and fix two promises: all reduce-scatters end
-by X, and forward waits no longer than Y in all.  For the m-th bucket from the end both limit the same thing,
-``m * alpha + beta * bytes from its start to the end of the buffer``.  The limits loosen the earlier the
-bucket ends, so taking each bucket as large as they allow needs the fewest buckets.  Cutting inside a
-parameter never helps a promise: its gradient appears at once and it is read at once.
+Count buckets from the first layer (the end of the flat buffer), and make two promises: all reduce-scatters end by X,
+and forward waits at most Y in total.  For the m-th bucket from the end, both limit the same quantity, ``m * alpha +
+beta * bytes from its start to the end of the buffer``.  The earlier a bucket ends, the looser the limits, so making
+each bucket as large as they allow needs the fewest buckets.  Cutting inside a parameter never helps: its whole gradient
+becomes ready at one moment, and the whole parameter is read at one moment.
 
-The recurrence knows more than the two promises do (launches, updates, what eager fills), so what is built
-here are good starting points, from which :mod:`weft.perf.fusion` goes on.
+The recurrence includes more than these promises do (launches, updates, eager's gathers), so these plans are only
+starting points for :mod:`weft.perf.fusion`.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from weft.perf.step_profile import Mode
 
 Cuts = tuple[int, ...]
 
-# How many sizes of the last bucket are tried: it has the least to hide under, so it binds most often.
+# Sizes tried for the last bucket, which has the least to hide under and so is most often the limit.
 NUM_LAST_SIZES = 10
 NUM_HALVINGS = 12
-# Looser promises than the tightest, as shares of the whole communication: for fewer buckets.
+# How much looser than the tightest promises, as shares of the total communication, to get fewer buckets.
 SLACKS = (0.02, 0.08, 0.25)
 
 
 class Promises:
-    """What limits buckets that end at one of ``places``."""
+    """The limits on buckets that end at one of ``places``."""
 
     def __init__(self, model: StepModel, places: list[int], mode: Mode) -> None:
         profile, link = model.profile, model.link
@@ -44,7 +44,7 @@ class Promises:
         self._gathers = mode in (Mode.BARRIER, Mode.EAGER)
 
     def plans(self) -> Iterator[Cuts]:
-        """Plans for last buckets of several sizes, the tightest promises each allows, then looser ones."""
+        """Plans for several sizes of the last bucket: the tightest promises that each allows, then looser ones."""
         num_pieces = len(self._starts)
         whole_s = self._alpha_s * num_pieces + self._beta_s * self._total
         exponents = [i / (NUM_LAST_SIZES - 1) for i in range(NUM_LAST_SIZES)]
@@ -55,7 +55,7 @@ class Promises:
             if not self._gathers:
                 yield self.keep(x, math.inf)[0]
                 continue
-            # Either promise first, the other as tight as it then can be.
+            # Make one promise as tight as possible, then the other; in both orders.
             y = _least(shortest_s, whole_s, lambda y, x=x: self.keep(x, y)[1])  # type: ignore[misc]
             yield self.keep(x, y)[0]
             for slack in SLACKS:
@@ -66,7 +66,7 @@ class Promises:
             yield self.keep(x, y)[0]
 
     def keep(self, reduced_s: float, wait_s: float) -> tuple[Cuts, bool]:
-        """The fewest buckets for these promises, and whether they could be kept."""
+        """The fewest buckets for these promises, and whether they can be kept."""
         cuts: list[int] = []
         kept = True
         piece = len(self._starts) - 1
@@ -77,7 +77,7 @@ class Promises:
                 furthest = self._total - spare_s / self._beta_s
             else:
                 furthest = -math.inf if spare_s >= 0 else math.inf
-            # A promise met with equality must not fail by rounding.
+            # A promise met with equality must not fail because of rounding.
             first = bisect_left(self._starts, furthest - 1e-9 * self._total)
             kept = kept and first <= piece
             piece = min(first, piece)
@@ -87,7 +87,7 @@ class Promises:
 
 
 def _least(low: float, reach: float, holds: Callable[[float], bool]) -> float:
-    """The least value from ``low`` on, within a share of ``reach``, for which ``holds`` does."""
+    """The least value from ``low`` on for which ``holds`` is true, to a fraction of ``reach``."""
     if holds(low):
         return low
     high = low + reach

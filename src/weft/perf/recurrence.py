@@ -1,15 +1,15 @@
-"""The recurrence behind :mod:`weft.perf.schedule`: when does which bucket travel?
+"""The recurrence behind :mod:`weft.perf.schedule`: when each bucket travels.
 
-The link is one queue: a reduce-scatter already uses both directions, so a second collective at the same time
-only shares the rate.  Every parameter is read in forward, so the link is empty when backward starts: one
-period, from the start of backward to the start of the next backward, is the steady state.
+The link is one queue: a reduce-scatter already uses both directions, so a concurrent collective would only share the
+rate.  Every parameter is read in forward, so the link is empty when backward starts: the time from the start of one
+backward to the start of the next is the steady state.
 
-[Note: what eager may do]  Only gradient hooks give us the thread, so decisions fall at hooks.  At a hook with
-no reduce-scatter in flight, the bucket that forward will read soonest among the reduced ones is updated and
-gathered, if its all-gather fits into time the link would otherwise idle away before the *last* reduce-scatter
-ends.  Delaying a reduce-scatter in the middle is free; delaying the last one delays everything.  Soonest-read
-first matters: gathering the oldest bucket first leaves the urgent ones for the end and loses much of the
-gain.  Where moving updates into backward costs more than it brings, eager declines all and is ``barrier``.
+[Note: what eager may do]  Only gradient hooks run our code during backward, so decisions are made there.  At a hook
+with no reduce-scatter in flight, the bucket that forward reads first among the reduced ones is updated and gathered, if
+its all-gather fits into time in which the link would be idle before the *last* reduce-scatter ends.  Delaying a
+reduce-scatter in the middle is free; delaying the last one delays everything.  Gathering the oldest bucket first
+instead would leave the urgent ones for the end and lose much of the gain.  If moving updates into backward costs more
+than it gains, eager does nothing early and equals ``barrier``.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class EarlyGather:
 
 @dataclass(slots=True)
 class Course:
-    """What the recurrence found, before it is drawn.  Intervals are by bucket."""
+    """The result of the recurrence.  Intervals are by bucket."""
 
     reduces: list[Interval]
     gathers: list[Interval] = field(default_factory=list)
@@ -52,17 +52,17 @@ class Course:
 
 @dataclass(slots=True)
 class Buckets:
-    """A plan's buckets against one profile: sizes and costs, and the parameters that bound them in time."""
+    """The sizes and times of a plan's buckets."""
 
     num_elements: list[int]
-    last: list[int]  # flat index of the last parameter in the bucket: its hook launches the bucket
+    last: list[int]  # flat index of the bucket's last parameter, whose hook launches the bucket
     read_s: list[float]  # earliest read of anything inside
     collective_s: list[float]  # one reduce-scatter or one all-gather
-    update_s: list[float]  # the own shard
+    update_s: list[float]  # this worker's shard
 
 
 class StepModel:
-    """``profile`` on ``link`` with ``num_workers``, prepared for trying many plans."""
+    """``profile`` on ``link`` with ``num_workers``, for evaluating many plans."""
 
     def __init__(self, profile: StepProfile, link: Link, num_workers: int) -> None:
         if num_workers < 1:
@@ -71,7 +71,7 @@ class StepModel:
         self.link = link if num_workers > 1 else Link(0.0, 0.0, 0.0)
         self.wire_share = (num_workers - 1) / num_workers
         self.ends: list[int] = []
-        # Measured times jitter, yet buckets launch in flat order and no hook fires after backward ends.
+        # Measured times jitter, but buckets launch in flat order, and no hook fires after backward ends.
         self.ready_s: list[float] = []
         total, ready_s = 0, 0.0
         for parameter in profile.parameters:
@@ -90,7 +90,7 @@ class StepModel:
         if any(a >= b for a, b in pairwise(edges)):
             raise UsageError(
                 f"the cuts {tuple(cuts)} do not split {self.num_elements} elements: "
-                "expected rising offsets inside the buffer"
+                "expected increasing offsets inside the buffer"
             )
         sizes = [end - start for start, end in pairwise(edges)]
         last = [bisect_right(self.ends, end - 1) for end in edges[1:]]
@@ -102,20 +102,15 @@ class StepModel:
         alpha_s = self.link.alpha_s
         beta_s = self.link.beta_s_per_byte * self.wire_share * self.profile.element_bytes
         update_s = self.profile.update_s_per_element / self.num_workers
-        return Buckets(
-            sizes,
-            last,
-            reads,
-            [alpha_s + beta_s * size for size in sizes],
-            [update_s * size for size in sizes],
-        )
+        collectives_s = [alpha_s + beta_s * size for size in sizes]
+        return Buckets(sizes, last, reads, collectives_s, [update_s * size for size in sizes])
 
     def course(self, cuts: Sequence[int], mode: Mode) -> Course:
         """Run the recurrence for one plan."""
         buckets = self.buckets(cuts)
         if mode in (Mode.NONE, Mode.DDP):
             return self._all_reduced(buckets, overlapped=mode == Mode.DDP)
-        barrier = self._gathered(buckets, self._reduced(buckets))
+        barrier = self._gathered(buckets, self._reduced(buckets, num_halves=1))
         if mode == Mode.BARRIER:
             return barrier
         eager = self._gathered(buckets, self._reduced_and_filled(buckets))
@@ -126,34 +121,26 @@ class StepModel:
 
     def _all_reduced(self, buckets: Buckets, *, overlapped: bool) -> Course:
         """``none`` and ``ddp``: an all-reduce costs its two halves, and every worker updates everything."""
-        profile, launch_s = self.profile, self.link.launch_s
-        course = Course([])
-        link_free_s = 0.0
-        for k, collective_s in enumerate(buckets.collective_s):
-            hook_s = self.ready_s[buckets.last[k]] if overlapped else profile.backward_s
-            start_s = max(hook_s + (k + 1) * launch_s, link_free_s)
-            link_free_s = start_s + 2 * collective_s
-            course.reduces.append((start_s, link_free_s))
-        course.backward_end_s = profile.backward_s + len(course.reduces) * launch_s
-        now_s = max(course.backward_end_s, link_free_s)
+        course = self._reduced(buckets, num_halves=2, overlapped=overlapped)
+        now_s = max(course.backward_end_s, course.reduces[-1][1])
         course.exposed_s = now_s - course.backward_end_s
-        update_s = profile.update_s_per_element * self.num_elements
+        update_s = self.profile.update_s_per_element * self.num_elements
         course.pauses = [("wait", course.backward_end_s, now_s), ("update", now_s, now_s + update_s)]
         course.forward_start_s = now_s + update_s
-        course.step_s = course.forward_start_s + profile.forward_s
+        course.step_s = course.forward_start_s + self.profile.forward_s
         return course
 
-    def _reduced(self, buckets: Buckets) -> Course:
-        """Backward of ``barrier``: launch each reduce-scatter at its hook; the link takes them in order."""
+    def _reduced(self, buckets: Buckets, *, num_halves: int, overlapped: bool = True) -> Course:
+        """Launch each reduction at its hook (or after backward); the link takes them in order."""
         launch_s = self.link.launch_s
         course = Course([])
         link_free_s = 0.0
         for k, collective_s in enumerate(buckets.collective_s):
-            start_s = max(self.ready_s[buckets.last[k]] + (k + 1) * launch_s, link_free_s)
-            link_free_s = start_s + collective_s
+            hook_s = self.ready_s[buckets.last[k]] if overlapped else self.profile.backward_s
+            start_s = max(hook_s + (k + 1) * launch_s, link_free_s)
+            link_free_s = start_s + num_halves * collective_s
             course.reduces.append((start_s, link_free_s))
         course.backward_end_s = self.profile.backward_s + len(course.reduces) * launch_s
-        course.gathers = [(math.nan, math.nan)] * len(course.reduces)
         return course
 
     def _reduced_and_filled(self, buckets: Buckets) -> Course:
@@ -167,9 +154,9 @@ class StepModel:
             self.ready_s[buckets.last[k]] + (k + 1) * launch_s + to_reduce_s[k] for k in range(num_buckets)
         )
         course = Course([], [(math.nan, math.nan)] * num_buckets)
-        reduced: list[int] = []  # newest last: forward reads that one soonest
+        reduced: list[int] = []  # newest last: forward reads that one first
         launched, link_free_s, last_reduce_end_s = 0, 0.0, 0.0
-        early_s = 0.0  # what updates and launches of early gathers have added to backward so far
+        early_s = 0.0  # time added to backward by updates and launches of early gathers
         for nth, hook in enumerate(self.hooks):
             base_s = self.ready_s[hook]
             now_s = base_s + launched * launch_s + early_s
@@ -201,7 +188,8 @@ class StepModel:
         return course
 
     def _gathered(self, buckets: Buckets, course: Course) -> Course:
-        """``step()`` and the next forward: update and gather what is left, soonest read first."""
+        """``step()`` and the next forward: update and gather the remaining buckets, first read first."""
+        course.gathers = course.gathers or [(math.nan, math.nan)] * len(course.reduces)
         gathered = {gather.bucket for gather in course.early}
         link_free_s = max(end for _, end in course.reduces)
         link_free_s = max([link_free_s, *(course.gathers[k][1] for k in gathered)])
@@ -209,7 +197,7 @@ class StepModel:
         for k in reversed(range(num_buckets)):
             if k in gathered:
                 continue
-            # Until the first layers' reduction is here there is time for the updates of the others.
+            # While the first layers' reduction is in flight, there is time to update others.
             while num_updated < k and now_s < course.reduces[k][1]:
                 if num_updated not in gathered:
                     now_s = self._updated(num_updated, buckets, course, now_s)
@@ -221,7 +209,7 @@ class StepModel:
             start_s = max(now_s, link_free_s)
             link_free_s = start_s + buckets.collective_s[k]
             course.gathers[k] = (start_s, link_free_s)
-        # The k-th wait of forward starts where the one before ended, so only the largest lag counts.
+        # Each wait of forward starts where the previous one ended, so only the largest lag counts.
         lags = [end - now_s - read_s for (_, end), read_s in zip(course.gathers, buckets.read_s, strict=True)]
         lag_s = max(0.0, *lags)
         course.forward_start_s = now_s
@@ -230,7 +218,7 @@ class StepModel:
         return course
 
     def _updated(self, k: int, buckets: Buckets, course: Course, now_s: float) -> float:
-        """In ``step()``: wait until bucket ``k`` is reduced, then update the own shard of it."""
+        """In ``step()``: wait until bucket ``k`` is reduced, then update this worker's shard of it."""
         reduced_s = course.reduces[k][1]
         if reduced_s > now_s:
             course.pauses.append(("wait", now_s, reduced_s))

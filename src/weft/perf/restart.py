@@ -1,4 +1,4 @@
-"""What stopping and starting a job costs, learned from its restarts."""
+"""The cost of a restart, learned from a job's earlier ones."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _KEPT = 20
 
 @dataclass(frozen=True, slots=True)
 class RestartCost:
-    """The last restarts of a job on top of what is assumed before the first.
+    """A prior and the most recent restarts of a job.
 
     >>> RestartCost().estimate_s, RestartCost().observed(10.0).observed(10.0).estimate_s
     (30.0, 20.0)
@@ -29,7 +29,7 @@ class RestartCost:
         return (self.prior_s * _PRIOR_WEIGHT + math.fsum(self.seen_s)) / (_PRIOR_WEIGHT + len(self.seen_s))
 
     def observed(self, restart_s: float) -> RestartCost:
-        """With one more restart, the oldest forgotten."""
+        """With one more restart; the oldest are forgotten."""
         if not (math.isfinite(restart_s) and restart_s >= 0):
             raise UsageError(f"a restart took {restart_s} s: expected a finite number >= 0")
         return RestartCost(self.prior_s, (*self.seen_s, restart_s)[-_KEPT:])

@@ -1,16 +1,17 @@
-"""One training step as a recurrence: when does which bucket travel, and how long does the step take?
+"""When each bucket of a training step travels, how long the step takes, and lower bounds for it.
 
-Parameters lie in one flat buffer in the order in which backward finishes their gradients (last layer first).
-A *plan* is a tuple of cuts: element offsets that split the buffer into buckets.  Four ways to run a step:
+Parameters lie in one flat buffer in the order in which backward finishes their gradients (last layer first).  A *plan*
+is a tuple of cuts: element offsets that split the buffer into buckets.  There are four ways to run a step:
 
 - ``none``     all-reduce after backward, update, forward.
 - ``ddp``      all-reduce each bucket under backward, then update, then forward.
-- ``barrier``  reduce-scatter under backward; ``step()`` updates the own shards in forward order and launches
+- ``barrier``  reduce-scatter under backward; ``step()`` updates this worker's shards in forward order and launches
                their all-gathers, which run under the next forward (DeAR).
-- ``eager``    as ``barrier``, but link time that backward leaves idle is filled with all-gathers.
+- ``eager``    like ``barrier``, but all-gathers fill link time that backward leaves idle.
 
-How it is computed, and what eager may do, is told in :mod:`weft.perf.recurrence`.
+:mod:`weft.perf.recurrence` computes it.
 
+>>> from weft.perf.step_profile import ParameterTiming
 >>> layers = tuple(ParameterTiming(1_000_000, 0.1 * (i + 1), 0.05 * (9 - i)) for i in range(10))
 >>> profile = StepProfile(layers, forward_s=0.5, backward_s=1.0, update_s_per_element=0.0, element_bytes=4)
 >>> link = Link(alpha_s=1e-4, beta_s_per_byte=30e-9, launch_s=0.0)
@@ -28,28 +29,12 @@ from weft.core.chrome_trace import Span
 from weft.errors import UsageError
 from weft.perf.link import Link
 from weft.perf.recurrence import Buckets, Course, EarlyGather, StepModel
-from weft.perf.step_profile import Mode, ParameterTiming, StepProfile
-
-__all__ = [
-    "EarlyGather",
-    "Link",
-    "Mode",
-    "ParameterTiming",
-    "StepModel",
-    "StepProfile",
-    "Timeline",
-    "barrier_bound_s",
-    "bound_s",
-    "ddp_bound_s",
-    "eager_bound_s",
-    "no_overlap_bound_s",
-    "simulate",
-]
+from weft.perf.step_profile import Mode, StepProfile
 
 
 @dataclass(frozen=True, slots=True)
 class Timeline:
-    """One period of the steady state; ``exposed_s`` is what the computing thread spends waiting."""
+    """One step of the steady state; ``exposed_s`` is the time the computing thread waits."""
 
     step_s: float
     exposed_s: float
@@ -57,26 +42,18 @@ class Timeline:
     early: tuple[EarlyGather, ...] = ()
 
 
-def simulate(
-    profile: StepProfile,
-    cuts: Sequence[int],
-    link: Link,
-    num_workers: int,
-    mode: Mode,
-    *,
-    process: str = "worker 0",
-) -> Timeline:
+def simulate(profile: StepProfile, cuts: Sequence[int], link: Link, num_workers: int, mode: Mode) -> Timeline:
     """The steady-state step for one plan; its spans run from the start of backward to the next one."""
     model = StepModel(profile, link, num_workers)
     course = model.course(cuts, mode)
-    spans = _drawn(course, model.buckets(cuts), profile, process, mode)
+    spans = _spans(course, model.buckets(cuts), profile, mode)
     return Timeline(course.step_s, course.exposed_s, spans, tuple(course.early))
 
 
-def _drawn(course: Course, buckets: Buckets, profile: StepProfile, process: str, mode: Mode) -> tuple[Span, ...]:
+def _spans(course: Course, buckets: Buckets, profile: StepProfile, mode: Mode) -> tuple[Span, ...]:
     def span(track: str, name: str, start_s: float, end_s: float, step: int, **more: int) -> None:
         if end_s > start_s:
-            spans.append(Span(process, track, name, start_s, end_s - start_s, {"step": step, **more}))
+            spans.append(Span("worker 0", track, name, start_s, end_s - start_s, {"step": step, **more}))
 
     spans: list[Span] = []
     now_s = 0.0
@@ -97,22 +74,9 @@ def _drawn(course: Course, buckets: Buckets, profile: StepProfile, process: str,
     reduce = "reduce-scatter" if mode in (Mode.BARRIER, Mode.EAGER) else "all-reduce"
     for kind, intervals in ((reduce, course.reduces), ("all-gather", course.gathers)):
         for k, (start_s, end_s) in enumerate(intervals):
-            span(
-                "communication",
-                f"{kind} {k}",
-                start_s,
-                end_s,
-                0,
-                bytes=buckets.num_elements[k] * profile.element_bytes,
-            )
+            num_bytes = buckets.num_elements[k] * profile.element_bytes
+            span("communication", f"{kind} {k}", start_s, end_s, 0, bytes=num_bytes)
     return tuple(spans)
-
-
-def no_overlap_bound_s(
-    forward_s: float, backward_s: float, reduce_s: float, gather_s: float, update_s: float = 0.0
-) -> float:
-    """Everything in a row."""
-    return forward_s + backward_s + reduce_s + gather_s + update_s
 
 
 def ddp_bound_s(forward_s: float, backward_s: float, reduce_s: float, gather_s: float, update_s: float = 0.0) -> float:
@@ -139,11 +103,11 @@ def eager_bound_s(
     last_ready_s: float = 0.0,
     last_forward_s: float = 0.0,
 ) -> float:
-    """Barrier-free: no idle link, and nothing on the path of the first layer but its own round trip.
+    """Barrier-free: no idle link, and nothing on the first layer's path but its own round trip.
 
     ``first_layer_s`` is the round trip of the first layer's bucket (reduce-scatter, update, all-gather);
-    ``last_ready_s`` the backward time of the last layer, before which the link has nothing to carry, and
-    ``last_forward_s`` its forward time, which no communication can hide under.
+    ``last_ready_s`` is the backward time of the last layer, before which the link has nothing to carry, and
+    ``last_forward_s`` its forward time, under which no communication can hide.
 
     >>> times = {"forward_s": 1.0, "backward_s": 2.0, "reduce_s": 1.5, "gather_s": 1.5}
     >>> ddp_bound_s(**times), barrier_bound_s(**times), eager_bound_s(**times)
@@ -154,10 +118,10 @@ def eager_bound_s(
 
 
 def bound_s(profile: StepProfile, link: Link, num_workers: int, mode: Mode) -> float:
-    """No plan can make a step of ``mode`` shorter than this.
+    """A lower bound on the step time with ``mode``, for any plan.
 
-    Start-up and launch costs count as nothing, and so does the update on the path of the first layer: cut
-    into pieces it hides under its own communication.  What is left is true for any number of buckets.
+    Leaves out startup and launch costs, and the update on the first layer's path: cut into pieces, it hides under its
+    own communication.
     """
     if num_workers < 1:
         raise UsageError(f"{num_workers} workers cannot train: expected 1 or more")
@@ -166,14 +130,14 @@ def bound_s(profile: StepProfile, link: Link, num_workers: int, mode: Mode) -> f
     times = (profile.forward_s, profile.backward_s, half_s, half_s)
     update_s = profile.update_s_per_element * profile.num_elements
     if mode == Mode.NONE:
-        return no_overlap_bound_s(*times, update_s)
+        return sum(times) + update_s
     if mode == Mode.DDP:
         return ddp_bound_s(*times, update_s)
     if mode == Mode.BARRIER:
         return barrier_bound_s(*times, update_s / num_workers)
     ready_s = [min(p.ready_s, profile.backward_s) for p in profile.parameters]
     read_s = [min(p.read_s, profile.forward_s) for p in profile.parameters]
-    # A parameter's round trip starts when its gradient is there and must end when it is read.
+    # A parameter's round trip starts when its gradient is ready and must end when it is read.
     first_layer_s = max(
         2 * s_per_element * p.num_elements - (profile.backward_s - ready) - read
         for p, ready, read in zip(profile.parameters, ready_s, read_s, strict=True)

@@ -1,4 +1,4 @@
-"""A search over a few real knobs by noisy measurements, one trial at a time: ask, measure, tell.
+"""A search over a few knobs with noisy measurements, one trial at a time: ask, measure, tell.
 
 >>> search = Search(bounds=((-2.0, 2.0),), max_trials=12)
 >>> while not search.finished:
@@ -19,14 +19,13 @@ from weft.perf.gaussian import Point, Proposals
 
 
 class Search:
-    """Find the knobs with the shortest time in at most ``max_trials`` measurements, starting from zero.
+    """Find the knobs with the shortest time in at most ``max_trials`` measurements; deterministic.
 
-    Zero (the model's plan) is measured first, then points halfway out along each axis, then what Bayesian
-    optimisation proposes (weft.perf.gaussian).  After ``patience``
-    proposals without a gain of ``min_gain`` the best ``num_finalists`` points, zero always among them, are
-    measured ``num_final_rounds`` times more, in turn, since the best of many noisy values is a lucky one.  Then
-    ``finished`` is true, and ``ask`` and ``best`` name the point to stay with.  Equal measurements lead to equal
-    questions on every run.
+    Zero (the model's plan) is measured first, then points halfway out along each axis, then what Bayesian optimization
+    proposes (weft.perf.gaussian).  After ``patience`` proposals without a gain of ``min_gain``, the best
+    ``num_finalists`` points, always including zero, are measured ``num_final_rounds`` more times in turn, because the
+    best of many noisy values is partly luck.  Then ``finished`` is true, and ``ask`` and ``best`` return the point to
+    keep.
     """
 
     def __init__(
@@ -40,7 +39,7 @@ class Search:
         num_final_rounds: int = 1,
     ) -> None:
         if not bounds or any(not low <= 0 <= high or low == high for low, high in bounds):
-            raise UsageError(f"the search bounds {tuple(bounds)} do not hold 0: expected low <= 0 <= high")
+            raise UsageError(f"the search bounds {tuple(bounds)} do not contain 0: expected low <= 0 <= high")
         if max_trials < 1:
             raise UsageError(f"a search of {max_trials} trials: expected 1 or more")
         self.origin: Point = (0.0,) * len(bounds)
@@ -62,7 +61,7 @@ class Search:
         return self.num_trials >= self.max_trials or self._confirming == []
 
     def ask(self) -> Point:
-        """The point to measure now; the same one until it is told, and the best one when finished."""
+        """The point to measure now; the same one until ``tell``, and the best one when finished."""
         if self.finished:
             return self.best()
         if self._asked is None:
@@ -75,7 +74,6 @@ class Search:
         return self._asked
 
     def tell(self, x: Sequence[float], seconds: float) -> None:
-        """``x`` took ``seconds``."""
         if not (math.isfinite(seconds) and seconds > 0):
             raise UsageError(f"a trial took {seconds} s: expected a positive, finite time")
         if self.finished:
@@ -116,7 +114,7 @@ class Search:
 
 
 class Duel:
-    """Which of two ways takes less time: each is measured ``num_rounds`` times, in turn; without any, the first.
+    """Finds the faster of two alternatives; each is measured ``num_rounds`` times, in turn.  With 0 rounds, the first.
 
     >>> duel = Duel(num_rounds=2)
     >>> while not duel.finished:
@@ -134,12 +132,11 @@ class Duel:
         return len(self._seconds) >= self._num_trials
 
     def ask(self) -> bool:
-        """Whether to take the first way now; the faster one when finished."""
+        """Whether to use the first alternative now; when finished, whether it is the faster one."""
         if self.finished:
             return not self._seconds or median(self._seconds[::2]) <= median(self._seconds[1::2])
         return len(self._seconds) % 2 == 0
 
     def tell(self, seconds: float) -> None:
-        """What was asked for took ``seconds``."""
         if not self.finished:
             self._seconds.append(seconds)

@@ -1,4 +1,4 @@
-"""A step as it was measured without communication, and the ways to weave communication into it."""
+"""A step measured without communication, and the ways to add communication to it."""
 
 from __future__ import annotations
 
@@ -10,8 +10,6 @@ from weft.errors import UsageError
 
 
 class Mode(StrEnum):
-    """How communication and computation of a step are woven."""
-
     NONE = "none"
     DDP = "ddp"
     BARRIER = "barrier"
@@ -20,7 +18,7 @@ class Mode(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ParameterTiming:
-    """When a parameter's gradient is there and when its value is needed, with nobody waiting."""
+    """When a parameter's gradient is ready and when its value is read, without any waits."""
 
     num_elements: int
     ready_s: float  # after the start of backward
@@ -43,7 +41,7 @@ class StepProfile:
         times = [self.forward_s, self.backward_s, self.update_s_per_element]
         times += [time for p in self.parameters for time in (p.ready_s, p.read_s)]
         if not all(math.isfinite(time) and time >= 0 for time in times):
-            raise UsageError("a step profile holds a negative or infinite time: expected seconds, 0 or more")
+            raise UsageError("a step profile has a negative or infinite time: expected seconds, 0 or more")
         if self.element_bytes < 1 or min(p.num_elements for p in self.parameters) < 1:
             raise UsageError("a step profile needs at least one element per parameter and one byte per element")
 

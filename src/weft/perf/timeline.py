@@ -1,8 +1,7 @@
-"""What a recorded timeline says: per worker, where the time of a step went and what communication cost.
+"""Summarizes a recorded timeline: per worker, where the time of a step went and what communication cost.
 
-A step is the stretch from one forward to the first forward after an update, so the all-gathers that a step
-launches are counted in the stretch where they run.  Waits may lie beside a forward or inside it; time spent
-waiting never counts as computing.
+A step lasts from one forward to the first forward after an update, so the all-gathers launched at its end count in the
+next step, where they run.  Waits may lie next to or inside a forward; waiting never counts as computing.
 
 >>> spans = [
 ...     Span("worker 0", "compute", "forward", 0.0, 1.0),
@@ -29,7 +28,6 @@ from weft.core.chrome_trace import Span
 Interval = tuple[float, float]
 
 COMMUNICATION = "communication"
-# What a letter of a bar stands for, in the order in which it is drawn over what came before.
 COMPUTE_LETTERS = {"forward": "F", "backward": "B", "update": "U", "wait": "."}
 COMMUNICATION_LETTERS = {"all-reduce": "A", "reduce-scatter": "R", "all-gather": "G"}
 
@@ -44,14 +42,14 @@ class WorkerSummary:
     forward_s: float
     backward_s: float
     update_s: float
-    communication_s: float  # something was on the wire
+    communication_s: float  # a collective was in flight
     exposed_s: float  # the computing thread waited
-    hidden_share: float  # of the time on the wire, the part under which nobody waited; 1 if there was none
+    hidden_share: float  # part of the communication during which compute did not wait; 1 if there was none
     bytes_per_step: float
 
 
 def workers(spans: Iterable[Span]) -> list[str]:
-    """The processes that computed, by number where they have one."""
+    """The processes that computed, in numeric order."""
     names = {span.process for span in spans if span.name == "forward"}
     return sorted(names, key=lambda name: [(len(part), part) for part in re.findall(r"\d+|\D+", name)])
 
@@ -62,14 +60,14 @@ def summarize(spans: Sequence[Span]) -> list[WorkerSummary]:
 
 
 def typical_step(spans: Sequence[Span], worker: str) -> Interval:
-    """When the worker's step of (nearly) median length began and ended."""
+    """The worker's step whose length is closest to the median."""
     steps = _steps([span for span in spans if span.process == worker])
     middle = median(end - start for start, end in steps)
     return min(steps, key=lambda step: (abs(step[1] - step[0] - middle), step))
 
 
 def bars(spans: Sequence[Span], worker: str, width: int) -> tuple[str, str]:
-    """The typical step as two lines of ``width`` letters: what was computed, and what travelled meanwhile."""
+    """The typical step as two lines of ``width`` letters: compute and communication."""
     start_s, end_s = typical_step(spans, worker)
     own = [s for s in spans if s.process == worker and s.start_s < end_s and s.end_s > start_s]
     computed = {kind: _of_kind(own, kind) for kind in COMPUTE_LETTERS}
@@ -115,7 +113,7 @@ def _summary(worker: str, spans: list[Span]) -> WorkerSummary:
 
 
 def _steps(spans: list[Span]) -> list[Interval]:
-    """A step begins with the first forward after an update: with accumulation several forwards make one."""
+    """A step begins with the first forward after an update: with accumulation, a step has several forwards."""
     compute = sorted((span for span in spans if span.track != COMMUNICATION), key=lambda span: span.start_s)
     closing = "update" if any(span.name == "update" for span in compute) else "backward"
     starts: list[float] = []
@@ -131,7 +129,7 @@ def _steps(spans: list[Span]) -> list[Interval]:
 
 
 def _of_kind(spans: Iterable[Span], kind: str) -> list[Interval]:
-    """Spans are named by their kind, collectives and some waits with more behind it: ``all-gather 3``."""
+    """Spans are named by their kind, sometimes followed by more: ``all-gather 3``."""
     return _union((span.start_s, span.end_s) for span in spans if span.name.partition(" ")[0] == kind)
 
 
@@ -141,7 +139,7 @@ def _num_bytes(span: Span) -> float:
 
 
 def _letter(cell: Interval, kinds: dict[str, list[Interval]], letters: dict[str, str]) -> str:
-    """Of what filled the cell most; a blank where that is nothing."""
+    """The letter of the kind that fills most of the cell; a blank if it is mostly idle."""
     shares = {kind: _length(_within(intervals, cell)) for kind, intervals in kinds.items()}
     kind = max(shares, key=lambda name: shares[name])
     idle_s = cell[1] - cell[0] - sum(shares.values())

@@ -9,7 +9,9 @@ import torch
 from timed_model import TimedModel
 
 from weft.overlap.bucket import Phase
-from weft.perf.schedule import Link, Mode, bound_s, simulate
+from weft.perf.link import Link
+from weft.perf.schedule import bound_s, simulate
+from weft.perf.step_profile import Mode
 
 # A layer of 1024 elements takes 2048 bytes on the wire with two workers.
 SLOW = Link(alpha_s=0.01, beta_s_per_byte=2.0 / 2048, launch_s=0.001)

@@ -8,11 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from weft.core.cluster import Cluster
 from weft.errors import UsageError
 from weft.perf.convergence import fit_loss
-from weft.perf.fit_quality import fit_quality, left_out_predictions
-from weft.perf.fitting import SpeedSample, fit_speed
+from weft.perf.fitting import SpeedSample, fit_speed, left_out_errors
 from weft.perf.restart import RestartCost
 
 
@@ -28,28 +26,22 @@ def test_a_curve_of_the_models_own_form_is_found_again(a: float, b: float, c: fl
         return a / w + b * (w - 1) + c * (w - 1) / w + d
 
     samples = [SpeedSample((w,), true(w)) for w in (1, 2, 3, 4, 6, 8, 12, 16) if w != left]
-    assert fit_speed(samples).predict((left,)).step_s == pytest.approx(true(left), rel=0.02)
+    assert fit_speed(samples).predict_s((left,)) == pytest.approx(true(left), rel=0.02)
 
 
 def test_measured_sizes_count_as_measured_and_far_ones_are_refused() -> None:
     model = fit_speed([SpeedSample((1,), 1.0), SpeedSample((2,), 0.7, 0.1), SpeedSample((2,), 0.5, 0.1)])
-    at_two = model.predict((2,))
-    assert (at_two.step_s, at_two.source, at_two.error_s) == (pytest.approx(0.6), "measured", 0.0)
-    beyond = model.predict((4,))
-    assert beyond.source == "extrapolated"
-    assert beyond.error_s > 0
+    assert model.predict_s((2,)) == pytest.approx(0.6)
+    assert 0.0 < model.exposed_s((4,), model.predict_s((4,))) < model.predict_s((4,)) < 0.6
     with pytest.raises(UsageError, match="measure a size of at least 3"):
-        model.predict((5,))
-    curve = model.curve(range(1, 9), Cluster.uniform(1, 8))
-    assert curve.sizes == (1, 2, 3, 4)
-    assert curve.times[4].exposed_s > 0
+        model.predict_s((5,))
 
 
 def test_a_step_across_nodes_is_distinguished_from_one_within_a_node() -> None:
     samples = [SpeedSample((w,), 1 / w) for w in (1, 2, 4)] + [SpeedSample((w, w), 0.5 / w + 0.5) for w in (1, 2, 4)]
     model = fit_speed(samples)
-    assert model.predict((1, 1)).step_s == pytest.approx(1.0)
-    assert model.predict((2,)).step_s == pytest.approx(0.5)
+    assert model.predict_s((1, 1)) == pytest.approx(1.0)
+    assert model.predict_s((2,)) == pytest.approx(0.5)
 
 
 @pytest.mark.parametrize("step_s", [0.0, -1.0, math.nan, math.inf])
@@ -58,12 +50,10 @@ def test_impossible_measurements_are_refused(step_s: float) -> None:
         SpeedSample((1,), step_s)
 
 
-def test_fit_quality_leaves_each_size_out_once() -> None:
-    table = [SpeedSample((w,), 1 / w + 0.1) for w in (1, 2, 4, 8)]
-    assert [one.workers for one in left_out_predictions(table)] == [1, 2, 4, 8]
-    quality = fit_quality([table, table])
-    assert quality.num_predictions == 8
-    assert quality.median_error <= quality.worst_error < 0.2
+def test_each_size_is_predicted_from_the_others_once() -> None:
+    errors = list(left_out_errors([SpeedSample((w,), 1 / w + 0.1) for w in (1, 2, 4, 8)]))
+    assert len(errors) == 4
+    assert max(errors) < 0.2
 
 
 def test_remaining_steps_are_read_off_the_loss() -> None:

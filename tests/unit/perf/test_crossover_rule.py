@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -26,7 +27,8 @@ def test_one_step_each_follows_the_design(first: StepTime, second: StepTime) -> 
         second.step_s,
         first.exposed_s + second.exposed_s,
     )
-    assert round_s(first, second, handover_s=0.01) == pytest.approx(expected)
+    times = (np.array([time_s]) for time_s in (first.step_s, first.exposed_s, second.step_s, second.exposed_s))
+    assert round_s(*times, k=np.array([1.0]), handover_s=0.01)[0] == pytest.approx(expected)
 
 
 @pytest.mark.parametrize("speed_of", [turns_speed, filler_speed])

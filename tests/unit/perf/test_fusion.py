@@ -19,7 +19,9 @@ from weft.perf.fusion import (
     scaled_cuts,
     uniform_cuts,
 )
-from weft.perf.schedule import Link, Mode, ParameterTiming, StepModel, StepProfile
+from weft.perf.link import Link
+from weft.perf.recurrence import StepModel
+from weft.perf.step_profile import Mode, ParameterTiming, StepProfile
 
 WOVEN = (Mode.DDP, Mode.BARRIER, Mode.EAGER)
 

@@ -11,9 +11,11 @@ import sys
 import pytest
 
 from weft.errors import UsageError
-from weft.perf.fusion import Search, plan_cuts, scaled_cuts, stretched
-from weft.perf.schedule import Link, Mode, ParameterTiming, StepModel, StepProfile
-from weft.perf.search import Duel
+from weft.perf.fusion import plan_cuts, scaled_cuts, stretched
+from weft.perf.link import Link
+from weft.perf.recurrence import StepModel
+from weft.perf.search import Duel, Search
+from weft.perf.step_profile import Mode, ParameterTiming, StepProfile
 
 
 def run(search: Search, objective, noise: float = 0.0, seed: int = 0) -> list[tuple[float, ...]]:
@@ -146,7 +148,7 @@ def test_times_that_cannot_be_are_refused(seconds):
 
 
 def test_search_needs_room_and_trials():
-    with pytest.raises(UsageError, match="do not hold 0"):
+    with pytest.raises(UsageError, match="do not contain 0"):
         Search(bounds=((1.0, 2.0),))
     with pytest.raises(UsageError, match="0 trials"):
         Search(max_trials=0)

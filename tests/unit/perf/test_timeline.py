@@ -7,7 +7,9 @@ from dataclasses import replace
 import pytest
 
 from weft.core.chrome_trace import Span
-from weft.perf.schedule import Link, Mode, ParameterTiming, StepProfile, simulate
+from weft.perf.link import Link
+from weft.perf.schedule import simulate
+from weft.perf.step_profile import Mode, ParameterTiming, StepProfile
 from weft.perf.timeline import bars, summarize, typical_step, workers
 
 
