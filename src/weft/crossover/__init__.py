@@ -1,9 +1,9 @@
 """Layer 2: two jobs on one device, one computing while the other waits for the network.
 
-Read in this order: ``phases`` (what a turn and a gap are), ``arbiter`` (who is next; pure), ``order`` (the same order
-on all hosts; pure), ``shared_page`` and ``lease_messages`` (what client and server share), ``server``,
-``lease_client``, ``lease_launch``.  Who should share at all is decided in ``elastic/pairing.py``.
-``hooks``, ``hooks_ddp`` and ``hooks_collectives`` make a script's model take its turns; they alone need torch.
+Read in this order: ``phases`` (turns and gaps), ``arbiter`` (which job is next; pure), ``order`` (the same order on all
+hosts; pure), ``shared_page`` and ``lease_messages`` (what client and server exchange), ``server``, ``desk``,
+``lease_client``, ``lease_launch``.  ``elastic/pairing.py`` decides which jobs share.  ``hooks``, ``hooks_ddp``, and
+``hooks_collectives`` make a script's model take turns; only they need torch.
 
 The folder and the function share a name: ``weft.crossover(model)`` calls the module.
 """
@@ -20,7 +20,7 @@ __all__ = ["all_reduce", "waiting"]
 
 
 class _CallableCrossover(ModuleType):
-    """Loads torch only when a training script calls: the controller imports this folder too."""
+    """Imports torch only when called: the controller, which has no torch, imports this package too."""
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         from weft.crossover.hooks import crossover

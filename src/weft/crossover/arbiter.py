@@ -1,26 +1,26 @@
-"""Who has the device.  Events in, commands out; no clock, no sockets, no threads.
+"""Decides which job has the device.  Events in, commands out; no clock, no sockets, no threads.
 
-The holder keeps the lease when it goes into a gap and nobody waits: it is lent.  So the arbiter does not know whether a
-holder computes; it says ``Recall`` whenever somebody waits, and whoever carries that out looks, and answers with
-``Released`` if the holder was idle.
+The holder keeps the lease in a gap while no job waits: it is lent.  So the arbiter does not know whether a holder
+computes.  While a job waits, it issues ``Recall``; the caller then looks, and answers with ``Released`` if the holder
+is idle.
 
 [Note: fencing]
-Every grant has a token, higher than all before it.  A holder that was overruled still has the old one; whatever it
-says with it changes nothing.  At most one token is good at any time.
+Every grant has a token, higher than all before it.  Messages with an older token, from a holder that was overruled,
+change nothing.  At most one token is valid at any time.
 
 [Note: when a holder is asked back]
-Two equal jobs must not be interrupted: each computes until it waits for the network, and that is what makes
-them alternate.  Interrupted half-way they would compute in slices and then both communicate at once, and nothing is
-gained.  But a job with short turns must not wait for every turn of one with long turns.  So a holder is asked
-back when it is ahead of a waiting job, in time over weight, by more than 1.5 of that job's usual turns: never
-between equals, soon between unequals.  A holder whose turns never end (it does not communicate) is ahead of everybody
-sooner or later, and of those whose turns are not known yet after the soft limit.  Asked back, it has until the
-hard limit.
+Two equal jobs must not interrupt each other: each computes until it waits for the network, and that makes them
+alternate.  Interrupted half-way, they would compute in slices and then both communicate at the same time, and nothing
+would be gained.  But a job with short turns must not wait for every turn of one with long turns.  So a holder is asked
+back when it is ahead of a waiting job, in time over weight, by more than 1.5 of that job's usual turns: never between
+equals, soon between unequals.  A holder that never communicates is eventually ahead of every other job; for a waiting
+job whose turns are not known yet, the soft limit applies.  Once asked back, it has until the hard limit.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from weft.crossover.lease_events import (
     AskBack,
@@ -37,11 +37,86 @@ from weft.crossover.lease_events import (
     RoleChanged,
     Ticked,
 )
-from weft.crossover.member import Member
 from weft.crossover.order import Forecaster, Turn, TurnOrder, rotation
-from weft.crossover.phases import Role, TurnLimits
+from weft.crossover.phases import Role, TurnLimits, smoothed
 
 COURTESY_TURNS = 0.1
+
+
+@dataclass(slots=True)
+class Member:
+    """A worker that shares the device."""
+
+    key: int
+    job: str
+    role: Role = Role.FAIR
+    weight: float = 1.0
+    turn: int = 0
+    """The number of its current or next turn."""
+    drift: int = 0
+    """Its turn number at the group's lead minus its own."""
+    asked_s: float | None = None
+    """Since when it has waited; ``None`` if it does not."""
+    released_s: float | None = None
+    """When its current gap began; ``None`` outside a gap."""
+    virtual_s: float = 0.0
+    """Time it had the device, over its weight: the lowest is next."""
+    turn_held_s: float = 0.0
+    """Time it has computed in this turn, in pieces if it was asked back."""
+    usual_turn_s: float | None = None
+    usual_gap_s: float | None = None
+    num_served: int = 0
+    """Turns taken or forfeited; used only by lockstep."""
+    is_promoted: bool = False
+    """A filler that waited too long ranks with a primary for the rest of this turn."""
+    served_as: int = 0
+    """Number of its last grant among all grants: the lowest was served longest ago."""
+
+    @property
+    def group_turn(self) -> int:
+        """Its turn number as all hosts count it."""
+        return self.turn + self.drift
+
+    def align(self, lead_turn: int | None) -> None:
+        """Correct the drift; see [Note: turns have names] in ``order``."""
+        if lead_turn is not None and abs(lead_turn - self.group_turn) > 1:
+            self.drift = lead_turn - self.turn
+
+    @property
+    def is_waiting(self) -> bool:
+        return self.asked_s is not None
+
+    def rank(self, now_s: float, limits: TurnLimits) -> int:
+        """Higher goes first, regardless of fairness."""
+        if self.role is Role.PRIMARY or self.is_promoted or self.starves(now_s, limits):
+            return 2
+        return 0 if self.role is Role.FILLER else 1
+
+    def starves(self, now_s: float, limits: TurnLimits) -> bool:
+        """Whether it has waited so long that its workers on other hosts may time out."""
+        return self.asked_s is not None and now_s >= self.asked_s + limits.filler_patience_s
+
+    def ask(self, now_s: float, turn: int, floor_s: float) -> None:
+        """Wait for the device.  Unused time is credited for at most one usual turn (``floor_s``: the others' time)."""
+        if self.released_s is not None:
+            self.usual_gap_s = smoothed(self.usual_gap_s, now_s - self.released_s)
+            self.released_s = None
+        self.asked_s = now_s
+        self.turn = turn
+        self.virtual_s = max(self.virtual_s, floor_s - (self.usual_turn_s or 0.0) / self.weight)
+
+    def charge(self, held_s: float) -> None:
+        self.virtual_s += held_s / self.weight
+        self.turn_held_s += held_s
+
+    def end_turn(self, now_s: float, next_turn: int) -> None:
+        """It released the device by itself, so a gap begins."""
+        self.usual_turn_s = smoothed(self.usual_turn_s, self.turn_held_s)
+        self.turn_held_s = 0.0
+        self.num_served += 1
+        self.is_promoted = False
+        self.released_s = now_s
+        self.turn = next_turn
 
 
 class Arbiter:
@@ -63,12 +138,12 @@ class Arbiter:
         self.members: dict[int, Member] = {}
         self.holder: int | None = None
         self.token = 0
-        """Of the last grant; good only while there is a holder."""
+        """Of the last grant; valid only while there is a holder."""
         self.is_asked_back = False
         self.is_lead = is_lead
         self.forecaster = Forecaster()
         self.to_publish: TurnOrder | None = None
-        """The newest order that nobody fetched yet."""
+        """The newest order, until it is published."""
         self.num_overruled = 0
         self._order: TurnOrder | None = None
         self._is_orphan = False
@@ -78,7 +153,7 @@ class Arbiter:
         self._now_s = 0.0
 
     def handle(self, event: Event) -> list[Command]:
-        """What is to be done now, in this order."""
+        """Commands to carry out now, in this order."""
         self._now_s = max(self._now_s, event.at_s)
         self._charge()
         match event:
@@ -103,22 +178,22 @@ class Arbiter:
 
     @property
     def is_follower(self) -> bool:
-        """Whether it goes by the order of a lead."""
+        """Whether it follows the order of a lead."""
         return self._order is not None
 
     def waiting(self) -> list[Member]:
-        """Who wants the device, in order of asking."""
+        """Members that want the device, longest wait first."""
         waiting = [member for member in self.members.values() if member.asked_s is not None]
         return sorted(waiting, key=lambda member: (member.asked_s, member.key))
 
     def num_equals(self, member: Member) -> int:
-        """How many others have the device or want it, and need not give way to this one."""
+        """How many others have or want the device and need not give way to this member."""
         rank = member.rank(self._now_s, self.limits)
         busy = [other for other in self._others(member) if other.is_waiting or other.key == self.holder]
         return sum(other.rank(self._now_s, self.limits) >= rank for other in busy)
 
     def wake_s(self) -> float | None:
-        """When to say ``Ticked`` at the latest; ``None`` while nobody waits."""
+        """When the next ``Ticked`` is due at the latest; ``None`` while no member waits."""
         if not any(member.is_waiting for member in self.members.values()):
             return None
         return self._now_s + (self.limits.tick_s if self.holder is not None else self.limits.courtesy_s / 5)
@@ -127,7 +202,7 @@ class Arbiter:
         member = self.members.get(event.member)
         if member is None or member.is_waiting:
             return
-        if self.holder == member.key:  # it was recalled, did not notice that it got the device back, and asks
+        if self.holder == member.key:  # a recall failed, and it asks without having seen its token again
             self._end_hold(member, event.turn, is_asked_back=False)
         active = [other.virtual_s for other in self._others(member) if other.is_waiting or other.key == self.holder]
         floor = min(active) if active else max((other.virtual_s for other in self._others(member)), default=0.0)
@@ -179,12 +254,12 @@ class Arbiter:
             chosen = self._choose(waiting)
             if chosen is not None:
                 commands.append(self._grant(chosen))
-                if len(waiting) > 1:  # it may have gone on without us in the meantime, and be idle
+                if len(waiting) > 1:  # it may have given up waiting for the server and be idle by now
                     commands.append(Recall(chosen.key, self.token))
         return commands
 
     def _press(self, holder: Member, waiting: Sequence[Member]) -> list[Command]:
-        """Move the holder on: gently, then less so."""
+        """Recall, ask back, or overrule the holder."""
         commands: list[Command] = []
         rank = holder.rank(self._now_s, self.limits)
         equals = [member for member in waiting if member.rank(self._now_s, self.limits) >= rank]
@@ -218,7 +293,7 @@ class Arbiter:
         return held_s >= max(self.limits.soft_s, 2 * (holder.usual_turn_s or 0.0))
 
     def _choose(self, waiting: Sequence[Member]) -> Member | None:
-        """Who is next; ``None`` to wait a moment for somebody who should be."""
+        """The next member; ``None`` to wait briefly for a late one."""
         top = max(member.rank(self._now_s, self.limits) for member in waiting)
         candidates = [member for member in waiting if member.rank(self._now_s, self.limits) == top]
         if self._now_s - (candidates[0].asked_s or 0.0) >= self.limits.hard_s:
@@ -245,9 +320,9 @@ class Arbiter:
         return self._fairest(candidates)
 
     def _courtesy_end_s(self, late: Member, first: Member) -> float:
-        """Until when ``first`` waits for it.  Not at all, if it usually takes much longer to come back."""
+        """Until when ``first`` waits for ``late``: not at all if its gaps usually last much longer."""
         since_s = max(self._free_since_s, first.asked_s or 0.0)
-        # To be out of step with the other hosts costs about a turn: a tenth of one is worth waiting for.
+        # Being out of step with the other hosts costs about a turn, so waiting for a tenth of one pays off.
         courtesy_s = max(self.limits.courtesy_s, COURTESY_TURNS * (late.usual_turn_s or 0.0))
         due_s = since_s
         if late.released_s is not None and late.usual_gap_s is not None:
@@ -260,12 +335,12 @@ class Arbiter:
             return first
         if self._now_s < self._free_since_s + self.limits.lockstep_courtesy_s:
             return None
-        first.num_served += 1  # too late: it forfeits this turn
+        first.num_served += 1  # too late: it forfeits its turn
         return min(candidates, key=lambda member: (member.num_served, member.job, member.key))
 
     def _fairest(self, candidates: Sequence[Member]) -> Member:
         least = min(candidates, key=lambda member: member.virtual_s)
-        # Differences well below a turn are noise: then whoever was served longest ago, which is what followers expect.
+        # Differences well below a turn are noise: then serve the one served longest ago, as followers expect.
         slack_s = (least.usual_turn_s or 0.0) / 2 / least.weight
         close = [member for member in candidates if member.virtual_s <= least.virtual_s + slack_s]
         return min(close, key=lambda member: (member.served_as, member.asked_s, member.key))

@@ -1,28 +1,100 @@
-"""Where the server's peers are heard: joins, turns, questions.  Devices, leads and followers come and go here."""
+"""Handles the messages of the lease server's peers, and manages devices, leads, and followers."""
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import logging
 import os
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from weft.crossover.group import Follower, Lead
 from weft.crossover.lease_events import Asked, Event, Joined, Left, Ordered, Released, RoleChanged, Ticked
-from weft.crossover.lease_messages import Join, LeaseVerb, Saying, join_from, packed, role_from, unpacked
+from weft.crossover.lease_messages import (
+    BELL,
+    MAX_PACKET_BYTES,
+    Join,
+    LeaseVerb,
+    Saying,
+    join_from,
+    packed,
+    role_from,
+    unpacked,
+)
 from weft.crossover.order import TurnOrder
-from weft.crossover.peer import Peer
 from weft.crossover.phases import TurnLimits
 from weft.crossover.shared_device import SharedDevice
+from weft.crossover.shared_page import Page, make_page
 from weft.errors import LeaseError
 
 log = logging.getLogger("weft.crossover")
 
 
+class Peer:
+    """One connection: a worker once it has joined, otherwise a process that asks for status or changes a role."""
+
+    page: Page
+
+    def __init__(self, connection: socket.socket, pidfd: int | None, pid: int) -> None:
+        connection.setblocking(False)
+        self.connection = connection
+        self.pidfd = pidfd
+        self.pid = pid
+        self.join: Join | None = None
+        self.is_gone = False
+
+    def welcome(self, join: Join, limits: dict[str, float]) -> None:
+        """Make it a member and send it its page."""
+        descriptor = make_page()
+        try:
+            self.page = Page(descriptor)
+            self.join = join
+            with self._must_get_through():
+                socket.send_fds(self.connection, [packed({"kind": "welcome", **limits})], [descriptor])
+        finally:
+            os.close(descriptor)
+
+    def ring(self) -> None:
+        """Make it look at its page."""
+        self.send(BELL)
+
+    def send(self, packet: bytes) -> None:
+        """Drops the peer if the packet does not get through: its socket buffers thousands of them."""
+        with self._must_get_through():
+            self.connection.send(packet)
+
+    def packets(self) -> Iterator[bytes]:
+        while not self.is_gone:
+            try:
+                packet = self.connection.recv(MAX_PACKET_BYTES)
+            except BlockingIOError:
+                return
+            except OSError:
+                packet = b""
+            if not packet:
+                self.is_gone = True
+                return
+            yield packet
+
+    def close(self) -> None:
+        self.connection.close()
+        if self.pidfd is not None:
+            os.close(self.pidfd)
+        if self.join is not None:
+            self.page.close()
+
+    @contextlib.contextmanager
+    def _must_get_through(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError:
+            self.is_gone = True
+
+
 class Desk:
-    """All devices of this host and who shares them."""
+    """All shared devices of this host."""
 
     def __init__(
         self,
@@ -40,7 +112,7 @@ class Desk:
         self._followers: dict[str, Follower] = {}
 
     def hear(self, peer: Peer, packet: bytes) -> bool:
-        """Act on what a peer said; ``False`` if it makes no sense, and the peer should go."""
+        """Act on a packet; ``False`` if it is invalid and the peer should be dropped."""
         message = unpacked(packet)
         if isinstance(message, Saying):
             return self._turn(peer, message)
@@ -58,7 +130,6 @@ class Desk:
         return True
 
     def leave(self, peer: Peer) -> None:
-        """A peer is gone."""
         if peer not in self._members:
             return
         key, device = self._members.pop(peer)
@@ -69,7 +140,6 @@ class Desk:
         self._disband()
 
     def tick(self) -> None:
-        """Time passed."""
         now_s = self._now()
         for device in list(self._devices.values()):
             wake_s = device.arbiter.wake_s()
@@ -91,7 +161,6 @@ class Desk:
             follower.close()
 
     def status(self) -> dict[str, Any]:
-        """Who shares what, for people and tests."""
         return {
             "kind": "status",
             "pid": os.getpid(),
@@ -169,7 +238,7 @@ class Desk:
         return {join.lead for join in joins if join is not None and join.lead}
 
     def _disband(self) -> None:
-        """Nobody needs the order of a group whose workers are gone."""
+        """Close the connections of groups whose workers are gone."""
         wanted = {peer.join.lead for peer in self._members if peer.join is not None}
         for address in self._leads.keys() - wanted:
             self._leads.pop(address).close()

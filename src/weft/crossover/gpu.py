@@ -1,8 +1,8 @@
 """Sharing a GPU needs NVIDIA's multi-process service (MPS).
 
-NCCL's kernels occupy the device while they wait for the network.  Without MPS the kernels of two processes never run at
-the same time, so that a job which only communicates keeps the other one from computing, which is the opposite of
-what a lease is for.  Sharing GPUs has not been measured by us.
+NCCL's kernels occupy the device while they wait for the network.  Without MPS, the kernels of two processes never run
+at the same time, so a job that only communicates would keep the other one from computing.  We have not measured sharing
+on GPUs.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _DAEMON = "nvidia-cuda-mps-control"
 
 
 def has_mps(environment: Mapping[str, str], proc: Path = Path("/proc")) -> bool:
-    """Whether the daemon of MPS runs and its pipe is where CUDA will look for it."""
+    """Whether the MPS daemon is running and its pipe is where CUDA looks for it."""
     pipe = Path(environment.get(PIPE_DIRECTORY) or _DEFAULT_PIPES) / "control"
     try:
         is_pipe = stat.S_ISFIFO(pipe.stat().st_mode)
@@ -29,19 +29,19 @@ def has_mps(environment: Mapping[str, str], proc: Path = Path("/proc")) -> bool:
 
 
 def check_sharing(backend: str, environment: Mapping[str, str], proc: Path = Path("/proc")) -> None:
-    """Refuse to share a GPU between jobs that communicate by NCCL, unless MPS runs."""
+    """Refuse to share a GPU between jobs that use NCCL, unless MPS is running."""
     if "nccl" in backend.lower() and not has_mps(environment, proc):
         where = environment.get(PIPE_DIRECTORY) or _DEFAULT_PIPES
         raise LeaseError(
-            f"this job communicates by NCCL and shares its GPU, but MPS does not run (no control pipe with a {_DAEMON} "
-            f"at {where}): NCCL's waiting kernels would keep the other job from computing. Start it with "
+            f"this job uses NCCL and shares its GPU, but MPS is not running (no control pipe with a {_DAEMON} at "
+            f"{where}): NCCL's waiting kernels would keep the other job from computing. Start it with "
             f"`{_DAEMON} -d` before the jobs, or do not share"
         )
 
 
 def _is_daemon(process: Path) -> bool:
     try:
-        # The kernel cuts names off after 15 bytes.
+        # The kernel truncates names to 15 bytes.
         return (process / "comm").read_text().strip() == _DAEMON[:15]
     except OSError:
-        return False  # it ended meanwhile
+        return False  # it has ended

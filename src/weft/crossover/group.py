@@ -1,7 +1,7 @@
-"""Orders travel from the lead's server to the others: TCP, one JSON object a line, one way.
+"""Sends turn orders from the lead to its followers: TCP, one way, one JSON object per line.
 
-A follower's first line is the key of the group.  Without the right one it is told nothing; without any key the
-lead listens on the loopback address only.
+A follower's first line is the group's key; with a wrong one it gets nothing.  Without a key, the lead listens only on
+the loopback address.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ log = logging.getLogger("weft.crossover")
 MAX_LINE_BYTES = 1 << 16
 MAX_FOLLOWERS = 1024
 MAX_UNKNOWN_FOLLOWERS = 32
-"""Those that have not shown the key: the oldest gives way to a new one."""
+"""Followers that have not sent the key; beyond this, the oldest is dropped."""
 RECONNECT_EVERY_S = 0.25
 
 Watch = Callable[[socket.socket, int, Callable[[], None]], None]
-"""Call back whenever this socket is ready; 0 to stop."""
+"""(socket, events, callback): call back whenever the socket is ready; events = 0 to stop."""
 
 
 def address_from(text: str) -> tuple[str, int]:
@@ -44,7 +44,6 @@ def address_from(text: str) -> tuple[str, int]:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether nobody but this machine can reach it."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
@@ -52,26 +51,26 @@ def is_loopback(host: str) -> bool:
 
 
 class Lead:
-    """Publishes the order.  Followers that do not keep up are dropped; they come back and get the newest."""
+    """Publishes the order.  Followers that do not keep up are dropped; they reconnect and get the newest."""
 
     def __init__(self, address: str, key: str, watch: Watch) -> None:
         host, port = address_from(address)
         if not key and not is_loopback(host):
             raise LeaseError(
-                f"the order of turns would be told to anybody who reaches {address}: set WEFT_LEASE_KEY to a secret "
-                "that all jobs of the group share"
+                f"the turn order would be sent to anyone who can reach {address}: set WEFT_LEASE_KEY to a secret that "
+                "all jobs of the group share"
             )
         self._key = key
         self._watch = watch
         self._listener = socket.create_server((host, port))
         self._listener.setblocking(False)
         self._followers: dict[socket.socket, bool] = {}
-        """Whether each has shown the key."""
+        """Whether each has sent the key."""
         self._latest: bytes | None = None
         watch(self._listener, selectors.EVENT_READ, self._accept)
 
     def publish(self, order: TurnOrder) -> None:
-        """Tell everybody, and whoever comes later."""
+        """Send the order to all followers, and to later ones when they connect."""
         self._latest = json.dumps(to_json(order)).encode() + b"\n"
         for follower in [follower for follower, is_known in self._followers.items() if is_known]:
             self._send(follower)
@@ -86,7 +85,7 @@ class Lead:
         try:
             follower, _ = self._listener.accept()
         except OSError:
-            return  # it left before it was let in
+            return  # it disconnected first
         if len(self._followers) >= MAX_FOLLOWERS:
             follower.close()
             return
@@ -128,7 +127,7 @@ class Lead:
 
 
 class Follower:
-    """Listens to the lead; comes back when it was lost."""
+    """Receives the lead's orders; reconnects if the connection is lost."""
 
     def __init__(self, address: str, key: str, watch: Watch, on_order: Callable[[TurnOrder | None], None]) -> None:
         self._address = address_from(address)
@@ -145,7 +144,7 @@ class Follower:
         return self._retry_s if self._socket is None else None
 
     def tick(self, now_s: float) -> None:
-        """Connect if it is time to."""
+        """Connect if it is time."""
         if self._socket is None and now_s >= self._retry_s:
             self._retry_s = now_s + RECONNECT_EVERY_S
             self._connect()
@@ -163,7 +162,7 @@ class Follower:
         connection.setblocking(False)
         try:
             number = connection.connect_ex((host, port))
-        except (OSError, ValueError):  # a name that does not resolve, or is none
+        except (OSError, ValueError):  # a name that does not resolve or is invalid
             number = errno.EHOSTUNREACH
         if number not in (0, errno.EINPROGRESS):
             connection.close()

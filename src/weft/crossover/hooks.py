@@ -1,10 +1,10 @@
-"""``weft.crossover(model)``: a model of an ordinary script takes turns on its device.
+"""``weft.crossover(model)`` makes the model of an ordinary script take turns on its device.
 
-    plain loops     forward begins: compute.  Whatever the script waits for in torch.distributed: the device is free
-                    (hooks_collectives.py).  ``optimizer.step()``: compute.
-    DDP             waits in C++, out of sight: see hooks_ddp.py
+    plain loops     forward and ``optimizer.step()`` compute; waits in torch.distributed free the device
+                    (hooks_collectives.py)
+    DDP             waits in C++, where Python cannot see it: hooks_ddp.py
 
-``weft.overlap`` and ``weft.session`` need no call: they know their own waits.
+Scripts that use ``weft.overlap`` or ``weft.session`` do not need it.
 """
 
 from __future__ import annotations
@@ -39,17 +39,17 @@ _watched_steps = False
 
 
 def install_gate(environment: Mapping[str, str] = os.environ) -> None:
-    """Share as the environment says; called by the thread that computes, when it first wants to."""
+    """Share as the environment says; called by the computing thread before it first computes."""
     if dist.is_initialized():
         check_sharing(dist.get_backend(), environment)
     computing = threading.get_native_id()
     niceness = min(19, os.getpriority(os.PRIO_PROCESS, computing) + NICENESS)
 
     def give_way() -> None:
-        # The device is a core, and the network threads of the other job, which need it for moments, go first.  Not
-        # before there is another job: one that is alone behind a server should not pay for manners.
+        # The device is a core, and the other job's network threads need it briefly, so they go first.  Only once there
+        # is another job: a job that is alone should not pay for it.
         core_is_shared(True)
-        with contextlib.suppress(ProcessLookupError):  # that thread has ended
+        with contextlib.suppress(ProcessLookupError):  # the thread has ended
             if not torch.cuda.is_available() and os.getpriority(os.PRIO_PROCESS, computing) < niceness:
                 os.setpriority(os.PRIO_PROCESS, computing, niceness)
 
@@ -59,26 +59,26 @@ def install_gate(environment: Mapping[str, str] = os.environ) -> None:
 
 
 def crossover(model: nn.Module, *, comm_hook: CommHook | None = None, comm_state: Any = None) -> nn.Module:
-    """Let ``model`` take turns on its device with another job's; in place, returns the model.
+    """Make ``model`` take turns on its device with another job's; in place, returns the model.
 
-    Without a lease server in the environment (``weft run --share``, ``weft up``) nothing is changed.  Call it once the
-    model is wrapped in DistributedDataParallel, if it is.
+    Without a lease server in the environment (``weft run --share``, ``weft up``), this does nothing.  If the model is
+    wrapped in DistributedDataParallel, call it after that.
 
     Args:
-        comm_hook: a DDP communication hook of yours.  Give it here: DDP takes only one, and crossover needs it.
-        comm_state: what that hook gets as its first argument.
+        comm_hook: your DDP communication hook, if any: DDP accepts only one, and crossover needs it.
+        comm_state: the first argument of that hook.
 
     >>> model = weft.crossover(DistributedDataParallel(net))        # doctest: +SKIP
     """
     if not isinstance(model, nn.Module):
         raise UsageError(f"weft.crossover was given a {type(model).__name__}, expected a torch.nn.Module")
     if comm_hook is not None and not isinstance(model, DistributedDataParallel):
-        raise UsageError("comm_hook= is for DistributedDataParallel: wrap the model first, or leave comm_hook out")
+        raise UsageError("comm_hook= is for DistributedDataParallel: wrap the model first, or remove comm_hook")
     if not TURNS.look_for_gate():
         if comm_hook is not None and isinstance(model, DistributedDataParallel):
             model.register_comm_hook(comm_state, comm_hook)
         return model
-    if model in _hooked:  # a session does it for the models it is given
+    if model in _hooked:  # by the session, for example
         return model
     watch_collectives()
     _watch_optimizers()
@@ -94,9 +94,9 @@ def crossover(model: nn.Module, *, comm_hook: CommHook | None = None, comm_state
 
 
 def waiting() -> Window:
-    """Around code that waits for other workers: the device is free meanwhile.
+    """A context for code that waits for other workers, which frees the device.
 
-    Needed only where several waits belong together, or where something waits that torch.distributed does not know of.
+    Needed only to group several waits, or for waits outside torch.distributed.
     """
     return TURNS.yielded(later=True)
 
@@ -104,7 +104,7 @@ def waiting() -> Window:
 def all_reduce(
     tensors: Iterable[torch.Tensor], op: Any = dist.ReduceOp.SUM, group: dist.ProcessGroup | None = None
 ) -> None:
-    """All-reduce many tensors in one go, with the device free: for loops that average gradients by themselves."""
+    """All-reduce many tensors while the device is free: for loops that average gradients themselves."""
     works = [dist.all_reduce(tensor, op, group=group, async_op=True) for tensor in tensors]
     with waiting():
         for work in works:
@@ -120,7 +120,7 @@ def _leave_forward(module: nn.Module, args: Any, output: Any) -> None:
 
 
 def _mark_borders(model: nn.Module) -> None:
-    """Before each layer's forward and after each parameter's gradient the device may be asked back."""
+    """The device may be asked back before each layer's forward and after each parameter's gradient."""
     for module in model.modules():
         if any(True for _ in module.parameters(recurse=False)):
             module.register_forward_pre_hook(lambda layer, args: TURNS.border())
@@ -132,7 +132,7 @@ def _mark_borders(model: nn.Module) -> None:
 
 
 def _watch_optimizers() -> None:
-    """An update of such a model is compute too; an overlapped one has its own mind about that."""
+    """An update of a hooked model is compute, too; overlapped models handle theirs."""
     global _watched_steps
     if not _watched_steps:
         _watched_steps = True

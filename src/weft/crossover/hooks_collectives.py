@@ -1,11 +1,11 @@
-"""Whoever waits in torch.distributed gives the device back meanwhile: SyncBatchNorm, clipping, metrics, barriers.
+"""Frees the device while the script waits in torch.distributed: SyncBatchNorm, clipping, metrics, barriers.
 
-All blocking functions of torch.distributed, and all asynchronous ones, end in ``wait()`` of the work that the process
-group returned.  So that one method is watched, and only in processes that share a device.  A work that is done already
-is not a wait.  Calls of threads that do not compute (loaders, checkpoint writers) pass through.
+All functions of torch.distributed, blocking or not, end in ``wait()`` of the work that the process group returned, so
+patching that one method is enough.  This happens only in processes that share a device.  Work that is already done, and
+calls of threads that do not compute (loaders, checkpoint writers), are left alone.
 
-Not seen: waits inside C++ that hand no work to Python.  DDP's are handled in hooks.py; functional collectives
-(``wait_tensor``, used by FSDP2 and DTensor) are not, and scripts that use them should not share.
+Not covered: waits inside C++ that return no work to Python.  hooks_ddp.py handles DDP's; functional collectives
+(``wait_tensor``, used by FSDP2 and DTensor) are not handled, and scripts that use them should not share.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _is_watching = False
 
 
 def watch_collectives() -> None:
-    """Put the watch in place; once per process."""
+    """Patch ``wait()``, once per process."""
     global _is_watching
     if not _is_watching:
         _is_watching = True

@@ -1,8 +1,8 @@
-"""DistributedDataParallel: its waits are in C++, so each is met by one of ours that comes first.
+"""DistributedDataParallel waits in C++, so we wait before it does, with the device free.
 
-Two places: at the end of backward it waits for its buckets.  A communication hook sees them leave, the last one with
-the last gradient; there all of them are waited for, and DDP's own wait finds them done.  At the beginning of forward it
-waits for buffers, and once to agree on the order of its buckets.
+It waits in two places.  At the end of backward it waits for its buckets: our communication hook waits for all of them
+when the last one is launched, so DDP finds them done.  At the start of forward it waits for buffers, and early in
+training to agree on the order of its buckets.
 """
 
 from collections.abc import Callable
@@ -18,16 +18,16 @@ from weft.process.turns import TURNS
 
 CommHook = Callable[[Any, GradBucket], torch.futures.Future[torch.Tensor]]
 
-# DDP puts its buckets in the order of the first backward when the second forward begins, and agrees on it.
+# When the second forward begins, DDP reorders its buckets by the first backward, and synchronizes that.
 _FORWARDS_UNTIL_SETTLED = 3
 
 
 def hook_ddp(model: DistributedDataParallel, comm_hook: CommHook | None, comm_state: Any) -> None:
-    """Have ``model`` take turns; ``comm_hook`` does the communication in place of an all-reduce."""
+    """Make ``model`` take turns; ``comm_hook`` replaces the all-reduce."""
     if model._comm_hooks:
         raise UsageError(
-            "this model has a communication hook already, and DDP takes only one: leave register_comm_hook out and "
-            "give your hook to weft.crossover(model, comm_hook=..., comm_state=...)"
+            "this model already has a communication hook, and DDP accepts only one: remove register_comm_hook and "
+            "pass your hook to weft.crossover(model, comm_hook=..., comm_state=...)"
         )
     model.register_comm_hook(_Buckets(model, comm_hook, comm_state), _launch_bucket)
     ddp: Any = model
@@ -50,34 +50,33 @@ def hook_ddp(model: DistributedDataParallel, comm_hook: CommHook | None, comm_st
 
 
 class _Buckets:
-    """The buckets of one backward that are under way."""
+    """The buckets of one backward that are in flight."""
 
     def __init__(self, model: DistributedDataParallel, users_hook: CommHook | None, users_state: Any) -> None:
         self.group: dist.ProcessGroup = model.process_group
         self.users_hook = users_hook
         self.users_state = users_state
-        self.under_way: list[torch.futures.Future[Any]] = []
+        self.in_flight: list[torch.futures.Future[Any]] = []
 
     def wait(self) -> None:
-        """Until everything that was launched is there."""
-        under_way, self.under_way = self.under_way, []
+        in_flight, self.in_flight = self.in_flight, []
         with TURNS.yielded(later=True):
-            for future in under_way:
+            for future in in_flight:
                 future.wait()
 
 
-# DDP reads these annotations itself and wants types there, not their names: no postponed annotations in this file.
+# DDP inspects these annotations and wants types, not strings: no postponed annotations in this file.
 def _launch_bucket(buckets: _Buckets, bucket: GradBucket) -> torch.futures.Future[torch.Tensor]:
-    """What DDP does without a hook: the same product, the same sum."""
+    """Does exactly what DDP does without a hook."""
     if buckets.users_hook is not None:
         future = buckets.users_hook(buckets.users_state, bucket)
     else:
         values = bucket.buffer()
-        # Not a division: DDP multiplies by the reciprocal, and with three workers that is another number.
+        # Not a division: DDP multiplies by the reciprocal, and with three workers the result differs.
         values.mul_(1.0 / buckets.group.size())
-        # The sum of one tensor is a list of one; DDP wants the tensor.
+        # The future holds a list of one tensor; DDP wants the tensor.
         future = buckets.group.allreduce([values]).get_future().then(lambda done: done.value()[0])
-    buckets.under_way.append(future)
+    buckets.in_flight.append(future)
     if bucket.is_last():
         buckets.wait()
     return future

@@ -1,12 +1,12 @@
 """The gate of a job that shares its device: a client of the lease server.
 
-When nobody waits, taking the device and giving it back are reads and writes of shared memory, without a system call;
-see [Note: two writers, no locks] in ``page``.  The gate is never in the way for long: without a server, or with one
-that does not answer, the job computes unshared.
+While no other job waits, acquiring and releasing the device only access shared memory, without a system call; see
+[Note: two writers, no locks] in ``shared_page``.  Without a server, or with one that does not answer, the job computes
+unshared.
 
 [Note: the second thread]
-It sleeps until the server dies, and then knocks until there is one again, so that the computing thread need not look.
-After a fork the child has neither thread nor link: its gate is open.
+It sleeps until the server dies, then tries to reconnect, so that the computing thread does not have to.  A forked child
+has neither this thread nor a connection: its gate is open.
 """
 
 from __future__ import annotations
@@ -43,18 +43,18 @@ log = logging.getLogger("weft.crossover")
 
 RECONNECT_EVERY_S = 0.1
 LOOK_EVERY_S = 0.5
-"""Where no server was ever seen: under a controller most jobs never share."""
+"""Before the first connection: under a controller, most jobs never share."""
 SERVER_SLACK_S = 0.5
 
 
 class LeaseGate:
-    """One worker's way to its device.
+    """One worker's gate, used by one thread.
 
-    Used by one thread.  Every call may return without the device when the server is gone, stuck or overruled us.
+    Every call may return without the device if the server is gone, stuck, or has overruled us.
     """
 
     def __init__(self, path: str, join: Join, on_company: Callable[[], None] = lambda: None) -> None:
-        """``on_company`` is called once, by the thread that computes, when it first has to do with another job."""
+        """``on_company`` is called once, by the computing thread, when another job first wants the device."""
         self._path = path
         self._join = join
         self._on_company = on_company
@@ -75,23 +75,20 @@ class LeaseGate:
 
     @property
     def contended(self) -> bool:
-        """Whether somebody else who need not give way has the device, or waits for it."""
         link = self._link
         return link is not None and link.words[NUM_EQUALS] > 0
 
     @property
     def would_wait(self) -> bool:
-        """Whether somebody else has the device, or waits for it."""
         link = self._link
         return link is not None and (not link.words[TOKEN] or link.words[NUM_WAITING] > 0)
 
     @property
     def is_shared(self) -> bool:
-        """Whether there is a server to take turns by."""
+        """Whether a server is connected."""
         return self._link is not None
 
     def acquire(self) -> None:
-        """Compute from here on; a border when we do already."""
         link = self._link
         self._is_computing = True
         if self._gap_since_s is not None:
@@ -100,7 +97,7 @@ class LeaseGate:
         if link is None:
             return
         words = link.words
-        words[STATE] = COMPUTING  # before the look at the token
+        words[STATE] = COMPUTING  # before reading the token
         token = words[TOKEN]
         if token and not words[ASKED_BACK]:
             link.token = token
@@ -109,7 +106,6 @@ class LeaseGate:
             self._wait_for_turn(link, token)
 
     def release(self, *, briefly: bool = False) -> None:
-        """About to wait: the device is free.  Briefly: not for those who would have to give it back at once."""
         if not self._is_computing or self._gap_since_s is not None:
             return
         self._turn += 1
@@ -124,10 +120,10 @@ class LeaseGate:
             self._meet()
         is_for_fillers = words[NUM_WAITING] > 0 and not words[NUM_EQUALS]
         if (self._gaps.is_too_short or (briefly and is_for_fillers)) and not words[ASKED_BACK]:
-            words[STATE] = PAUSED  # by the time somebody else had the device we would want it back
+            words[STATE] = PAUSED  # we will want the device back before another job could use it
             return
         self._is_computing = False
-        words[STATE] = IDLE  # before the look at who waits
+        words[STATE] = IDLE  # before reading who waits
         if words[NUM_WAITING]:
             token = words[TOKEN]
             if token:
@@ -160,25 +156,25 @@ class LeaseGate:
         if words[NUM_WAITING] or words[NUM_EQUALS]:
             self._meet()
         words[STATE] = WAITING
-        link.token = max(link.token, token)  # what we have, or had: only a newer one is a grant
+        link.token = max(link.token, token)  # only a newer one is a grant
         try:
             if link.say(Saying(LeaseVerb.YIELD if token else LeaseVerb.ASK, token, self._turn)):
                 self._sleep_until_ours(link)
         except BaseException:
             self._is_computing = False
-            words[STATE] = IDLE  # it takes us elsewhere, and a grant that still comes may be taken back
+            words[STATE] = IDLE  # so that a late grant can be taken back
             raise
         words[STATE] = COMPUTING
 
     def _sleep_until_ours(self, link: LeaseConnection) -> None:
-        # The server overrules each one ahead of us after the hard limit; if it does not, it is not there.
+        # A working server overrules each holder ahead of us after the hard limit.
         patience_s = link.hard_s * (1 + link.words[NUM_WAITING]) + SERVER_SLACK_S
         give_up_s = time.monotonic() + patience_s
         while not self._claim(link):
             left_s = give_up_s - time.monotonic()
             if left_s <= 0:
                 link.is_overdue = True
-                log.warning("the lease server did not answer for %.1f s: going on unshared", patience_s)
+                log.warning("the lease server has not answered for %.1f s: continuing unshared", patience_s)
                 return
             if not link.wait_for_bell(left_s):
                 return
@@ -206,7 +202,7 @@ class LeaseGate:
         link.words[TURN] = self._turn
         self._gaps = GapWatch(link.handover_s)
         self._link = link
-        if self._ended is not None:  # long enough ago that nobody waits on it any more
+        if self._ended is not None:  # long enough ago that no thread waits on it any more
             self._ended.forget()
             self._ended = None
         self._is_warned = False
@@ -216,7 +212,7 @@ class LeaseGate:
             link = self._link
             if link is None:
                 self._pause()
-                # A look at the folder costs less than an attempt to connect.
+                # Checking the path costs less than trying to connect.
                 if not self._is_closed and os.path.exists(self._path):
                     self._connect()
                 continue
@@ -225,7 +221,7 @@ class LeaseGate:
                 self._link = None
                 link.hang_up()
                 self._ended = link
-                log.warning("the lease server at %s is gone: going on unshared", self._path)
+                log.warning("the lease server at %s is gone: continuing unshared", self._path)
 
     def _pause(self) -> None:
         select.select([self._wake], [], [], LOOK_EVERY_S if self._ended is None else RECONNECT_EVERY_S)
@@ -249,9 +245,9 @@ os.register_at_fork(after_in_child=_leave_gates_to_the_parent)
 
 
 def gate_from_environment(environment: Mapping[str, str], on_company: Callable[[], None] = lambda: None) -> Gate:
-    """The gate this worker computes behind: a ``LeaseGate`` where WEFT_LEASE names a server, else the open one.
+    """This worker's gate: a ``LeaseGate`` if WEFT_LEASE names a server, else the open one.
 
-    Never raises for a server that is not there: the job runs unshared and joins when the server comes.
+    A server that is not running is not an error: the job runs unshared and joins when the server starts.
 
     >>> gate_from_environment({}) is OPEN
     True
@@ -261,7 +257,7 @@ def gate_from_environment(environment: Mapping[str, str], on_company: Callable[[
 
 
 def _device(listed: str, local_rank: str) -> str:
-    """One device for all workers, or a list with one for each; without either the worker's place on this host.
+    """``listed`` is one device for all workers or a list with one for each; if empty, the local rank is used.
 
     >>> _device("4,5", "1"), _device("4", "1"), _device("", "1")
     ('5', '4', '1')
@@ -273,7 +269,6 @@ def _device(listed: str, local_rank: str) -> str:
 
 
 def join_from_environment(environment: Mapping[str, str]) -> Join:
-    """Who this worker is to the lease server."""
     device = _device(environment.get(LEASE_DEVICE, ""), environment.get("LOCAL_RANK", "0"))
     role_name = environment.get(LEASE_ROLE, Role.FAIR.value)
     try:

@@ -1,4 +1,4 @@
-"""A client's connection to the lease server: the socket, the shared page, and how to get them."""
+"""A client's connection to the lease server: the socket and the shared page."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _ANSWER_WITHIN_S = 1.0
 
 
 class LeaseConnection:
-    """One membership; a server that comes back means a new one."""
+    """One membership; reconnecting creates a new one."""
 
     def __init__(self, connection: socket.socket, page: Page, hard_s: float, handover_s: float) -> None:
         self._connection = connection
@@ -25,14 +25,14 @@ class LeaseConnection:
         self.hard_s = hard_s
         self.handover_s = handover_s
         self.token = 0
-        """Of the last turn; an older grant than that is none."""
+        """Of the last turn; grants that are not newer are ignored."""
         self.is_overdue = False
-        """Whether the server owes an answer for so long that the job goes on without."""
+        """Whether the server has not answered for so long that the job continues without it."""
         self._poll = select.poll()
         self._poll.register(connection, select.POLLIN)
 
     def say(self, saying: Saying) -> bool:
-        """Whether the server will get it."""
+        """Whether it could be sent."""
         try:
             self._connection.send(saying.packed())
         except OSError:
@@ -40,7 +40,7 @@ class LeaseConnection:
         return True
 
     def wait_for_bell(self, timeout_s: float) -> bool:
-        """Until the server has something to say, or so long; ``False`` if it is gone."""
+        """Wait for a bell; ``False`` if the server is gone."""
         try:
             if self._poll.poll(timeout_s * 1000):
                 while self._connection.recv(MAX_PACKET_BYTES):
@@ -53,24 +53,24 @@ class LeaseConnection:
         return True
 
     def wait_for_end(self, waker: int) -> None:
-        """Until the server is gone, or somebody writes to ``waker``.  For another thread than the one that computes."""
+        """Wait until the server is gone or ``waker`` is readable.  Not for the computing thread."""
         ends = select.poll()
         ends.register(self._connection, select.POLLRDHUP)
         ends.register(waker, select.POLLIN)
         ends.poll()
 
     def hang_up(self) -> None:
-        """Leave.  Not closed yet: the thread that computes may be about to wait on it, and shall hear of the end."""
+        """Leave, without closing: the computing thread may be about to wait on it, and must notice the end."""
         with contextlib.suppress(OSError):
             self._connection.shutdown(socket.SHUT_RDWR)
 
     def forget(self) -> None:
-        """Close this process's end without a word; after a fork the parent goes on using the connection."""
+        """Close only this process's descriptor; after a fork, the parent keeps using the connection."""
         self._connection.close()
 
 
 def connect(path: str, join: Join) -> LeaseConnection:
-    """Become a member; raises LeaseError if there is no server that would have us."""
+    """Become a member; raises LeaseError if no server accepts us."""
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     try:
         connection.settimeout(_ANSWER_WITHIN_S)
@@ -82,7 +82,7 @@ def connect(path: str, join: Join) -> LeaseConnection:
         if not isinstance(answer, dict) or answer.get("kind") != "welcome" or not descriptors:
             for descriptor in descriptors:
                 os.close(descriptor)
-            raise LeaseError(f"the server at {path} does not let job {join.job} in: is it another user's?")
+            raise LeaseError(f"the server at {path} refused job {join.job}: does it belong to another user?")
         try:
             page = Page(descriptors[0])
         finally:

@@ -1,6 +1,6 @@
-"""What the arbiter hears (past tense) and what it wants done (imperative).
+"""The arbiter's events (past tense) and commands (imperative).
 
-Members are numbers given by whoever carries the commands out; times are seconds of one monotonic clock.
+The caller numbers the members; times are seconds of one monotonic clock.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Asked:
 
 @dataclass(frozen=True, slots=True)
 class Released:
-    """The holder of ``token`` does not compute any more: its gap began, or it was asked back."""
+    """The holder of ``token`` no longer computes: its gap began, or it was asked back."""
 
     at_s: float
     member: int
@@ -54,7 +54,7 @@ class RoleChanged:
 
 @dataclass(frozen=True, slots=True)
 class Ordered:
-    """The lead of the group published an order; ``None`` when it was lost."""
+    """The group's lead published an order; ``None`` if the lead was lost."""
 
     at_s: float
     order: TurnOrder | None
@@ -70,7 +70,7 @@ Event = Joined | Asked | Released | Left | RoleChanged | Ordered | Ticked
 
 @dataclass(frozen=True, slots=True)
 class Grant:
-    """Give the device to this member; it waits for it."""
+    """Give the device to this member, which waits for it."""
 
     member: int
     token: int
@@ -78,7 +78,7 @@ class Grant:
 
 @dataclass(frozen=True, slots=True)
 class Recall:
-    """Somebody waits: take the device from this member if it does not compute, and say so by ``Released``."""
+    """Another member waits: take the device from this one if it is idle, and report ``Released``."""
 
     member: int
     token: int
@@ -86,7 +86,7 @@ class Recall:
 
 @dataclass(frozen=True, slots=True)
 class AskBack:
-    """Have this member give the device back at its next border."""
+    """Make this member give the device back at its next border."""
 
     member: int
     token: int
@@ -94,7 +94,7 @@ class AskBack:
 
 @dataclass(frozen=True, slots=True)
 class Overrule:
-    """This member lost the device, whatever it does: its token is no longer good."""
+    """Invalidate this member's token: it has lost the device, whatever it does."""
 
     member: int
     token: int

@@ -1,4 +1,4 @@
-"""What Linux offers for a lease: barriers on other cores, and a sure way to hear of a process's death."""
+"""Linux calls for leases: memory barriers on other cores, and a reliable signal that a process has died."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 def accept_barriers() -> bool:
-    """Have this process take part in :func:`barrier` of others; whether the kernel can do it."""
+    """Make :func:`barrier` of other processes cover this one; whether the kernel supports it."""
     return _membarrier(_REGISTER_GLOBAL_EXPEDITED)
 
 
 def barrier() -> bool:
-    """Order all memory accesses on every core that runs a process which accepts barriers."""
+    """Order all memory accesses on every core that runs a process that accepts barriers."""
     return _membarrier(_GLOBAL_EXPEDITED)
 
 
@@ -30,20 +30,20 @@ def _membarrier(command: int) -> bool:
 
 
 def peer(connection: socket.socket) -> tuple[int, int]:
-    """Process and user at the other end of a unix socket, as the kernel saw them when it connected."""
+    """Process and user id at the other end of a Unix socket, as recorded by the kernel when it connected."""
     pid, uid, _ = struct.unpack("3i", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
     return pid, uid
 
 
 def peer_pidfd(connection: socket.socket, pid: int) -> int | None:
-    """A descriptor that becomes readable when the peer dies, though its children may keep the socket open.
+    """A descriptor that becomes readable when the peer dies, even if its children keep the socket open.
 
-    ``None`` if it is dead already, or lives where this process cannot see it.
+    ``None`` if it is already dead or invisible to this process.
     """
     try:
         return int(connection.getsockopt(socket.SOL_SOCKET, _SO_PEERPIDFD))
     except OSError:
-        pass  # before Linux 6.5 the kernel does not know the question
+        pass  # Linux before 6.5
     try:
         return os.pidfd_open(pid)
     except OSError:

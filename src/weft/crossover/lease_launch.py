@@ -1,4 +1,4 @@
-"""Start the lease server of this host, or find the one that runs; ask it, tell it."""
+"""Start or find this host's lease server; query and control it."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ from weft.errors import LeaseError
 SOCKET_NAME = "lease.sock"
 LOG_NAME = "lease.log"
 LINGER_S = 600.0
-"""A server that nobody uses ends after this long; long enough for a job to import torch and find it."""
+"""An unused server exits after this long: enough for a job to import torch and connect."""
 _START_WITHIN_S = 10.0
 _ANSWER_WITHIN_S = 1.0
 _END_WITHIN_S = 5.0
 
 
 def ensure_server(home: Path, *, linger_s: float = LINGER_S) -> Path:
-    """The socket of the lease server below ``home``; started if none answers.  Goes into WEFT_LEASE.
+    """Start the lease server in ``home`` unless one answers; returns its socket, for WEFT_LEASE.
 
-    The server outlives whoever started it.
+    The server outlives the process that started it.
     """
     home = home.absolute()
     path = home / SOCKET_NAME
@@ -38,7 +38,7 @@ def ensure_server(home: Path, *, linger_s: float = LINGER_S) -> Path:
     home.mkdir(parents=True, exist_ok=True, mode=0o700)
     command = [sys.executable, "-m", "weft.crossover.server", "--socket", str(path), "--linger-s", str(linger_s)]
     with open(home / LOG_NAME, "ab") as log:
-        # --detach: it returns when the server listens, and leaves a process that is nobody's child.
+        # --detach: returns once the server listens, which is then not our child.
         started = subprocess.run(
             [*command, "--detach"],
             stdin=subprocess.DEVNULL,
@@ -47,7 +47,7 @@ def ensure_server(home: Path, *, linger_s: float = LINGER_S) -> Path:
             check=False,
             timeout=_START_WITHIN_S,
         )
-    if not _answers(path):  # of two started at once, one finds the other there and ends: that is well
+    if not _answers(path):  # an exit code is fine if another server was started at the same time
         raise LeaseError(
             f"the lease server cannot be started at {path} (exit code {started.returncode}): see {home / LOG_NAME}"
         )
@@ -55,10 +55,10 @@ def ensure_server(home: Path, *, linger_s: float = LINGER_S) -> Path:
 
 
 def status(path: Path) -> dict[str, Any]:
-    """Who shares which device, by the server at ``path``."""
+    """Which jobs share which device, according to the server at ``path``."""
     answer = _ask(path, {"kind": "status"})
     if "devices" not in answer:
-        raise LeaseError(f"the server at {path} did not say who shares: is it another version?")
+        raise LeaseError(f"the server at {path} did not report its devices: is it a different version?")
     return answer
 
 
@@ -68,9 +68,9 @@ def set_role(path: Path, job: str, role: Role, weight: float = 1.0) -> None:
 
 
 def stop_server(path: Path) -> bool:
-    """End the server at ``path`` if nobody uses it; whether there is none any more.
+    """Stop the server at ``path`` if no job uses it; returns whether none is left.
 
-    Jobs of others may have come to it: it stays for them, and ends by itself when they are gone.
+    Jobs started elsewhere may be using it; then it exits on its own when they are gone.
     """
     if not path.exists():
         return True
@@ -78,7 +78,7 @@ def stop_server(path: Path) -> bool:
         answer = status(path)
         process = os.pidfd_open(int(answer["pid"]))
     except (LeaseError, KeyError, ProcessLookupError):
-        return True  # left by one that was killed
+        return True  # the socket of a server that was killed
     try:
         if answer["devices"]:
             return False
@@ -99,7 +99,7 @@ def _ask(path: Path, question: dict[str, Any]) -> dict[str, Any]:
         except OSError as error:
             raise LeaseError(f"no lease server answers at {path} ({error}): start one with `weft up`") from error
     if not isinstance(answer, dict):
-        raise LeaseError(f"the server at {path} refused {question}: is it another user's?")
+        raise LeaseError(f"the server at {path} refused {question}: does it belong to another user?")
     return answer
 
 

@@ -1,8 +1,8 @@
-"""What client and server say to each other over the unix socket, one packet each.
+"""The protocol between client and lease server: packets over a Unix socket.
 
-The first packet of a client is a JSON object: ``join`` (then it is a member, and the answer is ``welcome`` with the
-shared page attached, or ``refused``), ``role`` (change how a job shares) or ``status``.  After that a member sends the
-three packets below, and the server sends bells: one byte, "look at your page".
+A client's first packet is a JSON object: ``join`` (it becomes a member; the answer is ``welcome`` with the shared page
+attached), ``role`` (change how a job shares), or ``status``.  After that, a member sends :class:`Saying` packets, and
+the server sends bells: one byte that means "look at your page".
 """
 
 from __future__ import annotations
@@ -23,28 +23,25 @@ MAX_PACKET_BYTES: Final = 1 << 16
 MAX_SOCKET_PATH_BYTES: Final = 107
 MAX_TEXT: Final = 512
 MAX_WEIGHT: Final = 1e6
-ROLES: Final = [role.value for role in Role]  # a list: what is looked up in it may be anything
+ROLES: Final = [role.value for role in Role]  # not a set: the value looked up may be unhashable
 BELL: Final = b"!"
 _SAYING = struct.Struct("<BQQ")
 
 
 def check_path(path: Path) -> None:
-    """Refuse a path that the kernel would not take for a unix socket."""
     if len(os.fsencode(path)) > MAX_SOCKET_PATH_BYTES:
         raise LeaseError(
-            f"the path {path} is too long for a unix socket ({MAX_SOCKET_PATH_BYTES} bytes): use a shorter WEFT_HOME"
+            f"the path {path} is too long for a Unix socket ({MAX_SOCKET_PATH_BYTES} bytes): use a shorter WEFT_HOME"
         )
 
 
 class LeaseVerb(enum.IntEnum):
-    """What a member says."""
-
     ASK = 1
     """I want the device."""
     RELEASE = 2
     """My gap began."""
     YIELD = 3
-    """I was asked back; here it is, and I want it again."""
+    """I was asked back: I release the device and want it again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,8 +56,6 @@ class Saying:
 
 @dataclass(frozen=True, slots=True)
 class Join:
-    """Who comes, and how it wants to share."""
-
     job: str
     device: str
     role: Role = Role.FAIR
@@ -81,7 +76,7 @@ def packed(message: dict[str, Any]) -> bytes:
 
 
 def unpacked(packet: bytes) -> Saying | dict[str, Any] | None:
-    """What a packet says; ``None`` for noise."""
+    """Parse a packet; ``None`` if it is invalid."""
     if len(packet) == _SAYING.size and packet[0] <= max(LeaseVerb):
         verb, token, turn = _SAYING.unpack(packet)
         return Saying(LeaseVerb(verb), token, turn) if verb else None
@@ -89,7 +84,7 @@ def unpacked(packet: bytes) -> Saying | dict[str, Any] | None:
 
 
 def join_from(message: dict[str, Any]) -> Join | None:
-    """The ``join`` in a message; ``None`` if it is not one."""
+    """Parse a ``join`` message; ``None`` if it is invalid."""
     role, weight = role_from(message)
     if message.get("kind") != "join" or role is None:
         return None
@@ -100,7 +95,7 @@ def join_from(message: dict[str, Any]) -> Join | None:
 
 
 def role_from(message: dict[str, Any]) -> tuple[Role | None, float]:
-    """Role and weight in a message; no role if either makes no sense."""
+    """Role and weight in a message; the role is ``None`` if either is invalid."""
     weight = real(message.get("weight", 1.0))
     name = message.get("role", Role.FAIR.value)
     if weight is None or not 1 / MAX_WEIGHT <= weight <= MAX_WEIGHT or name not in ROLES:

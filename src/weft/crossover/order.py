@@ -1,24 +1,22 @@
-"""The same order of turns on all hosts, without asking each other.
+"""The same order of turns on all hosts, without a round trip.
 
 [Note: turns have names]
-Every worker counts its own turns, also those it took without asking anybody.  All workers of a job run the same
-script, so turn 17 of a job is the same computation everywhere, and "B's turn 4 comes before A's turn 18" means
-the same thing on every host.
+Every worker counts its own turns, including those it took without asking the server.  All workers of a job run the same
+script, so turn 17 of a job is the same computation everywhere, and "B's turn 4 comes before A's turn 18" means the same
+on every host.
 
-Workers that wait different numbers of times (one of them alone for its data, say) drift apart in their count.  No two
-workers of a synchronous job are ever more than a turn apart, so a larger difference to the lead's count is drift, and
-a follower takes it off.
+The counts of workers that wait different numbers of times (one of them waits for its data, say) drift apart.  Workers
+of a synchronous job are never more than a turn apart, so a larger difference from the lead's count is drift, and a
+follower corrects for it.
 
-[Note: published ahead]
-The arbiter that rank 0 uses is the lead.  It decides as if it were alone and publishes what it decided lately and
-what it expects to decide next: the job that was served longest ago comes next.  The others follow.  A message is only
-needed when the forecast was wrong or runs out, it goes one way, and nobody waits for it: with an old order a host may
-choose differently, which costs time and nothing else.
+[Note: published ahead] The arbiter of rank 0's host is the lead.  It decides as if it were alone, and publishes its
+recent decisions and a forecast: the job served longest ago comes next.  The other hosts follow.  A message is needed
+only when the forecast was wrong or runs out; it goes one way, and no host waits for it: with an outdated order, a host
+may choose differently, which only costs time.
 
 [Note: lead lost]
-Then whoever is next follows from the turns alone: of n jobs, in order of their names, the one at position
-(sum of all turn numbers) mod n.  Each turn taken moves the position by one, so that all are served, and hosts that
-see the same turns agree.
+Then the turn numbers alone decide: of n jobs, sorted by name, the one at position (sum of all turn numbers) mod n is
+next.  Each turn moves the position by one, so all are served, and hosts that see the same turns agree.
 """
 
 from __future__ import annotations
@@ -29,7 +27,7 @@ from dataclasses import dataclass
 from weft.core.plain_json import count
 
 HORIZON = 8
-"""So many turns are forecast; a new order is published when fewer than half of them are left."""
+"""Number of turns forecast; a new order is published when fewer than half of them are left."""
 HISTORY = 8
 
 
@@ -43,14 +41,14 @@ class Turn:
 
 @dataclass(frozen=True, slots=True)
 class TurnOrder:
-    """What the lead has decided lately and expects to decide next."""
+    """The lead's recent decisions and its forecast."""
 
     turns: tuple[Turn, ...]
     num_past: int = 0
-    """So many of the turns have been granted; the others are a forecast."""
+    """How many of the turns have been granted; the others are a forecast."""
 
     def last_granted(self, job: str) -> int | None:
-        """The job's latest turn at the lead; ``None`` if it had none lately."""
+        """The job's latest turn at the lead; ``None`` if it had none recently."""
         return max((turn.number for turn in self.turns[: self.num_past] if turn.job == job), default=None)
 
     def expected(self, next_turns: Mapping[str, int]) -> str | None:
@@ -67,7 +65,7 @@ class TurnOrder:
 
 
 def rotation(next_turns: Mapping[str, int]) -> str:
-    """Who is next when nobody leads.
+    """The next job when there is no lead.
 
     >>> rotation({"a": 4, "b": 4}), rotation({"a": 5, "b": 4}), rotation({"a": 5, "b": 5})
     ('a', 'b', 'a')
@@ -77,7 +75,7 @@ def rotation(next_turns: Mapping[str, int]) -> str:
 
 
 def forecast(longest_ago_first: Sequence[str], next_turns: Mapping[str, int]) -> list[Turn]:
-    """The next turns if everybody is served in rotation, whoever was served longest ago first.
+    """The next turns if jobs are served in rotation, the one served longest ago first.
 
     >>> [f"{turn.job}{turn.number}" for turn in forecast(["b", "a"], {"a": 8, "b": 4})][:4]
     ['b4', 'a8', 'b5', 'a9']
@@ -87,7 +85,7 @@ def forecast(longest_ago_first: Sequence[str], next_turns: Mapping[str, int]) ->
 
 
 class Forecaster:
-    """The lead's memory: turns it granted, and the order that follows from them."""
+    """The lead's granted turns, and the order that follows from them."""
 
     def __init__(self) -> None:
         self._history: list[Turn] = []
@@ -95,20 +93,15 @@ class Forecaster:
         self._num_ahead = 0
 
     def granted(self, turn: Turn, longest_ago_first: Sequence[str], next_turns: Mapping[str, int]) -> TurnOrder | None:
-        """The order to publish now that ``turn`` was granted; ``None`` while the last one still holds."""
+        """The order to publish now that ``turn`` was granted; ``None`` if the last one is still right."""
         as_forecast = self._published is not None and self._is_next(self._published, turn)
-        if self._history[-1:] != [turn]:  # a turn that goes on after an interruption is still the same turn
+        if self._history[-1:] != [turn]:  # a turn resumed after an interruption is the same turn
             self._history = [*self._history, turn][-HISTORY:]
         if as_forecast and self._num_ahead > HORIZON // 2:
             return None
         ahead = forecast(longest_ago_first, next_turns) if longest_ago_first else []
         self._num_ahead = len(ahead)
         self._published = TurnOrder((*self._history, *ahead), len(self._history))
-        return self._published
-
-    @property
-    def latest(self) -> TurnOrder | None:
-        """What was published last; told to whoever connects."""
         return self._published
 
     def _is_next(self, order: TurnOrder, turn: Turn) -> bool:
@@ -120,12 +113,11 @@ class Forecaster:
 
 
 def to_json(order: TurnOrder) -> dict[str, object]:
-    """The order as it travels."""
     return {"turns": [[turn.job, turn.number] for turn in order.turns], "past": order.num_past}
 
 
 def from_json(message: object) -> TurnOrder | None:
-    """The order in a message of the lead; ``None`` for anything else."""
+    """Parse a message of the lead; ``None`` if it is invalid."""
     turns = message.get("turns") if isinstance(message, dict) else None
     num_past = count(message.get("past")) if isinstance(message, dict) else None
     if not isinstance(turns, list) or len(turns) > HISTORY + HORIZON or not all(_is_turn(turn) for turn in turns):

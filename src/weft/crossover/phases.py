@@ -1,7 +1,6 @@
 """The two phases of a job on a shared device: a turn, in which it computes, and a gap, in which it does not.
 
-The arbiter learns from both how long a job usually needs; the client finds out that its gaps are too short to be
-worth giving the device away.
+The arbiter learns how long a job's turns and gaps usually are; the client detects gaps too short for a handover.
 """
 
 from __future__ import annotations
@@ -19,36 +18,36 @@ class Role(enum.Enum):
     PRIMARY = "primary"
     """Keeps its speed: the others give way at their next border."""
     FILLER = "filler"
-    """Takes what the others leave."""
+    """Uses the gaps of the others."""
     LOCKSTEP = "lockstep"
-    """One turn each in a fixed order, where all jobs of the device say so."""
+    """One turn each in a fixed order, if all jobs on the device have this role."""
 
 
 @dataclass(frozen=True, slots=True)
 class TurnLimits:
-    """How long the arbiter is patient.  All of it is a matter of speed, none of correctness."""
+    """The arbiter's time limits.  They affect speed only, never correctness."""
 
     soft_s: float = 2.0
-    """Holder without a known turn is asked back after this long, with somebody waiting."""
+    """When a holder without a known turn length is asked back, if another job waits."""
     hard_s: float = 10.0
-    """Holder that gave nothing back is overruled after this long; far below any time-out of a process group."""
+    """When a holder that was asked back is overruled; far below any timeout of a process group."""
     courtesy_s: float = 0.005
-    """A job that is next by the order of the group, but not there, is waited for so long, or a tenth of its turn."""
+    """How long to wait for a late job that is next in the group's order (or a tenth of its turn, if longer)."""
     lockstep_courtesy_s: float = 0.25
     filler_patience_s: float = 30.0
-    """A filler that waited this long counts as an equal once, or its peers on other hosts would time out."""
+    """After waiting this long, a filler gets one turn as an equal, so that its workers elsewhere do not time out."""
     lead_turns: float = 1.5
-    """A holder may be ahead of a waiting job by so many of that job's usual turns before it is asked back."""
+    """How many of a waiting job's usual turns the holder may be ahead of it before it is asked back."""
     min_piece_s: float = 0.02
-    """Nobody is asked back for fairness sooner than this: a handover would cost more."""
+    """Shortest hold before a holder is asked back for fairness: a handover would cost more."""
     handover_s: float = 0.0005
-    """Guess of what passing the device on costs; gaps under three of these are not worth it."""
+    """Estimated cost of a handover; gaps shorter than three of these are not used."""
     tick_s: float = 0.025
-    """While somebody waits, time passes in steps of this: repairs what a lost message broke."""
+    """Interval of ticks while a job waits; they recover from lost messages."""
 
 
 def smoothed(old: float | None, new: float, weight: float = 0.3) -> float:
-    """The running mean of a duration; the first one counts in full."""
+    """Exponential moving average of a duration."""
     return new if old is None else old + weight * (new - old)
 
 
@@ -56,10 +55,10 @@ MIN_GAP_HANDOVERS = 3.0
 
 
 class GapWatch:
-    """Decides for one job whether its gaps are worth giving the device away.
+    """Decides whether a job's gaps are long enough for a handover.
 
-    Only if all the last ones were too short is the next one expected to be: a step with many short waits and one
-    long one must not lose the long one.
+    The next gap is expected to be too short only if all recent ones were: a step with many short waits and one long one
+    must not lose the long one.
 
     >>> watch = GapWatch(handover_s=0.001, num_kept=2)
     >>> for gap_s in (0.5, 0.001, 0.001):
@@ -72,10 +71,9 @@ class GapWatch:
         self._threshold_s = MIN_GAP_HANDOVERS * handover_s
         self._gaps: deque[float] = deque(maxlen=num_kept)
         self.is_too_short = False
-        """Whether the next gap should be sat out."""
+        """Whether to keep the device in the next gap."""
 
     def saw(self, gap_s: float) -> None:
-        """A gap has ended."""
         self._gaps.append(gap_s)
         if gap_s >= self._threshold_s:
             self.is_too_short = False

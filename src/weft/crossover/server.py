@@ -1,6 +1,6 @@
 """The lease server of a host: ``python -m weft.crossover.server --socket PATH``.
 
-One thread, one loop, standard library only.  It may be killed at any time: jobs run on unshared and come back.
+One thread, one loop, standard library only.  It may be killed at any time: jobs continue unshared and reconnect.
 """
 
 from __future__ import annotations
@@ -19,9 +19,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from weft.crossover import lease_kernel
-from weft.crossover.desk import Desk
+from weft.crossover.desk import Desk, Peer
 from weft.crossover.lease_messages import check_path
-from weft.crossover.peer import Peer
 from weft.crossover.phases import TurnLimits
 from weft.errors import LeaseError
 
@@ -31,7 +30,7 @@ MAX_PEERS = 4096
 
 
 class Server:
-    """The sockets; what is said on them goes to the desk."""
+    """Owns the sockets; passes messages to the desk."""
 
     def __init__(self, path: Path, limits: TurnLimits | None = None, *, linger_s: float = float("inf")) -> None:
         self._path = path
@@ -48,11 +47,11 @@ class Server:
         self._watch(self._wake, selectors.EVENT_READ, lambda: None)
 
     def serve(self) -> None:
-        """Until :meth:`stop`, or until nobody was there for a while."""
+        """Run until :meth:`stop`, or until no client has been connected for a while."""
         try:
             while not self._is_closing and not self._is_deserted():
                 for key, _ in self._selector.select(self._timeout_s()):
-                    # What came before it in the same turn may have closed it.
+                    # An earlier callback may have closed it.
                     if self._selector.get_map().get(key.fd) is key:
                         self._call(key)
                 self._desk.tick()
@@ -60,16 +59,16 @@ class Server:
             self._close()
 
     def _call(self, key: selectors.SelectorKey) -> None:
-        """Nothing that one connection says or does may end the server for the others."""
+        """No single connection may take the server down for the others."""
         try:
             key.data()
         except Exception:
-            log.exception("a connection is closed: what came over it could not be dealt with")
+            log.exception("closing a connection after an unexpected error")
             if key.fileobj is not self._listener:
                 self._selector.unregister(key.fileobj)
 
     def stop(self) -> None:
-        """End :meth:`serve`; may be called from a signal handler or another thread."""
+        """Make :meth:`serve` return; may be called from a signal handler or another thread."""
         self._is_closing = True
         with contextlib.suppress(OSError):  # already closed
             self._waker.send(b"x")
@@ -91,11 +90,11 @@ class Server:
         except OSError as error:
             if error.errno in (errno.EMFILE, errno.ENFILE):
                 log.error("no more workers can join: %s", error.strerror)
-                self._watch(self._listener, 0, self._accept)  # until somebody leaves: it would call without a pause
-            return  # or it left before it was let in
+                self._watch(self._listener, 0, self._accept)  # until a peer leaves: this would loop without a pause
+            return  # otherwise the client disconnected first
         pid, uid = lease_kernel.peer(connection)
         if uid != os.geteuid() or len(self._peers) >= MAX_PEERS:
-            log.warning("refused process %d of user %d: this server is user %d's", pid, uid, os.geteuid())
+            log.warning("refused process %d of user %d: this server belongs to user %d", pid, uid, os.geteuid())
             connection.close()
             return
         peer = Peer(connection, lease_kernel.peer_pidfd(connection, pid), pid)
@@ -109,7 +108,7 @@ class Server:
             try:
                 is_sense = self._desk.hear(peer, packet)
             except Exception:
-                log.exception("process %d said something that could not be dealt with: it runs on unshared", peer.pid)
+                log.exception("cannot handle a message of process %d, which continues unshared", peer.pid)
                 is_sense = False
             if not is_sense:
                 peer.is_gone = True
@@ -138,7 +137,7 @@ class Server:
             self._selector.unregister(source)
 
     def _close(self) -> None:
-        # The socket goes first, while the lock is still ours: whoever gets the lock next makes a new one.
+        # Remove the socket while holding the lock: the next server to get the lock creates a new one.
         self._path.unlink(missing_ok=True)
         self._listener.close()
         for peer in self._peers:
@@ -152,7 +151,7 @@ class Server:
 
 
 def _lock(path: Path) -> int:
-    """Make sure that no other server is at this path."""
+    """Make sure that no other server uses this path."""
     check_path(path)
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     descriptor = os.open(f"{path}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -160,12 +159,12 @@ def _lock(path: Path) -> int:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         os.close(descriptor)
-        raise LeaseError(f"a lease server runs at {path} already: use that one, or give another --socket") from None
+        raise LeaseError(f"a lease server already runs at {path}: use it, or give a different --socket") from None
     return descriptor
 
 
 def _listen(path: Path) -> socket.socket:
-    path.unlink(missing_ok=True)  # of a server that was killed: the lock is ours
+    path.unlink(missing_ok=True)  # left by a server that was killed: we hold the lock
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     old_mask = os.umask(0o177)
     try:
@@ -178,14 +177,13 @@ def _listen(path: Path) -> socket.socket:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Serve until SIGTERM or SIGINT."""
     defaults = TurnLimits()
     parser = argparse.ArgumentParser(prog="python -m weft.crossover.server", description=__doc__)
     parser.add_argument("--socket", type=Path, required=True, help="where clients find it (WEFT_LEASE)")
     parser.add_argument("--soft-s", type=float, default=defaults.soft_s, help="ask a holder back after this long")
     parser.add_argument("--hard-s", type=float, default=defaults.hard_s, help="overrule a holder after this long")
-    parser.add_argument("--linger-s", type=float, default=float("inf"), help="end when nobody came for this long")
-    parser.add_argument("--detach", action="store_true", help="go on in the background once it listens")
+    parser.add_argument("--linger-s", type=float, default=float("inf"), help="exit after this long without clients")
+    parser.add_argument("--detach", action="store_true", help="continue in the background once it listens")
     options = parser.parse_args(arguments)
     logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s", level=logging.INFO)
     try:
@@ -199,7 +197,7 @@ def main(arguments: list[str] | None = None) -> int:
             os._exit(0)  # the child has the socket and the lock
         os.setsid()
         os.chdir("/")
-    with contextlib.suppress(OSError):  # only root may; a handover should not wait behind those it serves
+    with contextlib.suppress(OSError):  # only root may; handovers should not wait behind the jobs
         os.setpriority(os.PRIO_PROCESS, 0, -10)
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: server.stop())

@@ -1,4 +1,4 @@
-"""One shared device at the server: the arbiter, and the pages its decisions are written to."""
+"""One shared device at the server: its arbiter, and the pages to which decisions are written."""
 
 from __future__ import annotations
 
@@ -13,16 +13,15 @@ from weft.crossover.shared_page import ASKED_BACK, IDLE, NUM_EQUALS, NUM_WAITING
 
 
 class DeviceMember(Protocol):
-    """A client, as far as its device is concerned."""
+    """A client, as seen by its device."""
 
     page: Page
 
-    def ring(self) -> None:
-        """Have it look at its page."""
+    def ring(self) -> None: ...
 
 
 class SharedDevice:
-    """Feeds events to the arbiter and carries out what it says."""
+    """Feeds events to the arbiter and carries out its commands."""
 
     def __init__(self, name: str, limits: TurnLimits) -> None:
         self.name = name
@@ -30,10 +29,10 @@ class SharedDevice:
         self.members: dict[int, DeviceMember] = {}
         self.num_grants = 0
         self._pauses: dict[int, tuple[int, float]] = {}
-        """Turn before which a member was seen to pause, and when first."""
+        """The turn before which a member paused, and when that was first seen."""
 
     def tell(self, event: Event) -> None:
-        """Something happened; on return all that follows from it is done."""
+        """Handle an event and all events that follow from it."""
         events = deque([event])
         while events:
             happened = events.popleft()
@@ -50,10 +49,10 @@ class SharedDevice:
                     case Overrule():
                         self.members[command.member].page.words[TOKEN] = 0
                     case AskBack():
-                        pass  # shown on its page already
+                        pass  # already on its page
 
     def _show(self) -> None:
-        """Write what clients look at.  Before any command: see [Note: two writers, no locks]."""
+        """Update the pages, before any command: see [Note: two writers, no locks]."""
         num_waiting = len(self.arbiter.waiting())
         for key, member in self.members.items():
             state = self.arbiter.members.get(key)
@@ -73,7 +72,7 @@ class SharedDevice:
         member.ring()
 
     def _take(self, recall: Recall, now_s: float) -> bool:
-        """Take a lent lease away from a client that does not compute; whether that was so."""
+        """Take a lent lease from a client that does not compute; returns whether it worked."""
         words = self.members[recall.member].page.words
         lease_kernel.barrier()
         state = words[STATE]
@@ -81,7 +80,7 @@ class SharedDevice:
             if not self._is_long_pause(recall.member, words[TURN], now_s):
                 return False
         elif state != IDLE:
-            return False  # when it ends its turn it sees that somebody waits, and says so
+            return False  # at the end of its turn it will see that another member waits, and release
         words[TOKEN] = 0
         lease_kernel.barrier()
         if words[STATE] == state:
@@ -90,7 +89,7 @@ class SharedDevice:
         return False
 
     def _is_long_pause(self, member: int, turn: int, now_s: float) -> bool:
-        """Whether a gap that should have been too short to matter has become a long one."""
+        """Whether a gap that was expected to be short has become long."""
         known_turn, since_s = self._pauses.get(member, (-1, 0.0))
         if known_turn != turn:
             self._pauses[member] = (turn, now_s)

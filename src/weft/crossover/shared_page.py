@@ -1,21 +1,22 @@
-"""The memory that the server shares with one client, so that a free device costs no system call.
+"""The memory that the server shares with one client, so that using a free device needs no system call.
 
-    word 0   token of the client's lease, 0 for none    written by the server only
-    word 1   number of other jobs that wait             "
-    word 2   1 when the device is asked back            "
-    word 3   number of other jobs that have the device or wait for it, and need not give way to this one    "
-    word 8   what the client does: idle, paused, waiting, computing    written by the client only
-    word 9   number of its present or next turn                        "
+Written only by the server:
+    word 0   token of the client's lease, 0 for none
+    word 1   number of other jobs that wait
+    word 2   1 when the device is asked back
+    word 3   number of other jobs that have or want the device and need not give way to this one
+Written only by the client:
+    word 8   its state: idle, paused, waiting, computing
+    word 9   number of its current or next turn
 
-[Note: two writers, no locks]
-Nobody writes what the other one writes, and each writes before it looks: a client that begins to compute writes
-"computing" and then looks for its token; a server that takes a lent lease away clears the token and then
-looks whether the client computes.  So at least one of them sees what the other did.  If both do, the server puts the
-token back and the client, which went to ask, accepts only a newer one.  The same way round for the end of a turn:
-a client writes "idle" and then looks whether anybody waits; the server writes that somebody waits and then looks
-whether the client is idle.  Processors may delay a write past a later read, so the server has the kernel issue a
-memory barrier on every core that runs a client (``membarrier``).  Where that cannot be had the worst is that two jobs
-compute at once until the next border, or that a tick of the arbiter finds the idle holder.
+[Note: two writers, no locks] Each side writes its own words before it reads the other's.  A client that begins to
+compute writes "computing" and then reads its token; a server that takes a lent lease away clears the token and then
+reads the client's state.  So at least one of them sees the other's write.  If both do, the server restores the token,
+and the client, which asks for the device, accepts only a newer one.  The end of a turn works the same way: the client
+writes "idle" and then reads whether another job waits; the server writes that a job waits and then reads whether the
+client is idle.  Processors may delay a write past a later read, so the server makes the kernel issue a memory barrier
+on every core that runs a client (``membarrier``).  Without that call, the worst case is that two jobs compute at the
+same time until the next border, or that an idle holder is noticed only at the arbiter's next tick.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ PAUSED: Final = 3
 
 
 def make_page() -> int:
-    """A file descriptor of fresh memory that nobody can shrink under the other's feet."""
+    """A file descriptor of new memory that neither side can shrink."""
     descriptor = os.memfd_create("weft-lease", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     os.ftruncate(descriptor, PAGE_BYTES)
     fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL)
@@ -58,7 +59,7 @@ class Page:
         self.words = self._bytes.cast("Q")
 
     def close(self) -> None:
-        """Unmap it; whoever still has ``words`` must not use them."""
+        """Unmap it; ``words`` must not be used afterwards."""
         self.words.release()
         self._bytes.release()
         self._memory.close()

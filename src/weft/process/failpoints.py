@@ -1,8 +1,8 @@
-"""Places where a test may kill a process, to see that nothing is lost there.
+"""Places where a test can kill a process, to check that nothing is lost there.
 
-``WEFT_FAILPOINT=journal.before_commit`` kills the process (SIGKILL, as the kernel does when memory runs out) the first
-time it comes by; ``journal.before_commit:3`` the third time.  Without the variable a fail point is one look into the
-environment.  All names are in ``FAILPOINTS``, so that a test can go through them and none is forgotten.
+``WEFT_FAILPOINT=journal.before_commit`` kills the process with SIGKILL the first time it gets there;
+``journal.before_commit:3`` the third time.  Without the variable, a fail point costs one environment lookup.  All names
+are in ``FAILPOINTS``, so that a test can cover every one.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def failpoint(name: str) -> None:
         return
     point, _, nth = wanted.partition(":")
     if point not in FAILPOINTS or not (nth.isdecimal() and int(nth) > 0 if nth else True):
-        raise UsageError(f"{VARIABLE}={wanted}: expected name or name:nth, name being one of {', '.join(FAILPOINTS)}")
+        raise UsageError(f"{VARIABLE}={wanted}: expected name or name:nth, with a name from {', '.join(FAILPOINTS)}")
     if point != name:
         return
     _visits[name] += 1

@@ -1,8 +1,7 @@
-"""May this job compute now?  What ``overlap/`` and ``worker/`` know of sharing a device: take it, give it back.
+"""May this job compute now?  All that ``overlap/`` and ``worker/`` know about sharing a device.
 
-``crossover/`` has a gate that asks the lease server of this host; a job that shares with nobody has an open one,
-which costs an attribute look-up.  A gate is a matter of speed and never of correctness: every call may return at
-once without the device.
+``crossover/`` provides a gate that asks this host's lease server; a job that does not share has an open one, which
+costs an attribute lookup.  Gates affect speed, never correctness: every call may return immediately without the device.
 """
 
 from __future__ import annotations
@@ -11,43 +10,40 @@ from typing import Protocol
 
 
 class Gate(Protocol):
-    """One job's way to its device.  Used by the thread that computes, and by no other."""
+    """One job's access to its device.  Used only by the computing thread."""
 
     @property
     def contended(self) -> bool:
-        """Whether another job that need not give way to ours has the device or wants it.  Costs no system call."""
+        """Whether another job that need not give way to ours has or wants the device.  Needs no system call."""
 
     @property
     def would_wait(self) -> bool:
-        """Whether another job has the device or wants it, so that ``acquire`` might wait.  Costs no system call."""
+        """Whether another job has or wants the device, so that ``acquire`` might wait.  Needs no system call."""
 
     def acquire(self) -> None:
-        """Compute from here on; waits for the turn.
+        """Compute from here on; waits for our turn.
 
-        When the device is ours already this is a border between two layers: it costs a look at memory, unless
-        the device was asked back (a primary came, or we had it for too long).  Then it is given away here, and
-        the next turn is waited for.  So call it often.
+        If we already have the device, this is a border between two layers: it only reads memory, unless the device was
+        asked back (a primary wants it, or we had it for too long).  Then it gives the device away and waits for the
+        next turn.  So call it often.
         """
 
     def release(self, *, briefly: bool = False) -> None:
-        """About to wait for the network: the device is free.  Does nothing when it is not ours.
+        """Free the device before waiting for the network.  Does nothing if we do not have it.
 
-        ``briefly``: for a few milliseconds, so that only our equals need hear of it.  If it becomes longer everybody
-        does.
+        ``briefly``: for a few milliseconds, so only jobs that need not give way to ours may take it.  If the wait turns
+        out longer, every job may.
         """
 
 
 class OpenGate:
-    """Nobody to share with."""
+    """For a job that does not share."""
 
     contended = False
     would_wait = False
 
-    def acquire(self) -> None:
-        """Always our turn."""
-
-    def release(self, *, briefly: bool = False) -> None:
-        """Nobody waits."""
+    def acquire(self) -> None: ...
+    def release(self, *, briefly: bool = False) -> None: ...
 
 
 OPEN = OpenGate()
@@ -55,11 +51,9 @@ _gate: Gate = OPEN
 
 
 def current() -> Gate:
-    """The gate of this process."""
     return _gate
 
 
 def install(gate: Gate) -> None:
-    """From now on this process computes behind ``gate``."""
     global _gate
     _gate = gate

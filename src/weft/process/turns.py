@@ -1,22 +1,22 @@
-"""When this process computes and when it waits for the network: what ``overlap/``, ``worker/`` and the hooks call.
+"""When this process computes and when it waits for the network; called by ``overlap/``, ``worker/``, and the hooks.
 
-    compute()           from here on we compute: before forward, before an update
-    border()            between two layers: a place where the device may be asked back
-    with yielded():     we wait for other workers: the device is free meanwhile
-    rest()              no more computing: the training is over
+    compute()           compute from here on: before forward, before an update
+    border()            between two layers: the device may be asked back here
+    with yielded():     wait for other workers: the device is free
+    rest()              stop computing: training is over
 
-[Note: never wait for a remote worker with the device]  Two jobs on two hosts: on the first host A has the device and
-waits for its worker on the second, where B has the device and waits for its worker on the first.  Nobody could go on.
-So every wait for another worker is inside ``yielded()``; then no order of turns can lock two jobs up.
+[Note: never wait for a remote worker with the device]  Take two jobs on two hosts: on the first, A has the device and
+waits for its worker on the second, where B has the device and waits for its worker on the first: a deadlock.  So every
+wait for another worker is inside ``yielded()``; then no order of turns can deadlock two jobs.
 
-[Note: later]  After a wait in the middle of forward or backward we compute on, so the device is taken back at once.
-Elsewhere (averaging gradients one after the other, clipping, agreeing on something) more waits often follow, and
-between them is next to nothing to compute.  To queue for the device there would leave the network idle for a whole
-turn of the other job.  ``yielded(later=True)`` therefore takes it back only if nobody wants it, and otherwise leaves
-that to the next ``compute()``.  With ``insist=True`` only an equal keeps it: who has something to compute between
-two such waits and is not there to fill the gaps of others takes the device back from those who are.
+[Note: later]  After a wait in the middle of forward or backward, we compute again, so the device is taken back
+immediately.  Elsewhere (averaging gradients one after the other, clipping, small agreements) more waits often follow,
+with next to nothing to compute in between.  Queueing for the device there would leave the network idle for a whole turn
+of the other job.  So ``yielded(later=True)`` takes it back only if no other job wants it, and otherwise leaves that to
+the next ``compute()``.  With ``insist=True``, only a job that need not give way to ours keeps it: a job that computes
+between two such waits takes the device back from a filler.
 
-Without a gate (nobody to share with) every call here ends after one comparison.
+Without a gate, every call here returns after one comparison.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from weft.process import gate
 
 
 class Turns:
-    """This process's turns.  Used by the thread that computes; calls of other threads do nothing."""
+    """This process's turns.  Used by the computing thread; calls of other threads do nothing."""
 
     def __init__(self, now: Callable[[], float] = time.perf_counter) -> None:
         self._now = now
@@ -41,52 +41,52 @@ class Turns:
         self._forget()
 
     def _forget(self) -> None:
-        """As at the start; also in a forked child, whose parent goes on computing."""
+        """Reset; also in a forked child, whose parent keeps computing."""
         self._looked = False
         self._has = False
         self._window_open = False
         self._thread = 0
         self.num_inside = 0
-        """Forward passes we are in: a wait there is followed by more compute."""
+        """Depth of nested forward passes: a wait inside one is followed by more compute."""
         self.turn_wait_s = 0.0
-        """So long we have waited for our turn."""
+        """Total time spent waiting for our turn."""
         self.network_wait_s = 0.0
-        """So long we have waited for other workers, behind a gate."""
+        """Total time spent waiting for other workers, behind a gate."""
 
     # ---- set up once
 
     def provide(self, find_gate: Callable[[], None], hook_up: Callable[[Any], None]) -> None:
-        """How to find the gate when it is first needed, and how to make a model use it."""
+        """Set how to find the gate when first needed, and how to make a model use it."""
         self._find_gate = find_gate
         self._hook_up = hook_up
 
     def look_for_gate(self) -> bool:
-        """Whether we share.  Looked up once, at first use: a worker may be forked long before it is told."""
+        """Whether we share.  Looked up at first use: a worker may be forked before its environment is set."""
         if gate.current() is gate.OPEN and not self._looked:
             self._looked = True
             self._find_gate()
         return gate.current() is not gate.OPEN
 
     def hook_up(self, model: Any) -> None:
-        """Make a model that nobody else watches compute and wait through here, if we share."""
+        """Make a model that is not overlapped take turns, if we share."""
         if self.look_for_gate():
             self._hook_up(model)
 
     # ---- computing
 
     def compute(self) -> None:
-        """Compute from here on; waits for the turn."""
+        """Compute from here on; waits for our turn."""
         if self.look_for_gate():
             self._thread = threading.get_ident()
             self._take()
 
     def border(self) -> None:
-        """Between two layers; gives way if the device was asked back."""
-        if self._has and not self._window_open and threading.get_ident() == self._thread:
+        """Between two layers: give way if the device was asked back."""
+        if self.computing:
             self._take()
 
     def rest(self) -> None:
-        """Give the device back for good, or until the next :meth:`compute`."""
+        """Release the device until the next :meth:`compute`, if there is one."""
         self._has = False
         gate.current().release()
 
@@ -100,41 +100,35 @@ class Turns:
 
     @property
     def computing(self) -> bool:
-        """Whether the calling thread has the device and would keep others from it by waiting."""
+        """Whether the calling thread has the device, so that a wait would block other jobs."""
         return self._has and not self._window_open and threading.get_ident() == self._thread
 
     @property
     def sharing(self) -> bool:
-        """Whether there is a gate, and we have begun to compute behind it."""
+        """Whether there is a gate and we have computed behind it."""
         return bool(self._thread) and gate.current() is not gate.OPEN
 
     @property
     def contended(self) -> bool:
-        """Whether another job that need not give way to ours has the device, or wants it."""
+        """Whether another job that need not give way to ours has or wants the device."""
         return gate.current().contended
 
     @property
     def gave_way(self) -> bool:
-        """Whether the device was left to another job until the next :meth:`compute`."""
+        """Whether another job has the device until our next :meth:`compute`."""
         return self.sharing and not self._has
 
     def yielded(self, *, later: bool = False, insist: bool = False, briefly: bool = False) -> Window:
-        """A context in which the device is free.
-
-        Args:
-            later: see [Note: later].
-            insist: see there.
-            briefly: for a few milliseconds; see the gate.
-        """
+        """A context in which the device is free; see [Note: later], and :class:`Gate` for ``briefly``."""
         return Window(self, later, insist, briefly) if self.computing else _NO_WINDOW
 
     def own_time_s(self) -> float:
-        """A clock that stands still while we wait for our turn: what a step costs does not depend on the others."""
+        """A clock that stops while we wait for our turn, so that measured step times do not depend on other jobs."""
         return self._now() - self.turn_wait_s
 
 
 class Window:
-    """A wait for the network.  Windows inside a window, and of threads that do not compute, do nothing."""
+    """A wait for the network.  Nested windows, and those of threads that do not compute, do nothing."""
 
     def __init__(self, turns: Turns | None, later: bool, insist: bool, briefly: bool) -> None:
         self._turns = turns
