@@ -289,7 +289,7 @@ def test_the_lease_server_is_found_or_started_and_ends_when_unused(tmp_path: Pat
 
 
 def test_of_two_servers_at_one_place_the_second_refuses(server: LeaseServer) -> None:
-    with pytest.raises(LeaseError, match="use that one"):
+    with pytest.raises(LeaseError, match="use it"):
         Server(server.path)
     assert main(["--socket", str(server.path)]) == LeaseError.exit_code
 
