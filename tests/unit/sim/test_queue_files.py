@@ -98,7 +98,7 @@ def test_comments_and_blank_lines_are_for_people(tmp_path: Path) -> None:
         (HEADER + "bert,0,16,5,16:1\n", "queue.csv:2: job bert wants 16 GPUs, this cluster has 8"),
         (
             "name,submitted_s,application,batch_size\na,0,bert,32\n",
-            "queue.csv:2: job a names",
+            "queue.csv:2: job a uses",
         ),
         ("name,submitted_s,duration_s\na,0,32\n", "queue.csv:2: duration_s without workers"),
         ('name,submitted_s,user\na,0,"x\n', "queue.csv:2: not a CSV line"),

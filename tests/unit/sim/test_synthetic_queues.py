@@ -48,8 +48,8 @@ def test_measured_applications_can_be_drawn_from(public_data: Path) -> None:
     ("source", "expected"),
     [
         ("synthetic:moderat", "no level of contention 'moderat': did you mean 'moderate'"),
-        ("synthetic:none:0", "asks for '0' jobs: expected a number"),
-        ("synthetic:none:many", "asks for 'many' jobs: expected a number"),
+        ("synthetic:none:0", "requests '0' jobs: expected a number"),
+        ("synthetic:none:many", "requests 'many' jobs: expected a number"),
     ],
 )
 def test_an_unknown_level_is_refused(source: str, expected: str) -> None:
