@@ -11,6 +11,7 @@ from pathlib import Path
 
 import uvicorn
 
+from weft.control.queue_order import QueuePlace
 from weft.control.state import Job, JobState
 from weft.core.job import Launch
 from weft.core.submission import Submission
@@ -108,6 +109,9 @@ class FakeController:
 
     def explain(self, job_id: str) -> list[Sentence]:
         return [Sentence(self.job(job_id).submitted_s, "submitted"), Sentence(5.0, "has 2 of 4 devices")]
+
+    def queue(self) -> dict[str, QueuePlace]:
+        return {}
 
     def decisions(self, last: int = 100) -> list[Decision]:
         return self.made_decisions[-last:]

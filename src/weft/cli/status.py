@@ -83,8 +83,18 @@ def cells(job: JobRow, now_s: float) -> tuple[str, ...]:
         steps(job),
         str(job["restarts"]),
         render.duration(lasted_s(job, now_s)),
-        render.plain(job["reason"]),
+        in_queue(job, now_s) + render.plain(job["reason"]),
     )
+
+
+def in_queue(job: JobRow, now_s: float) -> str:
+    """Where a waiting job stands: ``number 2 in the queue, starts in about 5 min: ``."""
+    if job["queue_position"] is None:
+        return ""
+    place = f"number {job['queue_position']} in the queue"
+    if job["expected_start_s"] is not None:
+        place += f", starts in about {render.duration(max(job['expected_start_s'] - now_s, 0.0))}"
+    return f"{place}: "
 
 
 def workers(job: JobRow) -> str:

@@ -13,6 +13,7 @@ from weft.cli.verb import Json, connect
 from weft.core.command_line import Argument, Option, Tail
 from weft.core.job import Launch
 from weft.core.submission import Submission, worker_range
+from weft.engines.plain_script import is_plain_script
 from weft.errors import UsageError
 
 
@@ -63,6 +64,11 @@ def submit(
         _show_outlook(job, as_json=as_json)
         return
     job_id = connect().submit(job)
+    if job.min_workers < job.max_workers and is_plain_script(job.launch):
+        render.note(
+            f"the script does not use weft.session, so the number of workers ({job.min_workers} to {job.max_workers}) "
+            "is chosen when the job starts and is fixed from then on"
+        )
     if as_json:
         render.print_json({"id": job_id, "name": job.name})
     else:

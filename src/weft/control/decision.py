@@ -17,10 +17,11 @@ devices, so that it cannot take anything from them.
 from __future__ import annotations
 
 from collections.abc import Mapping, Set
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Protocol
 
+from weft.control.queue_order import Reservation, due_first_starts, find_reservation, held_back
 from weft.control.state import Job, State
 from weft.core.events import DevicesAssigned
 from weft.core.snapshot import Allocation, JobView, Snapshot
@@ -39,6 +40,10 @@ class Belief:
     restart_s: float
     can_share: bool = True
     """Whether enough is known about the job to predict its speed in a pair."""
+    is_length_known: bool = True
+    """Whether ``remaining_steps`` follows from a declared length; otherwise it is a guess."""
+    can_stop: bool = True
+    """Whether the job is known to resume after a stop."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +66,10 @@ class DecisionResult:
     event: DevicesAssigned
     changed: frozenset[str]
     """Jobs for which ``event`` differs from the last decision."""
+    reservation: Reservation | None = None
+    """Devices kept for the job at the head of the queue."""
+    held_back: frozenset[str] = frozenset()
+    """Jobs that were not shown to the policy, since they would delay the one with the reservation."""
 
 
 class Decider(Protocol):
@@ -81,18 +90,27 @@ def decide(
 ) -> DecisionResult:
     """Which job gets which devices from now on.
 
-    ``beliefs`` are needed for every active job that is neither cancelled nor in ``untouchable``.
+    ``beliefs`` are needed for every active job that is neither cancelled nor in ``untouchable``; those of the latter
+    tell when the job at the head of the queue can start.
     """
     jobs = state.jobs.active
     if any(job.is_cancelled for job in jobs.values()):
         jobs = {name: job for name, job in jobs.items() if not job.is_cancelled}
     fixed = _with_partners(jobs, untouchable) if untouchable else frozenset()
     snapshot = _snapshot(state, jobs, beliefs, now_s, fixed, quotas, sharing)
+    reservation, out = None, frozenset[str]()
+    if fixed:
+        blocking = [jobs[name] for name in fixed]
+        num_all = state.cluster.num_devices
+        reservation = find_reservation(snapshot.jobs, blocking, beliefs, snapshot.num_devices, num_all, now_s)
+        if reservation:
+            kept, out = held_back(snapshot.jobs, reservation, beliefs, num_all, now_s)
+            snapshot = replace(snapshot, jobs=tuple(kept))
     allocation = policy.decide(snapshot) if snapshot.jobs else Allocation({})
     if allocation.kept:
         fixed |= _with_partners(jobs, allocation.kept)
     event, changed = _assignment(state, jobs, allocation, fixed, now_s)
-    return DecisionResult(snapshot, allocation, fixed, event, changed)
+    return DecisionResult(snapshot, allocation, fixed, event, changed, reservation, out)
 
 
 def outnumbers(state: State) -> bool:
@@ -117,6 +135,7 @@ def _snapshot(
     sharing: SharingTerms | None,
 ) -> Snapshot:
     views = []
+    due = due_first_starts(jobs.values(), state.cluster.num_devices)
     for name, job in jobs.items():
         if name in fixed:
             continue
@@ -135,6 +154,8 @@ def _snapshot(
                 0.0 if wanted or devices else since_s,
                 since_s if wanted and wanted == devices else 0.0,
                 job.num_restarts,
+                name in due,
+                belief.is_length_known,
             )
         )
     num_held = len({device for name in fixed for device in jobs[name].wanted}) if fixed else 0

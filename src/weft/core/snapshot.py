@@ -41,6 +41,10 @@ class JobView:
     settled_s: float = 0.0
     """How long it has had the devices of the last decision; 0 until it has them."""
     num_restarts: int = 0
+    is_next: bool = False
+    """Whether it waits for a first start that first in, first out would have given it by now."""
+    is_length_known: bool = True
+    """Whether ``remaining_steps`` follows from a declared length; otherwise it is a guess."""
 
     @property
     def id(self) -> str:

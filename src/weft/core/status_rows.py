@@ -24,6 +24,10 @@ class JobRow(TypedDict):
     submitted_s: float
     started_s: float | None
     finished_s: float | None
+    queue_position: int | None
+    """1 is the next to start; None unless it waits."""
+    expected_start_s: float | None
+    """By present sizes and known or guessed lengths; None unless it waits and will fit."""
     reason: str
 
 

@@ -19,7 +19,7 @@ from weft.core.speed import MAX_STEP_S, MIN_STEP_S, SpeedCurve, StepTime
 from weft.core.submission import MAX_TOTAL_STEPS
 from weft.daemon.pairs import Pairs
 from weft.daemon.report_channel import WorkerReport
-from weft.perf.exploration import explored_curve
+from weft.perf.exploration import UNTRIED_GAIN, explored_curve
 from weft.perf.restart import RestartCost
 
 NOTEWORTHY = 0.2
@@ -214,7 +214,20 @@ class Knowledge:
         """What a decision gets to know about the job."""
         curve = self.curve(job, first_sizes)
         remaining_steps = self.remaining_steps(job, curve, now_s, usual_s)
-        return Belief(curve, remaining_steps, self.restart_s(job.id), self.can_share(job))
+        known = self._jobs.get(job.id)
+        return Belief(
+            curve,
+            remaining_steps,
+            self.restart_s(job.id),
+            self.can_share(job),
+            is_length_known=self._declared_steps(job) is not None,
+            can_stop=known is not None and known.attempt > 0 and known.can_resume,
+        )
+
+    def looks_fixed(self, job_id: str) -> bool:
+        """Whether the job, which has not reported yet, probably cannot be resized once it has started."""
+        known = self._jobs.get(job_id)
+        return known is not None and not known.can_resume and not known.samples
 
     def is_movable(self, job: Job) -> bool:
         """Whether the job can be stopped without losing its work: it reports, and it can resume after a stop."""
@@ -252,7 +265,10 @@ class Knowledge:
         step_s = self._usual_step_s
         curve = self._unknown.get(sizes)
         if curve is None:
-            curve = self._unknown[sizes] = SpeedCurve({size: StepTime(step_s / size) for size in sizes})
+            first_s = step_s / sizes[0]
+            curve = self._unknown[sizes] = SpeedCurve(
+                {size: StepTime(first_s / UNTRIED_GAIN ** math.log2(size / sizes[0])) for size in sizes}
+            )
         return curve
 
     def _find_usual_step_s(self) -> float:
@@ -265,7 +281,7 @@ class Knowledge:
         known = self._jobs.get(job.id)
         newest = known.newest if known else None
         step = max(job.step, newest.step if newest else 0)
-        total = (newest.total_steps if newest else None) or job.total_steps
+        total = self._declared_steps(job)
         if total is not None:
             return float(max(total - step, 1))
         if known and known.loss_fit and known.loss_fit[1] is not None:
@@ -273,6 +289,10 @@ class Knowledge:
         held_s = job.attained_device_s + len(job.devices) * (now_s - job.changed_s)
         smallest = curve.sizes[0]
         return max(held_s / smallest, usual_s, 1.0) / curve.times[smallest].step_s
+
+    def _declared_steps(self, job: Job) -> int | None:
+        newest = self.newest(job.id)
+        return (newest.total_steps if newest else None) or job.total_steps
 
     @staticmethod
     def _refit_loss(known: JobKnowledge, report: WorkerReport) -> None:

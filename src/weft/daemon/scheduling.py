@@ -8,11 +8,12 @@ and explains its results.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, field, replace
 
-from weft.control.decision import DecisionResult, SharingTerms, decide, outnumbers
+from weft.control.decision import Belief, DecisionResult, SharingTerms, decide, outnumbers
+from weft.control.queue_order import QueuePlace, queue_places
 from weft.control.reducer import reduce
 from weft.control.state import Job, JobState, State
 from weft.core.cluster import Cluster
@@ -61,13 +62,17 @@ class Scheduler:
         self.guarded = GuardedPolicy(self.policy, on_error)
         self._pairs_jobs = isinstance(self.policy, UtilityPolicy)
         self._told: set[str] = set()
+        self.queue: Mapping[str, QueuePlace] = {}
+        """Where the jobs stand that got no devices by the last decision."""
 
     def decide(self, state: State, knowledge: Knowledge, now_s: float) -> DecisionResult:
         """Who gets which devices from now on; the event has a reason for every job whose situation changed."""
         before = self.guarded.aside
-        decided = self._decided(state, knowledge, self.guarded, now_s)
-        aside = self.guarded.aside
         active = [job for job in state.jobs.active.values() if not job.is_cancelled]
+        beliefs = self._beliefs(active, state, knowledge, now_s)
+        decided = self._decided(state, knowledge, self.guarded, now_s, beliefs)
+        self.queue = queue_places(active, decided.event.devices, beliefs, state.cluster.num_devices, now_s)
+        aside = self.guarded.aside
         waiting = {job.id for job in active if job.id not in decided.event.devices}
         to_tell = decided.changed | (waiting - self._told)
         to_tell |= {job.id for job in active if before.get(job.id) != aside.get(job.id)}
@@ -82,7 +87,8 @@ class Scheduler:
 
     def explain(self, decided: DecisionResult, job: Job, state: State, knowledge: Knowledge) -> str | None:
         """Why the job has its workers, by the last decision; ``None`` if that decision did not know the job."""
-        if job.id not in decided.untouched and all(view.id != job.id for view in decided.snapshot.jobs):
+        there = job.id in decided.untouched or job.id in decided.held_back
+        if not there and all(view.id != job.id for view in decided.snapshot.jobs):
             return None
         return self._why(decided, job, state, knowledge, self._free_bytes() if self.options.crossover else None)
 
@@ -93,19 +99,26 @@ class Scheduler:
         submitted, _ = reduce(state, JobSubmitted(now_s, spec, total_steps))
         # A copy: if the policy fails on this hypothetical job, no real job must be set aside.
         asked = copy(self.guarded)
-        decided = self._decided(submitted, knowledge, asked, now_s)
+        active = [job for job in submitted.jobs.active.values() if not job.is_cancelled]
+        decided = self._decided(submitted, knowledge, asked, now_s, self._beliefs(active, submitted, knowledge, now_s))
+        if spec.id in decided.held_back:
+            return 0, _why_held_back(spec.id, decided)
         workers = decided.allocation.workers.get(spec.id, 0)
         return workers, asked.explain(decided.snapshot, decided.allocation, spec.id)
 
-    def _decided(self, state: State, knowledge: Knowledge, policy: GuardedPolicy, now_s: float) -> DecisionResult:
+    def _beliefs(self, active: Sequence[Job], state: State, knowledge: Knowledge, now_s: float) -> Mapping[str, Belief]:
+        cluster, usual_s = state.cluster, self.options.usual_s
+        return {
+            job.id: knowledge.belief(job, self._first_sizes(job.spec, cluster, knowledge), now_s, usual_s)
+            for job in active
+        }
+
+    def _decided(
+        self, state: State, knowledge: Knowledge, policy: GuardedPolicy, now_s: float, beliefs: Mapping[str, Belief]
+    ) -> DecisionResult:
         options = self.options
         active = [job for job in state.jobs.active.values() if not job.is_cancelled]
         untouchable = {job.id for job in active if job.state is JobState.RUNNING and not knowledge.is_movable(job)}
-        beliefs = {
-            job.id: knowledge.belief(job, self._first_sizes(job.spec, state.cluster), now_s, options.usual_s)
-            for job in active
-            if job.id not in untouchable
-        }
         sharing = None
         if options.crossover:
             may_begin = outnumbers(state)
@@ -118,17 +131,22 @@ class Scheduler:
         due_s = min(decided.allocation.valid_until_s, now_s + options.review_s)
         return replace(decided, allocation=replace(decided.allocation, valid_until_s=due_s))
 
-    def _first_sizes(self, spec: JobSpec, cluster: Cluster) -> tuple[int, ...]:
-        """Sizes for a job's first start: its smallest, or the requested one under a policy that never resizes."""
+    def _first_sizes(self, spec: JobSpec, cluster: Cluster, knowledge: Knowledge) -> tuple[int, ...]:
+        """Sizes for a job's first start: its smallest, or the requested one under a policy that never resizes.
+
+        A job that cannot be resized later is given the best size at once.
+        """
         allowed = spec.allowed_sizes(cluster.num_devices) or (spec.min_workers,)
         if not isinstance(self.policy, FixedSizePolicy):
-            return allowed[:1]
+            return allowed if knowledge.looks_fixed(spec.id) else allowed[:1]
         return (max((size for size in allowed if size <= spec.requested_workers), default=allowed[0]),)
 
     def _why(
         self, decided: DecisionResult, job: Job, state: State, knowledge: Knowledge, free_bytes: int | None
     ) -> str:
         snapshot, allocation = decided.snapshot, decided.allocation
+        if job.id in decided.held_back:
+            return _why_held_back(job.id, decided)
         if job.id in decided.untouched and job.id not in allocation.kept:
             shared = f", shared with {job.partner}," if job.partner else ""
             return (
@@ -149,6 +167,18 @@ class Scheduler:
             others = [other for other in state.jobs.active.values() if not other.is_cancelled]
             about = admission.why_alone(job, others, snapshot, knowledge, free_bytes)
         return f"{sentence}; {about}" if about else sentence
+
+
+def _why_held_back(job_id: str, decided: DecisionResult) -> str:
+    reservation = decided.reservation
+    if reservation is None:
+        raise ValueError(f"{job_id} was held back without a reservation")
+    in_s = max(reservation.at_s - decided.snapshot.now_s, 0.0)
+    doubt = "" if reservation.is_certain else ", a guess since the length of a running job is not known"
+    return (
+        f"{job_id} waits: the free devices are reserved for {reservation.job}, which was submitted before it and is "
+        f"expected to start in {in_s:.0f} s{doubt}"
+    )
 
 
 _GATHER_S = 0.05

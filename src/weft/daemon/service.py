@@ -10,11 +10,12 @@ from __future__ import annotations
 import socket
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from dataclasses import replace
 from typing import TypeVar
 
+from weft.control.queue_order import QueuePlace
 from weft.control.state import Job, State
 from weft.core.cluster import Cluster
 from weft.core.engine import Engine
@@ -35,6 +36,7 @@ from weft.daemon.report_channel import JobChannel
 from weft.daemon.retention import Purged, Retention
 from weft.daemon.scheduling import Scheduler, SchedulingOptions
 from weft.daemon.worker_output import WorkerLog, find_log
+from weft.engines.plain_script import is_plain_script
 from weft.errors import UsageError
 from weft.store import Journal
 
@@ -118,11 +120,13 @@ class Controller:
 
     def submit(self, submission: Submission) -> str:
         """Accept the job and return its id, once it is durable."""
+        can_resume = not is_plain_script(submission.launch)
 
         def make(state: State, now_s: float) -> tuple[list[Event], str]:
             _check_fits(submission, state)
             job_id = new_id(state.jobs)
             spec = submission.spec(job_id, now_s)
+            self._knowledge.of(job_id).can_resume = can_resume
             return [JobSubmitted(now_s, spec, submission.total_steps, submission.name, submission.launch)], job_id
 
         answer: Future[str] = self._loop.request(make)
@@ -161,6 +165,9 @@ class Controller:
 
     def job(self, job_id: str) -> Job:
         return self._newest(_job_in(self._loop.state, job_id))
+
+    def queue(self) -> Mapping[str, QueuePlace]:
+        return self._scheduler.queue
 
     def explain(self, job_id: str) -> list[Sentence]:
         """What happened to the job and why, oldest first; the last sentence is about now."""
@@ -269,7 +276,9 @@ class Controller:
         text = None
         if decided and not job.is_cancelled:
             text = self._scheduler.explain(decided, job, self._loop.state, self._knowledge)
-        return Sentence(now_s, self._loop.hint(job) or text or job.reason)
+        text = self._loop.hint(job) or text or job.reason
+        place = None if job.devices else self._scheduler.queue.get(job.id)
+        return Sentence(now_s, f"{text}; {_place_in_words(place, now_s)}" if place else text)
 
     def _before(self) -> History:
         """What happened before this controller was started; read from the journal on first use."""
@@ -304,3 +313,11 @@ def _check_fits(submission: Submission, state: State) -> None:
             f"{name} wants at least {submission.min_workers} workers, this cluster has {num_devices} "
             f"device{'s' if num_devices != 1 else ''}: lower --workers or add nodes"
         )
+
+
+def _place_in_words(place: QueuePlace, now_s: float) -> str:
+    words = f"it is number {place.position} in the queue"
+    if place.expected_start_s is None:
+        return words
+    doubt = "" if place.is_certain else ", a guess since not all lengths are known"
+    return f"{words} and expected to start in about {max(place.expected_start_s - now_s, 0.0):.0f} s{doubt}"

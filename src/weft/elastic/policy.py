@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from dataclasses import replace
 
 from weft.core.snapshot import Allocation, JobView, Snapshot
 from weft.elastic.menu import Menu, MenuBook
@@ -19,9 +20,11 @@ class BasePolicy(ABC):
     default_rules = Rules()
     aligned = True
     """Whether only sizes that fill nodes evenly are offered."""
+    keeps_order = True
+    """Whether a job that cannot squeeze in gets its first start by order of submission, whatever the policy prefers."""
 
     def __init__(self, rules: Rules | None = None) -> None:
-        self.rules = rules or self.default_rules
+        self.rules = replace(rules or self.default_rules, keeps_order=self.keeps_order)
         self._book = MenuBook(aligned=self.aligned)
 
     def decide(self, snapshot: Snapshot) -> Allocation:
@@ -61,6 +64,8 @@ class BasePolicy(ABC):
         if self.rules.pinned(view):
             return "it changed a moment ago and is left alone; "
         if self.rules.overdue(view):
+            if view.waited_s < self.rules.ageing_s:
+                return "it is next by order of submission; "
             return f"it has waited {view.waited_s:.0f} s and comes first; "
         return ""
 

@@ -3,6 +3,8 @@
 - A job that changed less than ``hold_s`` ago keeps what it has (the rate limit on restarts).
 - A job that has waited ``ageing_s`` is overdue: it comes before all that are not, whatever the policy
   prefers.
+- So is a short job that has waited ten times its length, before all other overdue ones.
+- So is a job that is due for its first start by order of submission (``JobView.is_next``), under policies that keep it.
 - Then higher ``priority`` first; then the policy's own order.
 """
 
@@ -15,6 +17,11 @@ from weft.core.snapshot import JobView, Snapshot
 from weft.elastic.menu import Menu
 from weft.errors import UsageError
 
+SHORT_S = 60.0
+SHORT_GRACE_S = 240.0
+SHORT_PATIENCE = 10.0
+"""A job known to be shorter than ``SHORT_S`` comes first after the grace and this many times its own length."""
+
 
 @dataclass(frozen=True, slots=True)
 class Rules:
@@ -24,6 +31,8 @@ class Rules:
     hold_s: float = 0.0
     review_s: float = 600.0
     """Policies that weigh remaining work look again after this long even if nothing happened."""
+    keeps_order: bool = True
+    """False where the policy's own order is the point: no job is started before its place in it."""
 
     def __post_init__(self) -> None:
         for name in ("ageing_s", "hold_s", "review_s"):
@@ -36,24 +45,30 @@ class Rules:
         return job.workers > 0 and job.partner is None and job.settled_s < self.hold_s
 
     def overdue(self, job: JobView) -> bool:
-        """Whether ``job`` has waited so long that it comes first."""
-        return job.workers == 0 and job.waited_s >= self.ageing_s
+        """Whether ``job`` has waited so long, or is due for its first start, that it comes first."""
+        if job.workers:
+            return False
+        return job.waited_s >= self.ageing_s or (job.is_next and self.keeps_order) or _is_short_and_late(job)
 
     def rank(self, job: JobView) -> tuple[int, float, int]:
         """Sort key: pinned, then overdue (longest wait first), then by priority."""
         if self.pinned(job):
             return (0, 0.0, 0)
         if self.overdue(job):
-            return (1, -job.waited_s, 0)
+            return (1, float("-inf") if _is_short_and_late(job) else -job.waited_s, 0)
         return (2, 0.0, -job.spec.priority)
 
     def urgent(self, jobs: Sequence[JobView]) -> list[int]:
         """Rows of the jobs that come before all others: those that are pinned, and those that are overdue."""
-        ageing_s, may_pin = self.ageing_s, self.hold_s > 0
+        ageing_s, may_pin, ordered = self.ageing_s, self.hold_s > 0, self.keeps_order
         return [
             row
             for row, job in enumerate(jobs)
-            if (may_pin and self.pinned(job) if job.workers else job.waited_s >= ageing_s)
+            if (
+                may_pin and self.pinned(job)
+                if job.workers
+                else job.waited_s >= ageing_s or (ordered and job.is_next) or _is_short_and_late(job)
+            )
         ]
 
     def next_due_s(self, snapshot: Snapshot) -> float:
@@ -68,6 +83,16 @@ class Rules:
             elif may_pin and self.pinned(job):
                 soonest = min(soonest, self.hold_s - job.settled_s)
         return snapshot.now_s + soonest
+
+
+def _is_short_and_late(job: JobView) -> bool:
+    """Whether a job of less than a minute, at the size it asked for, has waited ten times that and 4 minutes."""
+    if job.waited_s < SHORT_GRACE_S or not job.is_length_known:
+        return False
+    times = job.curve.times
+    requested = times.get(job.spec.requested_workers) or times[job.curve.sizes[-1]]
+    length_s = job.remaining_steps * requested.step_s
+    return length_s < SHORT_S and job.waited_s >= SHORT_GRACE_S + SHORT_PATIENCE * length_s
 
 
 class Room:

@@ -33,7 +33,13 @@ class SimulatedBeliefs:
         """A job was submitted."""
         options = self._options
         curve = self._curve(run.job, ())
-        belief = Belief(curve, run.remaining_steps, options.restart_s, not options.explore)
+        belief = Belief(
+            curve,
+            run.remaining_steps,
+            options.restart_s,
+            not options.explore,
+            is_length_known=options.lengths in (Lengths.KNOWN, Lengths.DECLARED),
+        )
         self.by_job[run.id] = belief
         self._runs[run.id] = (run, self._lengths.factor(run), belief)
 

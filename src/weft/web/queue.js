@@ -97,8 +97,17 @@ function showRow(made, job, jobs, now_s) {
   setText(step, stepTime(job.step_s));
   setText(lossCell, loss(job.loss));
   setText(restarts, job.restarts ? String(job.restarts) : "");
-  setText(reason.firstChild, plain(job.reason));
-  setAttribute(reason, "title", plain(job.reason));
+  const why = placeText(job, now_s) + plain(job.reason);
+  setText(reason.firstChild, why);
+  setAttribute(reason, "title", why);
+}
+
+/** Where a waiting job stands in the queue, before its reason. */
+function placeText(job, now_s) {
+  if (job.queue_position === null || job.queue_position === undefined) return "";
+  const start_s = job.expected_start_s;
+  const when = start_s === null ? "" : `, starts in about ${duration(Math.max(start_s - now_s, 0))}`;
+  return `Number ${job.queue_position} in the queue${when}: `;
 }
 
 /** One square per worker it may have, filled for those it has. */

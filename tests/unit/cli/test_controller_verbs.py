@@ -40,6 +40,8 @@ STATUS_FIELDS = [
     "submitted_s",
     "started_s",
     "finished_s",
+    "queue_position",
+    "expected_start_s",
     "reason",
 ]
 

@@ -14,6 +14,7 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from weft.control.queue_order import QueuePlace
 from weft.control.state import Job
 from weft.daemon.api.rows import decision_row, health_row, job_detail, node_row
 from weft.daemon.contract import Decision
@@ -37,6 +38,7 @@ class Board:
         self._version = 0
         self._due_s = float("-inf")
         self._jobs: dict[str, Job] = {}
+        self._queue: dict[str, QueuePlace] = {}
         self._rows: dict[str, tuple[int, str]] = {}
         """Version and JSON of each job, in order of their last change."""
         self._nodes = (0, "[]")
@@ -64,16 +66,17 @@ class Board:
     def _update(self) -> None:
         version = self._version + 1
         jobs = {job.id: job for job in self._controller.jobs()}
+        queue = dict(self._controller.queue())
         if self._jobs.keys() - jobs.keys():  # purged: rare, so every reader starts over
             self._rows, self._jobs, self._whole_from = {}, {}, version
         changed = False
         for job_id, job in jobs.items():
             before = self._jobs.get(job_id)
-            if before is not job and before != job:
+            if (before is not job and before != job) or queue.get(job_id) != self._queue.get(job_id):
                 self._rows.pop(job_id, None)
-                self._rows[job_id] = (version, _text({**job_detail(job), "number": job.number}))
+                self._rows[job_id] = (version, _text({**job_detail(job, queue), "number": job.number}))
                 changed = True
-        self._jobs = jobs
+        self._jobs, self._queue = jobs, queue
         nodes = _text([node_row(node) for node in self._controller.nodes()])
         if nodes != self._nodes[1]:
             self._nodes = (version, nodes)

@@ -96,7 +96,8 @@ def _add_job_routes(router: APIRouter, controller: Controller) -> None:
     @router.get("/v1/jobs", response_model=Jobs, tags=["jobs"])
     def jobs(detail: Detail = False) -> Response:
         """All jobs in order of submission."""
-        return Json({"jobs": [job_detail(job) if detail else job_row(job) for job in controller.jobs()]})
+        jobs, queue = controller.jobs(), controller.queue()
+        return Json({"jobs": [job_detail(job, queue) if detail else job_row(job, queue) for job in jobs]})
 
     @router.get("/v1/overview", response_model=Overview, tags=["jobs"])
     def overview(
@@ -104,19 +105,20 @@ def _add_job_routes(router: APIRouter, controller: Controller) -> None:
     ) -> Response:
         """The number of jobs in each state, and some of them: running, waiting, then those that finished last."""
         jobs = controller.jobs()
-        shown = [job_detail(job) for job in most_interesting(jobs, limit)]
+        queue = controller.queue()
+        shown = [job_detail(job, queue) for job in most_interesting(jobs, limit)]
         return Json({"jobs": shown, "counts": Tally(job.state.value for job in jobs)})
 
     @router.get("/v1/jobs/{job_id}", response_model=Job, tags=["jobs"])
     def job(job_id: JobId) -> Response:
         """Everything about one job."""
-        return Json(job_detail(controller.job(_checked(job_id))))
+        return Json(job_detail(controller.job(_checked(job_id)), controller.queue()))
 
     @router.post("/v1/jobs/{job_id}/cancel", status_code=202, response_model=Job, tags=["jobs"])
     def cancel(job_id: JobId) -> Response:
         """Stop a job for good.  A second request kills its workers."""
         controller.cancel(_checked(job_id))
-        return Json(job_detail(controller.job(job_id)), status_code=202)
+        return Json(job_detail(controller.job(job_id), controller.queue()), status_code=202)
 
     @router.get("/v1/jobs/{job_id}/explain", response_model=Sentences, tags=["jobs"])
     def explain(job_id: JobId) -> Response:
@@ -151,7 +153,8 @@ def _add_watch_routes(router: APIRouter, controller: Controller) -> None:
         timeout_s: Annotated[float, Query(ge=0, le=MAX_WAIT_S, allow_inf_nan=False)] = 30.0,
     ) -> Response:
         """Wait until all these jobs have finished or the time is up; returns them as they are then."""
-        return Json({"jobs": [job_row(job) for job in await _awaited(controller, job_id, timeout_s)]})
+        jobs = await _awaited(controller, job_id, timeout_s)
+        return Json({"jobs": [job_row(job, controller.queue()) for job in jobs]})
 
 
 def _add_cluster_routes(router: APIRouter, controller: Controller) -> None:

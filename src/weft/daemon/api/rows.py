@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from heapq import nlargest
 
-from weft.control.state import Job
+from weft.control.queue_order import QueuePlace
+from weft.control.state import Job, JobState
 from weft.core.status_rows import DecisionRow, HealthRow, JobDetail, JobRow, NodeRow, SentenceRow
 from weft.daemon.contract import Decision, NodeView, Sentence
 from weft.version import __version__
 
 
-def job_row(job: Job) -> JobRow:
+def job_row(job: Job, queue: Mapping[str, QueuePlace]) -> JobRow:
     """A row of ``weft status --json``."""
+    place = queue.get(job.id) if job.state is JobState.PENDING else None
     return {
         "id": job.id,
         "name": job.name or job.id,
@@ -29,14 +31,16 @@ def job_row(job: Job) -> JobRow:
         "submitted_s": job.submitted_s,
         "started_s": job.started_s,
         "finished_s": job.finished_s,
+        "queue_position": place.position if place else None,
+        "expected_start_s": place.expected_start_s if place else None,
         "reason": job.reason,
     }
 
 
-def job_detail(job: Job) -> JobDetail:
+def job_detail(job: Job, queue: Mapping[str, QueuePlace]) -> JobDetail:
     """Everything about a job, except its environment, which may contain passwords."""
     return {
-        **job_row(job),
+        **job_row(job, queue),
         "command": list(job.launch.argv) if job.launch else [],
         "cwd": job.launch.cwd if job.launch else "",
         "user": job.spec.user,

@@ -1,0 +1,210 @@
+"""The queue: which job is next, which devices are kept for its head, and when waiting jobs may expect to start.
+
+[Note: first starts]  A policy may prefer many small jobs to one that needs several devices at once, for ever.  So a job
+that cannot squeeze in (it needs more than one worker, or has only one size) and has never run is due for its first
+start as soon as it would run under first in, first out (all jobs submitted before it at the sizes they asked for, and
+this one, fit together); policies that keep the order must start it then.  From then on it competes like any other job.
+
+[Note: backfill]  Jobs that must not be touched may block the head of the queue.  Then later jobs start only where they
+do not delay it by what is known: they can be stopped again, or are expected to end before it can start, or leave enough
+devices for it.  For a job of unknown length that expectation is a guess; it is trusted until the head of the queue has
+waited ``PATIENCE_S``.  So the head waits at most that long, plus the longest job that was started by then.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+from weft.control.state import Job
+from weft.core.job import JobSpec
+from weft.core.snapshot import JobView
+from weft.core.speed import SpeedCurve
+
+PATIENCE_S = 120.0
+"""How long jobs of unknown length may start ahead of a blocked job at the head of the queue."""
+_ROUNDED_TO_S = 10.0
+"""An expected start is no more exact than this, and should not change with every decision."""
+
+
+class Prospect(Protocol):
+    """The part of a belief that tells when a job ends."""
+
+    curve: SpeedCurve
+    remaining_steps: float
+    restart_s: float
+    is_length_known: bool
+    can_stop: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Reservation:
+    """Devices are kept for the job at the head of the queue, which cannot start yet."""
+
+    job: str
+    at_s: float
+    """When it is expected to start."""
+    is_certain: bool
+    """Whether the lengths of all jobs it waits for are known."""
+    num_spare: int
+    """Devices that it will leave free then."""
+
+
+@dataclass(frozen=True, slots=True)
+class QueuePlace:
+    """Where a waiting job stands."""
+
+    position: int
+    """1 is the next."""
+    expected_start_s: float | None
+    """By the present sizes and lengths, first in, first out; None if devices never suffice."""
+    is_certain: bool
+    """Whether it rests on known lengths only."""
+
+
+def due_first_starts(jobs: Iterable[Job], num_devices: int) -> frozenset[str]:
+    """The jobs that first in, first out would have started by now, of those that cannot squeeze in."""
+    found = []
+    taken = 0
+    for job in jobs:
+        spec = job.spec
+        if job.started_s is None and not job.wanted and _is_awkward(spec) and taken + spec.min_workers <= num_devices:
+            found.append(job.id)
+        taken += max(len(job.devices), min(spec.requested_workers, num_devices))
+        if taken >= num_devices:
+            break
+    return frozenset(found)
+
+
+def _is_awkward(spec: JobSpec) -> bool:
+    return spec.min_workers > 1 or spec.min_workers == spec.max_workers or len(spec.sizes) == 1
+
+
+def find_reservation(
+    views: Sequence[JobView],
+    blocking: Sequence[Job],
+    beliefs: Mapping[str, Prospect],
+    num_free: int,
+    num_devices: int,
+    now_s: float,
+) -> Reservation | None:
+    """The reservation of the first job that does not fit in ``num_free`` devices beside those ``blocking`` it."""
+    for view in sorted(views, key=lambda view: -view.spec.priority):
+        least = _least(view.spec, num_devices)
+        if view.workers or not num_free < least <= num_devices:
+            continue
+        free, is_certain = num_free, True
+        for end_s, num, known in _ends(blocking, beliefs, now_s):
+            free += num
+            is_certain &= known
+            if free >= least:
+                return Reservation(view.id, end_s, is_certain, free - least)
+    return None
+
+
+def held_back(
+    views: Sequence[JobView],
+    reservation: Reservation,
+    beliefs: Mapping[str, Prospect],
+    num_devices: int,
+    now_s: float,
+) -> tuple[list[JobView], frozenset[str]]:
+    """The views with those jobs left out, or kept small, that would delay the job with the reservation."""
+    head = next(view for view in views if view.id == reservation.job)
+    spare = reservation.num_spare
+    kept: list[JobView] = []
+    out: set[str] = set()
+    is_later = False
+    for view in views:
+        is_later |= view is head
+        belief = beliefs[view.id]
+        least = _least(view.spec, num_devices)
+        if (
+            not is_later
+            or view is head
+            or view.workers
+            or not least
+            or belief.can_stop
+            or view.spec.priority > head.spec.priority
+            or (
+                (belief.is_length_known or head.waited_s < PATIENCE_S)
+                and now_s + _length_s(belief, least) <= reservation.at_s
+            )
+        ):
+            kept.append(view)
+            continue
+        small = {size: time for size, time in view.curve.times.items() if size <= spare}
+        if least in small:
+            spare -= max(small)
+            kept.append(replace(view, curve=SpeedCurve(small)))
+        else:
+            out.add(view.id)
+    return kept, frozenset(out)
+
+
+def queue_places(
+    jobs: Iterable[Job],
+    assigned: Mapping[str, Sequence[int]],
+    beliefs: Mapping[str, Prospect],
+    num_devices: int,
+    now_s: float,
+) -> dict[str, QueuePlace]:
+    """Where each job stands that got no devices, if all started in order at their smallest size."""
+    waiting = [job for job in jobs if job.id not in assigned]
+    if not waiting:
+        return {}
+    holders: dict[tuple[int, ...], tuple[float, bool]] = {}
+    for name, devices in assigned.items():
+        end_s, known = _end(beliefs.get(name), len(devices), now_s)
+        before_s, before_known = holders.get(tuple(devices), (0.0, True))
+        holders[tuple(devices)] = (max(end_s, before_s), known and before_known)
+    ends = [(end_s, len(devices), known) for devices, (end_s, known) in holders.items()]
+    heapq.heapify(ends)
+    free = num_devices - sum(num for _, num, _ in ends)
+    at_s, is_certain = now_s, True
+    places: dict[str, QueuePlace] = {}
+    for position, job in enumerate(sorted(waiting, key=lambda job: (-job.spec.priority, job.number)), start=1):
+        least = _least(job.spec, num_devices)
+        if not least:
+            places[job.id] = QueuePlace(position, None, is_certain=False)
+            continue
+        while free < least and ends:
+            end_s, num, known = heapq.heappop(ends)
+            at_s, free, is_certain = max(at_s, end_s), free + num, is_certain and known
+        if free < least:
+            places[job.id] = QueuePlace(position, None, is_certain=False)
+            continue
+        places[job.id] = QueuePlace(position, round(at_s / _ROUNDED_TO_S) * _ROUNDED_TO_S, is_certain)
+        free -= least
+        end_s, known = _end(beliefs.get(job.id), least, at_s)
+        heapq.heappush(ends, (end_s, least, known))
+    return places
+
+
+def _least(spec: JobSpec, num_devices: int) -> int:
+    """The fewest workers the job can run with; 0 if the cluster is too small."""
+    return next(iter(spec.allowed_sizes(num_devices)), 0)
+
+
+def _ends(jobs: Sequence[Job], beliefs: Mapping[str, Prospect], now_s: float) -> list[tuple[float, int, bool]]:
+    """When devices come free, how many, and whether by known lengths; the two jobs of a pair together."""
+    by_devices: dict[tuple[int, ...], tuple[float, bool]] = {}
+    for job in jobs:
+        end_s, known = _end(beliefs.get(job.id), len(job.wanted), now_s)
+        before_s, before_known = by_devices.get(job.wanted, (0.0, True))
+        by_devices[job.wanted] = (max(end_s, before_s), known and before_known)
+    return sorted((end_s, len(devices), known) for devices, (end_s, known) in by_devices.items())
+
+
+def _end(belief: Prospect | None, num_workers: int, from_s: float) -> tuple[float, bool]:
+    if belief is None:
+        return from_s, False
+    return from_s + _length_s(belief, num_workers), belief.is_length_known
+
+
+def _length_s(belief: Prospect, num_workers: int) -> float:
+    times = belief.curve.times
+    step = times.get(num_workers) or times[belief.curve.sizes[0]]
+    return belief.restart_s + belief.remaining_steps * step.step_s

@@ -1,0 +1,124 @@
+"""Jobs that need several devices at once are not passed over, and every waiting job is told where it stands."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from tests.unit.daemon.test_scheduling import World
+
+from weft.control.queue_order import PATIENCE_S
+from weft.core.events import Fate, WorkersExited
+from weft.core.job import Launch
+from weft.engines.plain_script import is_plain_script
+
+
+def finish(world: World, name: str) -> None:
+    world.happen(WorkersExited(world.now_s, name, world.state.jobs[name].attempt, Fate.COMPLETED))
+
+
+def test_jobs_of_unknown_length_do_not_start_ahead_of_a_blocked_job_for_ever() -> None:
+    world = World(2)
+    world.submit("a", max_workers=1, total_steps=None)
+    world.decide()
+    world.submit("two", max_workers=2, min_workers=2, total_steps=None)
+    world.now_s += PATIENCE_S + 1
+    for number in range(3):
+        world.submit(f"later{number}", max_workers=1, total_steps=None)
+        world.now_s += 60.0
+        world.decide()
+        assert world.workers(f"later{number}") == 0
+    assert "reserved for two" in world.state.jobs["later0"].reason
+    finish(world, "a")
+    world.decide()
+    assert world.workers("two") == 2
+
+
+def test_a_job_that_is_known_to_end_in_time_is_not_held_back() -> None:
+    world = World(2)
+    world.submit("a", max_workers=1, total_steps=10_000)
+    world.decide()
+    world.submit("two", max_workers=2, min_workers=2)
+    world.now_s += PATIENCE_S + 1
+    world.submit("short", max_workers=1, total_steps=100)
+    world.submit("long", max_workers=1, total_steps=1_000_000)
+    world.decide()
+    assert (world.workers("short"), world.workers("long")) == (1, 0)
+
+
+def test_devices_that_the_blocked_job_will_leave_free_are_used() -> None:
+    world = World(4)
+    world.submit("a", max_workers=2, min_workers=2, total_steps=10_000)
+    world.decide()
+    world.submit("three", max_workers=3, min_workers=3)
+    world.now_s += PATIENCE_S + 1
+    world.submit("long", max_workers=4, total_steps=1_000_000)
+    world.decide()
+    assert (world.workers("three"), world.workers("long")) == (0, 1)
+
+
+@pytest.mark.parametrize("policy", ["balanced", "exact", "doubling", "optimus", "afs", "equal"])
+def test_a_stream_of_small_jobs_does_not_keep_a_larger_one_waiting(policy: str) -> None:
+    world = World(2, policy=policy, hold_s=0.0)
+    for name in ("a", "b"):
+        world.submit(name, max_workers=1, total_steps=1000)
+    world.decide()
+    world.submit("two", max_workers=2, min_workers=2, total_steps=1000)
+    for number, first in enumerate(("a", "b")):
+        for name in list(world.state.jobs.active):
+            if world.workers(name):
+                world.run(name)
+        world.now_s += 10.0
+        world.submit(f"later{number}", max_workers=1, total_steps=1000)
+        world.submit(f"last{number}", max_workers=1, total_steps=1000)
+        finish(world, first)
+        world.decide()
+    for name in list(world.state.jobs.active):
+        if world.workers(name):
+            world.run(name)
+    world.decide()
+    assert world.state.jobs["two"].started_s is not None
+
+
+def test_waiting_jobs_are_told_their_place_and_when_they_may_start() -> None:
+    world = World(2)
+    world.submit("a", max_workers=2, min_workers=2, total_steps=1000)
+    world.decide()
+    world.run("a")
+    for name in ("b", "c", "d"):
+        world.submit(name, max_workers=2, min_workers=2, total_steps=None)
+    world.decide()
+    queue = world.scheduler.queue
+    assert {name: place.position for name, place in queue.items()} == {"b": 1, "c": 2, "d": 3}
+    starts = [place.expected_start_s for place in queue.values()]
+    assert None not in starts
+    assert starts == sorted(starts, key=float)  # type: ignore[arg-type]
+    assert queue["b"].is_certain
+    assert not queue["c"].is_certain
+
+
+def test_a_script_that_cannot_be_resized_gets_the_best_size_at_once() -> None:
+    world = World(2)
+    world.knowledge.of("a").can_resume = False
+    world.submit("a", max_workers=2, total_steps=None)
+    world.decide()
+    assert world.workers("a") == 2
+
+
+def test_a_script_that_cannot_be_resized_leaves_room_for_those_beside_it() -> None:
+    world = World(2)
+    for name in ("a", "b"):
+        world.knowledge.of(name).can_resume = False
+        world.submit(name, max_workers=2, total_steps=None)
+    world.decide()
+    assert (world.workers("a"), world.workers("b")) == (1, 1)
+
+
+def test_a_script_without_weft_is_recognized_before_it_runs(tmp_path: Path) -> None:
+    (tmp_path / "plain.py").write_text("import torch\n")
+    (tmp_path / "session.py").write_text("import weft\n")
+    cwd = str(tmp_path)
+    assert is_plain_script(Launch(("python", "plain.py", "--lr", "1"), cwd))
+    assert not is_plain_script(Launch(("python", "session.py"), cwd))
+    for unknown in (("python", "missing.py"), ("python", "-m", "plain.py"), ("./train",)):
+        assert not is_plain_script(Launch(unknown, cwd))
