@@ -21,7 +21,7 @@ def test_too_large_a_simulation_is_refused_before_it_is_built(argument: str, num
 
 
 def test_a_controller_of_too_many_devices_is_refused(tmp_path: object) -> None:
-    with pytest.raises(EngineError, match=f"at most {MAX_WORKERS}"):
+    with pytest.raises(EngineError, match=f"1 to {MAX_WORKERS}"):
         LocalEngine(tmp_path, num_devices=100_000_000)  # type: ignore[arg-type]
 
 
