@@ -11,6 +11,7 @@ from collections.abc import Iterator
 
 import pytest
 from hypothesis import settings
+from tests.ray_cluster import RayTestCluster, why_not
 
 import workers
 
@@ -35,3 +36,17 @@ os.environ.update(TORCHINDUCTOR_CACHE_DIR=COMPILED_CODE, TORCHINDUCTOR_COMPILE_T
 def _no_worker_outlives_the_tests() -> Iterator[None]:
     yield
     workers.FLEET.stop()
+
+
+@pytest.fixture(scope="session")
+def ray_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RayTestCluster]:
+    """Two nodes with two devices each, made when the first test needs them."""
+    if reason := why_not():
+        pytest.skip(reason)
+    cluster = RayTestCluster(tmp_path_factory.mktemp("ray"))
+    try:
+        cluster.add()
+        cluster.add().wait_until_up()
+        yield cluster
+    finally:
+        cluster.close()

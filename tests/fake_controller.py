@@ -18,7 +18,7 @@ from weft.core.submission import Submission
 from weft.daemon.api.app import make_app
 from weft.daemon.api.guard import BODY_S
 from weft.daemon.connections import ConnectionPatience, server_config
-from weft.daemon.contract import Decision, LogStream, NodeView, Outlook, Sentence, UnknownJobError
+from weft.daemon.contract import Decision, LogStream, NodeStatus, NodeView, Outlook, Sentence, UnknownJobError
 from weft.daemon.home import Home, Record
 from weft.daemon.ids import is_id, new_id
 from weft.daemon.listeners import Reserve, listen_local, listen_unix
@@ -120,7 +120,11 @@ class FakeController:
         return Outlook(submission.min_workers, "the cluster is empty")
 
     def nodes(self) -> list[NodeView]:
-        return [NodeView(0, "here", True, {0: tuple(self.by_id)[:1], 1: ()}), NodeView(1, "there", False, {2: ()})]
+        here = NodeView(0, "here", NodeStatus.UP, {0: tuple(self.by_id)[:1], 1: ()})
+        return [here, NodeView(1, "there", NodeStatus.LOST, {2: ()})]
+
+    def drain(self, name: str, *, resume: bool = False) -> None:
+        """Nothing to do."""
 
     def logs(
         self, job_id: str, attempt: int | None = None, rank: int | None = None, stream: LogStream = "out"

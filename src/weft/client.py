@@ -98,6 +98,11 @@ class Client:
         """Nodes, their devices, and the jobs on them."""
         return cast(list[NodeRow], self._ask("GET", "/v1/nodes")["nodes"])
 
+    def drain(self, name: str, *, resume: bool = False) -> list[NodeRow]:
+        """Take a node out of service, or with ``resume`` back into it; returns all nodes."""
+        path = "/v1/nodes/resume" if resume else "/v1/nodes/drain"
+        return cast(list[NodeRow], self._ask("POST", path, {"name": name})["nodes"])
+
     def decisions(self, last: int = 100) -> list[DecisionRow]:
         """The most recent decisions that changed something, oldest first."""
         return cast(list[DecisionRow], self._ask("GET", f"/v1/decisions?last={last}")["decisions"])

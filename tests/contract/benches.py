@@ -13,7 +13,10 @@ from typing import Protocol
 import pytest
 from tests.contract.fake_engine import FakeEngine, FakeMachine
 from tests.hang_limit import HANG_S
+from tests.ray_cluster import RayTestCluster
+from tests.ray_cluster import environment as ray_environment
 
+from weft.control.node_changes import cluster_of
 from weft.core.cluster import Cluster
 from weft.core.engine import Engine, EngineEvent, StartOrder
 from weft.core.events import WorkersExited, WorkersStarted
@@ -23,6 +26,7 @@ from weft.engines import process_tree
 from weft.engines.local import LocalEngine
 from weft.engines.local.folders import Folders
 from weft.engines.local.process import MARK
+from weft.engines.ray import RayEngine
 from weft.sim.replay_options import SimulationOptions
 from weft.sim.simulated_engine import SimulatedEngine
 from weft.sim.workload import TableProfile, TrueJob
@@ -84,11 +88,18 @@ class Bench(Protocol):
         """What one worker said."""
 
 
+def ray_variables() -> list[str]:
+    """For the process that talks to Ray."""
+    return [f"{name}={value}" for name, value in ray_environment().items() if name.startswith("RAY_")]
+
+
 def start(
     bench: Bench, job_id: str, kind: str, *, attempt: int = 1, devices: tuple[int, ...] = (0, 1), **environment: str
 ) -> None:
     bench.prepare(job_id, kind)
-    bench.engine.start(StartOrder(job_id, attempt, devices, bench.launch(kind), environment))
+    cluster = cluster_of(bench.engine.nodes())
+    names = tuple(cluster.device_name(device) for device in devices)
+    bench.engine.start(StartOrder(job_id, attempt, devices, bench.launch(kind), environment, names))
 
 
 def wait_for(bench: Bench, job_id: str, attempt: int = 1) -> WorkersExited:
@@ -210,6 +221,26 @@ class LocalBench:
         self.engine.poll()
         self.engine.forget(job_id, attempt)
         return (job_id, attempt) not in self.engine.known()
+
+
+class RayBench(LocalBench):
+    """Real processes on the nodes of a real Ray cluster."""
+
+    engine: RayEngine  # type: ignore[assignment]
+
+    def __init__(self, home: Path, cluster: RayTestCluster) -> None:
+        self._cluster = cluster
+        super().__init__(home, warm=False)
+
+    def _open(self) -> RayEngine:  # type: ignore[override]
+        return RayEngine(
+            self.home,
+            address=self._cluster.address,
+            warm=False,
+            grace_s=self._grace_s,
+            hang_s=1.0,
+            launcher=["env", *ray_variables(), *self._cluster.nodes[0].enter()],
+        )
 
 
 class FakeBench:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from weft.core.engine import EngineEvent, StartOrder
+from weft.core.engine import LOCAL_NODE, EngineEvent, EngineNode, StartOrder
 from weft.core.events import Fate, WorkersExited, WorkersStarted
 
 Attempt = tuple[str, int]
@@ -25,6 +25,9 @@ class FakeMachine:
     orders: dict[Attempt, StartOrder] = field(default_factory=dict)
     output: dict[tuple[str, int, int], str] = field(default_factory=dict)
     now_s: float = 0.0
+
+    def __post_init__(self) -> None:
+        self.nodes = (EngineNode(LOCAL_NODE, self.num_devices),)
 
     def tick(self) -> float:
         self.now_s += 1.0
@@ -49,9 +52,8 @@ class FakeEngine:
         self._machine = machine
         self._num_told: dict[Attempt, int] = {}
 
-    @property
-    def devices_by_node(self) -> tuple[int, ...]:
-        return (self._machine.num_devices,)
+    def nodes(self) -> tuple[EngineNode, ...]:
+        return self._machine.nodes
 
     def start(self, order: StartOrder) -> None:
         attempt, machine = (order.job_id, order.attempt), self._machine
@@ -93,6 +95,9 @@ class FakeEngine:
 
     def hints(self) -> Mapping[tuple[str, int], str]:
         return {}
+
+    def warnings(self) -> Sequence[str]:
+        return ()
 
     def known(self) -> Sequence[tuple[str, int]]:
         return list(self._machine.events)

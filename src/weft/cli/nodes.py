@@ -1,19 +1,34 @@
-"""``weft nodes``: nodes, their devices, and the jobs on them."""
+"""``weft nodes``: nodes, their devices, and the jobs on them; takes nodes out of service and back."""
 
 from __future__ import annotations
 
+from typing import Annotated
+
 from weft.cli import render
 from weft.cli.verb import Json, connect
+from weft.core.command_line import Argument
+from weft.errors import UsageError
 
 
-def nodes(as_json: Json = False) -> None:
-    """List nodes and devices with the jobs on them. A device shared by two jobs lists both."""
-    rows = connect().nodes()
+def nodes(
+    action: Annotated[str | None, Argument("ACTION", "drain or resume a node", choices=("drain", "resume"))] = None,
+    node: Annotated[str | None, Argument("NODE", "name of the node, as listed")] = None,
+    as_json: Json = False,
+) -> None:
+    """List nodes and devices with the jobs on them. A device shared by two jobs lists both.
+
+    `weft nodes drain NODE` takes a node out of service: its jobs save a checkpoint and restart on other nodes, and no
+    new ones are started there. Jobs that cannot resume stay until they end. `weft nodes resume NODE` undoes it.
+    """
+    if action is not None and node is None:
+        raise UsageError(f"weft nodes {action} needs the name of a node: `weft nodes` lists them")
+    client = connect()
+    rows = client.nodes() if node is None else client.drain(node, resume=action == "resume")
     if as_json:
         render.print_json({"nodes": rows})
         return
     cells = [
-        (row["name"], "up" if row["up"] else "down", str(device["device"]), " + ".join(device["jobs"]) or "free")
+        (row["name"], row["status"], device["name"], " + ".join(device["jobs"]) or "free")
         for row in rows
         for device in row["devices"]
     ]

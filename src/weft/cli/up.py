@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from weft.client import Client
 
 START_TIMEOUT_S = 60.0
+RAY_START_TIMEOUT_S = 120.0
+"""Processes are started on every node before the controller responds."""
 # The controller is ready when it responds, so it is asked until it does.
 _POLL_S = 0.05
 _LOG_TAIL_BYTES = 4096
@@ -84,7 +86,8 @@ def _started(client: Client, options: ControllerOptions) -> Record:
         )
     finally:
         os.close(log)
-    deadline_s = time.monotonic() + START_TIMEOUT_S
+    timeout_s = RAY_START_TIMEOUT_S if options.engine == "ray" else START_TIMEOUT_S
+    deadline_s = time.monotonic() + timeout_s
     while time.monotonic() < deadline_s:
         try:
             code = process.wait(_POLL_S)
@@ -96,7 +99,7 @@ def _started(client: Client, options: ControllerOptions) -> Record:
             continue
         raise _StartError(_last_words(home, begin) or f"the controller exited immediately: see {home.log_file}", code)
     process.terminate()
-    raise ControllerError(f"the controller did not respond within {START_TIMEOUT_S:g} s: see {home.log_file}")
+    raise ControllerError(f"the controller did not respond within {timeout_s:g} s: see {home.log_file}")
 
 
 def _responds(client: Client, pid: int) -> bool:

@@ -108,7 +108,7 @@ def decide(
             snapshot = replace(snapshot, jobs=tuple(kept))
     allocation = policy.decide(snapshot) if snapshot.jobs else Allocation({})
     if allocation.kept:
-        fixed |= _with_partners(jobs, allocation.kept)
+        fixed |= _with_partners(jobs, allocation.kept - _on_closed_nodes(state, jobs))
     event, changed = _assignment(state, jobs, allocation, fixed, now_s)
     return DecisionResult(snapshot, allocation, fixed, event, changed, reservation, out)
 
@@ -117,6 +117,21 @@ def outnumbers(state: State) -> bool:
     """Whether there are too few devices to give every job its minimum."""
     least = sum([job.spec.min_workers for job in state.jobs.active.values() if not job.is_cancelled])
     return least > state.cluster.num_devices
+
+
+def _devices_on_closed_nodes(state: State) -> frozenset[int]:
+    cluster = state.cluster
+    return frozenset(
+        device
+        for node in cluster.closed_nodes
+        for device in range(cluster.first_device[node], cluster.first_device[node] + cluster.devices_by_node[node])
+    )
+
+
+def _on_closed_nodes(state: State, jobs: Mapping[str, Job]) -> frozenset[str]:
+    """Jobs that must move although nothing else about them changes."""
+    closed = _devices_on_closed_nodes(state)
+    return frozenset(name for name, job in jobs.items() if closed and not closed.isdisjoint(job.wanted))
 
 
 def _with_partners(jobs: Mapping[str, Job], names: Set[str]) -> frozenset[str]:
@@ -158,7 +173,9 @@ def _snapshot(
                 belief.is_length_known,
             )
         )
-    num_held = len({device for name in fixed for device in jobs[name].wanted}) if fixed else 0
+    # Of devices on closed nodes the policy knows nothing, whoever is still there.
+    closed = _devices_on_closed_nodes(state)
+    num_held = len({device for name in fixed for device in jobs[name].wanted} - closed) if fixed else 0
     if fixed and quotas:
         held = [(jobs[name].spec.user, len(jobs[name].wanted)) for name in fixed]
         quotas = {
@@ -185,6 +202,7 @@ def _assignment(
         fillers = (fillers - fixed) | {name for name in fixed if jobs[name].wanted_fills}
         workers = {**workers, **{name: len(jobs[name].wanted) for name in fixed}}
     changed: set[str] = set()
+    closed = _devices_on_closed_nodes(state)
     devices: dict[str, Devices] = {}
     for name, job in jobs.items():
         wanted = job.wanted
@@ -194,6 +212,7 @@ def _assignment(
             len(wanted) != workers.get(name, 0)
             or partners.get(name) != job.wanted_partner
             or (name in fillers) != job.wanted_fills
+            or (name not in fixed and not closed.isdisjoint(wanted))
         ):
             changed.add(name)
     # If every job keeps its size and partner, placement would leave all of them where they are.

@@ -7,6 +7,7 @@ is unknown, or say what is already known.  The same events give the same state, 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from itertools import chain
 from typing import Any, Final
 
@@ -22,8 +23,11 @@ from weft.core.events import (
     Fate,
     JobsPurged,
     JobSubmitted,
+    NodeDrained,
     NodeFailed,
+    NodeJoined,
     NodeRepaired,
+    NodeResumed,
     ProgressReported,
     WorkersExited,
     WorkersStarted,
@@ -85,7 +89,7 @@ def _devices_assigned(draft: Draft, event: DevicesAssigned) -> None:
             return
         wanted[job_id] = devices
     partners = {job_id: other for job_id, other in event.partners.items() if job_id in wanted and other in wanted}
-    if not _fits(draft.cluster, wanted, partners):
+    if not _fits(draft.cluster, active, wanted, partners):
         return
     fillers, reasons = event.fillers, event.reasons
     for job_id, job in active.items():  # the old jobs: the draft writes to its own copy
@@ -110,8 +114,16 @@ def _devices_assigned(draft: Draft, event: DevicesAssigned) -> None:
     draft.start_ready()
 
 
-def _fits(cluster: Cluster, wanted: Mapping[str, tuple[int, ...]], partners: Mapping[str, str]) -> bool:
-    """Whether every device exists, works, and is promised to one job or one pair."""
+def _fits(
+    cluster: Cluster,
+    active: Mapping[str, Job],
+    wanted: Mapping[str, tuple[int, ...]],
+    partners: Mapping[str, str],
+) -> bool:
+    """Whether every device exists, can be given, and is promised to one job or one pair.
+
+    Devices of a drained node can only be kept by the job that has them.
+    """
     once: Mapping[str, tuple[int, ...]] = wanted
     if partners:
         for job_id, other in partners.items():
@@ -123,8 +135,13 @@ def _fits(cluster: Cluster, wanted: Mapping[str, tuple[int, ...]], partners: Map
         return True
     if len(set(promised)) != len(promised) or min(promised) < 0 or max(promised) >= sum(cluster.devices_by_node):
         return False
-    failed = cluster.failed_nodes
-    return not failed or all(cluster.node_of(device) not in failed for device in promised)
+    failed, closed = cluster.failed_nodes, cluster.closed_nodes
+    if not closed:
+        return True
+    if any(cluster.node_of(device) in failed for device in promised):
+        return False
+    moved = [devices for job_id, devices in wanted.items() if devices != active[job_id].wanted]
+    return all(cluster.node_of(device) not in closed for devices in moved for device in devices)
 
 
 def _workers_started(draft: Draft, event: WorkersStarted) -> None:
@@ -205,10 +222,11 @@ def _node_failed(draft: Draft, event: NodeFailed) -> None:
     cluster, node = draft.cluster, event.node
     if not 0 <= node < cluster.num_nodes or node in cluster.failed_nodes:
         return
-    draft.cluster = cluster.without(cluster.failed_nodes | {node})
-    first = cluster.first_device[node]
-    failed = range(first, first + cluster.devices_by_node[node])
-    reason = f"node {node} failed"
+    draft.cluster = replace(
+        cluster.without(cluster.failed_nodes | {node}), leaving_nodes=cluster.leaving_nodes - {node}
+    )
+    failed = _devices_of(cluster, node)
+    reason = f"node {cluster.node_names[node]} was lost"
     for job_id in list(draft.active):
         job = draft.active[job_id]
         if any(device in failed for device in job.wanted):
@@ -223,6 +241,44 @@ def _node_repaired(draft: Draft, event: NodeRepaired) -> None:
     if event.node in failed:
         draft.cluster = draft.cluster.without(failed - {event.node})
         draft.decide()
+
+
+def _node_joined(draft: Draft, event: NodeJoined) -> None:
+    if event.name not in draft.cluster.node_names and event.num_devices >= 1:
+        draft.cluster = draft.cluster.joined_by(event.name, event.num_devices)
+        draft.decide()
+
+
+def _node_drained(draft: Draft, event: NodeDrained) -> None:
+    """Jobs there go on until the next decision moves them; those on their way there turn back."""
+    cluster, node = draft.cluster, event.node
+    before = cluster.leaving_nodes if event.is_notice else cluster.drained_nodes
+    if not 0 <= node < cluster.num_nodes or node in before:
+        return
+    draft.cluster = _closed(cluster, before | {node}, is_notice=event.is_notice)
+    closed = _devices_of(cluster, node)
+    for job_id in list(draft.active):
+        job = draft.active[job_id]
+        if job.wanted != job.devices and any(device in closed for device in job.wanted):
+            draft.unwant(job)
+    draft.decide()
+
+
+def _node_resumed(draft: Draft, event: NodeResumed) -> None:
+    cluster = draft.cluster
+    before = cluster.leaving_nodes if event.is_notice else cluster.drained_nodes
+    if event.node in before:
+        draft.cluster = _closed(cluster, before - {event.node}, is_notice=event.is_notice)
+        draft.decide()
+
+
+def _closed(cluster: Cluster, nodes: frozenset[int], *, is_notice: bool) -> Cluster:
+    return replace(cluster, leaving_nodes=nodes) if is_notice else replace(cluster, drained_nodes=nodes)
+
+
+def _devices_of(cluster: Cluster, node: int) -> range:
+    first = cluster.first_device[node]
+    return range(first, first + cluster.devices_by_node[node])
 
 
 def _jobs_purged(draft: Draft, event: JobsPurged) -> None:
@@ -260,6 +316,9 @@ _HANDLERS: Final[Mapping[type[Event], Callable[[Draft, Any], None]]] = {
     WorkersExited: _workers_exited,
     NodeFailed: _node_failed,
     NodeRepaired: _node_repaired,
+    NodeJoined: _node_joined,
+    NodeDrained: _node_drained,
+    NodeResumed: _node_resumed,
     JobsPurged: _jobs_purged,
     ClockSetBack: _clock_set_back,
 }

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from weft.errors import UsageError
@@ -26,6 +26,12 @@ class Cluster:
 
     devices_by_node: tuple[int, ...]
     failed_nodes: frozenset[int] = field(default_factory=frozenset)
+    names: tuple[str, ...] = ()
+    """One per node, each its own; empty for ``node0``, ``node1``, ..."""
+    drained_nodes: frozenset[int] = field(default_factory=frozenset)
+    """Nodes that an operator has taken out of service: their jobs move away, and no new ones come."""
+    leaving_nodes: frozenset[int] = field(default_factory=frozenset)
+    """The same for nodes about to be taken away, as the engine says (a preemption notice)."""
 
     def __post_init__(self) -> None:
         if not self.devices_by_node or min(self.devices_by_node) < 1:
@@ -33,6 +39,8 @@ class Cluster:
                 f"a cluster of nodes with {list(self.devices_by_node)} devices: expected at least one node "
                 "and at least one device on each"
             )
+        if self.names and len(set(self.names)) != len(self.devices_by_node):
+            raise UsageError(f"a cluster with nodes {list(self.names)}: expected a name of its own for each node")
         if sum(self.devices_by_node) > MAX_DEVICES:
             raise UsageError(f"a cluster of {sum(self.devices_by_node)} devices: expected at most {MAX_DEVICES}")
 
@@ -47,8 +55,26 @@ class Cluster:
 
     @cached_property
     def num_devices(self) -> int:
-        """Usable devices, without those of failed nodes."""
-        return sum(n for node, n in enumerate(self.devices_by_node) if node not in self.failed_nodes)
+        """Devices that can be given to jobs now: those of closed nodes cannot."""
+        return sum(n for node, n in enumerate(self.devices_by_node) if node not in self.closed_nodes)
+
+    @cached_property
+    def closed_nodes(self) -> frozenset[int]:
+        """Nodes where nothing may be started."""
+        return self.failed_nodes | self.drained_nodes | self.leaving_nodes
+
+    @cached_property
+    def node_names(self) -> tuple[str, ...]:
+        return self.names or tuple(f"node{node}" for node in range(self.num_nodes))
+
+    def device_name(self, device: int) -> str:
+        """The name of a device for people; stays the same as nodes come and go.
+
+        >>> Cluster((2, 4), names=("head", "gpu-7")).device_name(4)
+        'gpu-7/2'
+        """
+        node = self.node_of(device)
+        return f"{self.node_names[node]}/{device - self.first_device[node]}"
 
     @cached_property
     def first_device(self) -> tuple[int, ...]:
@@ -84,4 +110,9 @@ class Cluster:
 
     def without(self, failed_nodes: Iterable[int]) -> Cluster:
         """The same cluster with these nodes out of use."""
-        return Cluster(self.devices_by_node, frozenset(failed_nodes))
+        return replace(self, failed_nodes=frozenset(failed_nodes))
+
+    def joined_by(self, name: str, num_devices: int) -> Cluster:
+        """With one more node; its devices get the numbers after all others, so nobody else's change."""
+        names = (*self.node_names, name)
+        return replace(self, devices_by_node=(*self.devices_by_node, num_devices), names=names)

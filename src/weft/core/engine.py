@@ -19,6 +19,21 @@ from weft.core.job import Launch
 EngineEvent = WorkersStarted | WorkersExited
 
 
+LOCAL_NODE = "local"
+"""The one node of an engine that runs workers on this machine."""
+
+
+@dataclass(frozen=True, slots=True)
+class EngineNode:
+    """A node that an engine can start workers on now."""
+
+    name: str
+    """Unique among the nodes, and the same when the node comes back after it was lost."""
+    num_devices: int
+    leaves_because: str = ""
+    """Why nothing more should be started there, such as a preemption notice; empty for an ordinary node."""
+
+
 @dataclass(frozen=True, slots=True)
 class StartOrder:
     """One attempt of one job, ready to be started."""
@@ -29,14 +44,15 @@ class StartOrder:
     launch: Launch
     environment: Mapping[str, str] = field(default_factory=dict)
     """What the controller adds to the job's environment: channel, checkpoint folder, lease, ..."""
+    device_names: tuple[str, ...] = ()
+    """The names of ``devices`` (``node/2``), for engines with more than one node."""
 
 
 class Engine(Protocol):
     """Runs attempts.  Calls return immediately; ``poll`` reports their outcome."""
 
-    @property
-    def devices_by_node(self) -> tuple[int, ...]:
-        """Number of devices of each node."""
+    def nodes(self) -> tuple[EngineNode, ...]:
+        """The nodes there are now.  The same object as last time as long as nothing has changed."""
 
     def start(self, order: StartOrder) -> None:
         """Start one worker per device of the order."""
@@ -52,6 +68,9 @@ class Engine(Protocol):
 
     def fileno(self) -> int:
         """Becomes readable when ``poll`` has events; -1 for an engine that must be polled."""
+
+    def warnings(self) -> Sequence[str]:
+        """What somebody should look at, such as a node that cannot be used; may be called from any thread."""
 
     def known(self) -> Sequence[tuple[str, int]]:
         """Attempts that were started and not forgotten, including those of earlier controllers."""

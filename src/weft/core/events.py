@@ -116,6 +116,35 @@ class NodeRepaired:
 
 
 @dataclass(frozen=True, slots=True)
+class NodeJoined:
+    """A node that was never seen before is there."""
+
+    at_s: float
+    name: str
+    num_devices: int
+
+
+@dataclass(frozen=True, slots=True)
+class NodeDrained:
+    """A node was taken out of service: jobs there move away, and no new ones are started there."""
+
+    at_s: float
+    node: int
+    reason: str = ""
+    is_notice: bool = False
+    """Whether the engine says that the node will leave; otherwise an operator asked for it."""
+
+
+@dataclass(frozen=True, slots=True)
+class NodeResumed:
+    """A drained node is in service again."""
+
+    at_s: float
+    node: int
+    is_notice: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class JobsPurged:
     """Finished jobs were deleted with their files."""
 
@@ -139,6 +168,9 @@ Event = (
     | WorkersExited
     | NodeFailed
     | NodeRepaired
+    | NodeJoined
+    | NodeDrained
+    | NodeResumed
     | JobsPurged
     | ClockSetBack
 )

@@ -66,6 +66,8 @@ class DeviceRow(TypedDict):
     """A device and the jobs that hold it: none, one, or the two of a pair."""
 
     device: int
+    name: str
+    """Its node and its number there, such as ``gpu-7/2``."""
     jobs: list[str]
 
 
@@ -75,6 +77,8 @@ class NodeRow(TypedDict):
     node: int
     name: str
     up: bool
+    status: str
+    """up, drained (by an operator), leaving (the engine says so) or lost."""
     devices: list[DeviceRow]
 
 

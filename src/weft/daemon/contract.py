@@ -8,6 +8,7 @@ StoppingError       the controller is shutting down: a 503
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
@@ -25,13 +26,24 @@ class StoppingError(WeftError):
     """The controller is shutting down and accepts no new requests."""
 
 
+class NodeStatus(enum.Enum):
+    """Whether jobs can be started on a node."""
+
+    UP = "up"
+    DRAINED = "drained"
+    """Taken out of service with `weft nodes drain`; jobs there move away."""
+    LEAVING = "leaving"
+    """About to be taken away, as the engine says; jobs there move away."""
+    LOST = "lost"
+
+
 @dataclass(frozen=True, slots=True)
 class NodeView:
     """One node and the jobs on its devices."""
 
     node: int
     name: str
-    is_up: bool
+    status: NodeStatus
     devices: Mapping[int, tuple[str, ...]]
     """Device -> ids of the jobs that hold it: none, one, or the two of a pair."""
 

@@ -107,6 +107,8 @@ def _why_unshared(options: ControllerOptions) -> str:
     """Why devices are not shared; empty if they are."""
     if options.no_share:
         return "devices are not shared: the controller was started with --no-share"
+    if options.engine == "ray":
+        return "devices are not shared: the nodes of a Ray cluster have no lease servers yet"
     if visible_gpus(os.environ) and not has_mps(os.environ):
         return "devices are not shared: two jobs on a GPU need NVIDIA MPS, which is not running"
     return ""
@@ -120,9 +122,32 @@ def _free_bytes() -> int | None:
 def _engine(home: Home, options: ControllerOptions) -> Engine:
     if not options.grace_s > 0:
         raise UsageError(f"--grace-s is {options.grace_s}: expected a positive number of seconds")
+    if options.engine == "ray":
+        return _ray_engine(home, options)
+    if options.address is not None or options.insecure_ray:
+        raise UsageError("--address and --insecure-ray are for a Ray cluster: add --engine ray")
+    if any((home.root / "ray" / "engine" / "orders").glob("*@*.json")):
+        raise UsageError(
+            f"jobs of {home.root} still run on a Ray cluster: start the controller with --engine ray, as before, or "
+            "stop them there first with `weft down --jobs`"
+        )
     from weft.engines.local import LocalEngine
 
     return LocalEngine(home.root, num_devices=options.devices, warm=not options.cold, grace_s=options.grace_s)
+
+
+def _ray_engine(home: Home, options: ControllerOptions) -> Engine:
+    if options.devices is not None:
+        raise UsageError("--devices is for this machine: `ray start --num-cpus` or --num-gpus sets a node's devices")
+    from weft.engines.ray import RayEngine
+
+    return RayEngine(
+        home.root,
+        address=options.address or "auto",
+        insecure=options.insecure_ray,
+        warm=not options.cold,
+        grace_s=options.grace_s,
+    )
 
 
 def _server(controller: Controller, token: str, port: int, num_files: int) -> _Server:

@@ -13,8 +13,11 @@ from weft.core.events import (
     Fate,
     JobsPurged,
     JobSubmitted,
+    NodeDrained,
     NodeFailed,
+    NodeJoined,
     NodeRepaired,
+    NodeResumed,
     ProgressReported,
     WorkersExited,
     WorkersStarted,
@@ -65,7 +68,9 @@ def sentences_of(event: Event) -> Iterator[tuple[str, str]]:
             yield job_id, f"workers of attempt {attempt} started"
         case WorkersExited(job_id=job_id, attempt=attempt, fate=fate):
             yield job_id, f"attempt {attempt} {_ENDS[fate]}{f': {event.reason}' if event.reason else ''}"
-        case ProgressReported() | NodeFailed() | NodeRepaired() | JobsPurged() | ClockSetBack():
+        case NodeFailed() | NodeRepaired() | NodeJoined() | NodeDrained() | NodeResumed():
+            return
+        case ProgressReported() | JobsPurged() | ClockSetBack():
             return
 
 

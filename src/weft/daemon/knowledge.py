@@ -84,7 +84,7 @@ class Knowledge:
     """What is known about all active jobs."""
 
     def __init__(self, cluster: Cluster, restart_prior_s: float, handover_s: float = 0.0) -> None:
-        self._cluster = cluster
+        self.cluster = cluster
         self.handover_s = handover_s
         self.pairs = Pairs()
         self._jobs: dict[str, JobKnowledge] = {}
@@ -150,13 +150,13 @@ class Knowledge:
         known = self._jobs.get(job_id)
         if known is None or not known.samples:
             return None
-        shape = self._cluster.shape(devices)
+        shape = self.cluster.shape(devices)
         if shape in known.samples:
             return known.median(shape)
         return next((curve.times[len(devices)] for curve in known.curves.values() if len(devices) in curve.times), None)
 
     def _measured(self, job: Job, known: JobKnowledge, report: WorkerReport) -> bool:
-        shape = self._cluster.shape(job.devices)
+        shape = self.cluster.shape(job.devices)
         samples = known.samples.setdefault(shape, deque(maxlen=_KEPT_SAMPLES))
         could_share = self.can_share(job)
         samples.append((report.step_s, report.exposed_s))
@@ -234,7 +234,7 @@ class Knowledge:
         known = self._jobs.get(job.id)
         if known is None or not known.can_resume or known.attempt != job.attempt:
             return False
-        return job.partner is not None or self._cluster.shape(job.devices) in known.samples
+        return job.partner is not None or self.cluster.shape(job.devices) in known.samples
 
     def can_share(self, job: Job) -> bool:
         """Whether enough is known about the job to predict its speed in a pair."""
@@ -250,11 +250,11 @@ class Knowledge:
         known = self._jobs.get(job.id)
         if known is None or not known.samples:
             return self._unknown_curve(first_sizes)
-        allowed = job.spec.allowed_sizes(self._cluster.num_devices)
+        allowed = job.spec.allowed_sizes(self.cluster.num_devices)
         curve = known.curves.get(allowed)
         if curve is None:
             curve = known.curves[allowed] = explored_curve(
-                {shape: known.median(shape) for shape in known.samples}, allowed, self._cluster
+                {shape: known.median(shape) for shape in known.samples}, allowed, self.cluster
             )
         return curve
 

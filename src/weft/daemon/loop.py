@@ -23,10 +23,11 @@ from typing import Any
 
 from weft.control.codec import event_to_json
 from weft.control.decision import DecisionResult
+from weft.control.node_changes import node_changes
 from weft.control.pending_actions import actions_outstanding, attempts_never_begun
 from weft.control.state import Job, State
 from weft.core.actions import Action, Decide, StartWorkers, StopWorkers
-from weft.core.engine import Engine, EngineEvent
+from weft.core.engine import Engine, EngineEvent, EngineNode
 from weft.core.events import DevicesAssigned, Event, Fate, WorkersExited, WorkersStarted
 from weft.core.worker_environment import STOPPED_EXIT_CODE
 from weft.daemon import recovery
@@ -85,6 +86,8 @@ class Loop:
         self._orders = Orders(home, engine, channel, self._sharing, knowledge, metrics)
         self._saving = recovery.Saving(home, journal, knowledge)
         self._stopping = False
+        self._nodes: tuple[EngineNode, ...] = ()
+        """What the engine last said about its nodes."""
         self._stop_jobs = False
         self._selector = selectors.DefaultSelector()
         self._selector.register(self._inbox, selectors.EVENT_READ)
@@ -196,6 +199,7 @@ class Loop:
         for news in self._news.poll(now_s, descriptors, self.state):
             with self._faults.contained("news of an attempt", news.job_id):
                 self._inbox.events.extend(self._sorted_out(news, now_s))
+        self._follow_nodes(now_s)
         progress, events = self._inbox.take_events(now_s) if now_s >= self._commits.try_again_s else ([], [])
         batch = self._commits.batch([*progress, *events])
         for request in self._inbox.take_requests():
@@ -210,6 +214,12 @@ class Loop:
         self._saving.knowledge_if_due(now_s)
         if self._news.due_s == math.inf:
             self._news.plan(now_s, self.state)
+
+    def _follow_nodes(self, now_s: float) -> None:
+        nodes = self._engine.nodes()
+        if nodes is not self._nodes:
+            self._nodes = nodes
+            self._inbox.events.extend(node_changes(self.state.cluster, nodes, now_s))
 
     def _take_reports(self, now_s: float) -> None:
         for report in self._channel.receive(self._is_stopping):
@@ -251,6 +261,7 @@ class Loop:
         """Make the events durable and answer, then act; ``False`` if they could not be written."""
         if not self._commits.write(batch, now_s):
             return False
+        self._knowledge.cluster = self.state.cluster
         for event in batch.events:
             with self._faults.contained("the consequences of an event", getattr(event, "job_id", None)):
                 if isinstance(event, WorkersExited):
@@ -279,7 +290,7 @@ class Loop:
                 continue
             with self._faults.contained("an action", action.job_id):
                 if isinstance(action, StartWorkers):
-                    end = self._orders.start(self.state.jobs[action.job_id], action, now_s)
+                    end = self._orders.start(self.state.jobs[action.job_id], action, self.state.cluster, now_s)
                 elif isinstance(action, StopWorkers):
                     end = self._orders.stop(action.job_id, action.attempt, now_s)
                 else:

@@ -16,7 +16,19 @@ DEFAULT_PORT = 8477
 class ControllerOptions:
     """Options of one controller, with their defaults."""
 
-    engine: Annotated[str, Option("what runs the workers", choices=("local",))] = "local"
+    engine: Annotated[str, Option("this machine, or a Ray cluster, runs the workers", choices=("local", "ray"))] = (
+        "local"
+    )
+    address: Annotated[
+        str | None, Option("head of the Ray cluster", "auto: the one this machine is part of", metavar="HOST:PORT")
+    ] = None
+    insecure_ray: Annotated[
+        bool,
+        Option(
+            "accept a Ray cluster without token authentication: anyone who can reach its ports can run code as you "
+            "on every node"
+        ),
+    ] = False
     devices: Annotated[
         int | None, Option("number of devices", "every GPU, or every core without GPUs", min=1, max=MAX_WORKERS)
     ] = None

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from weft.control.state import Job
 from weft.core import worker_environment as names
 from weft.core.actions import StartWorkers
+from weft.core.cluster import Cluster
 from weft.core.engine import Engine, StartOrder
 from weft.core.events import Fate, WorkersExited
 from weft.daemon.home import Home
@@ -39,7 +40,7 @@ class Orders:
         self._home, self._engine, self._channel, self._sharing = home, engine, channel, sharing
         self._knowledge, self._metrics = knowledge, metrics
         self._failed: dict[tuple[str, str, int], Callable[[], None]] = {}
-        self._waiting: dict[tuple[str, int], tuple[Job, StartWorkers, str]] = {}
+        self._waiting: dict[tuple[str, int], tuple[Job, StartWorkers, Cluster, str]] = {}
         """Attempts that could not be ordered yet, and why."""
         self.due_s = math.inf
         """When to repeat calls that failed."""
@@ -47,9 +48,9 @@ class Orders:
     def hint(self, job_id: str, attempt: int) -> str:
         """Why this attempt could not be ordered yet; "" if it was."""
         waiting = self._waiting.get((job_id, attempt))
-        return "" if waiting is None else waiting[2]
+        return "" if waiting is None else waiting[3]
 
-    def start(self, job: Job, action: StartWorkers, now_s: float) -> WorkersExited | None:
+    def start(self, job: Job, action: StartWorkers, cluster: Cluster, now_s: float) -> WorkersExited | None:
         """Order the workers; returns the attempt's end if it cannot be started at all."""
         if job.launch is None:
             return WorkersExited(now_s, job.id, action.attempt, Fate.FAILED, 1, "the job has no command to start")
@@ -64,12 +65,13 @@ class Orders:
                 names.CHECKPOINT_DIR: str(checkpoints),
                 **self._sharing.environment(job, action.devices),
             }
-            self._engine.start(StartOrder(job.id, action.attempt, action.devices, job.launch, environment))
+            names_of = tuple(cluster.device_name(device) for device in action.devices)
+            self._engine.start(StartOrder(job.id, action.attempt, action.devices, job.launch, environment, names_of))
         except Exception as error:
             self._metrics.engine_errors.inc()
             if isinstance(error, OSError):
                 # The home cannot be written to now.  That is not the job's fault, and nothing was started.
-                self._waiting[job.id, action.attempt] = (job, action, _wait_in_words(error))
+                self._waiting[job.id, action.attempt] = (job, action, cluster, _wait_in_words(error))
                 return None
             _log.error("attempt %d of job %s cannot be started: %s", action.attempt, job.id, error)
             reason = f"its workers cannot be started: {error}"
@@ -117,7 +119,7 @@ class Orders:
         for again in failed.values():
             again()
         waiting, self._waiting = self._waiting, {}
-        ends = [self.start(job, action, now_s) for job, action, _ in waiting.values()]
+        ends = [self.start(job, action, cluster, now_s) for job, action, cluster, _ in waiting.values()]
         return [end for end in ends if end is not None]
 
     def _dropped(self, job_id: str, attempt: int, now_s: float) -> WorkersExited:

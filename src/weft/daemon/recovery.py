@@ -14,10 +14,11 @@ from dataclasses import replace
 from typing import Any
 
 from weft.control.invariants import check
+from weft.control.node_changes import cluster_of
 from weft.control.reducer import reduce
 from weft.control.state import State
 from weft.core.cluster import Cluster
-from weft.core.engine import Engine
+from weft.core.engine import LOCAL_NODE, Engine
 from weft.core.events import CancelRequested, ClockSetBack, Event, JobsPurged, JobSubmitted
 from weft.daemon.faults import AN_EVENT, Faults
 from weft.daemon.history import History
@@ -48,7 +49,8 @@ def load_state(
     wall_s: float | None = None,
 ) -> State:
     """The state after the last event in the journal, on the cluster as it is now."""
-    cluster = Cluster(tuple(engine.devices_by_node))
+    nodes = engine.nodes()
+    cluster = cluster_of(nodes)
     left_out: list[LeftOut] = []
     found = replayed(journal, cluster, history, left_out)
     loss = loss_in_words(journal, found, engine.known()) or _unmet_in_words(journal, left_out)
@@ -61,7 +63,8 @@ def load_state(
         if faults is not None:
             faults.note(AN_EVENT, error, getattr(event, "job_id", None))
     found = _right_clock(journal, found, wall_s)
-    state = on_cluster(found, cluster)
+    # Nodes that come and go are followed by the loop; the node of this machine was there all along.
+    state = on_cluster(found, cluster) if [node.name for node in nodes] == [LOCAL_NODE] else found
     if journal.seq == 0 or found is not state:
         # Later events are about this cluster and must never be replayed on another one.
         journal.save_snapshot(journal.seq, state)
@@ -142,7 +145,7 @@ def _some(names: Sequence[str]) -> str:
 def on_cluster(state: State, cluster: Cluster) -> State:
     """The same jobs on a cluster that was resized while no controller was running."""
     if state.cluster.devices_by_node == cluster.devices_by_node:
-        return state
+        return state if state.cluster.names == cluster.names else replace(state, cluster=cluster)
     nodes = [cluster.node_of(device) for device in range(cluster.num_devices)]
     for job in state.jobs.active.values():
         for device in (*job.devices, *job.wanted):

@@ -18,11 +18,11 @@ from typing import TypeVar
 from weft.control.queue_order import QueuePlace
 from weft.control.state import Job, State
 from weft.core.cluster import Cluster
-from weft.core.engine import Engine
-from weft.core.events import CancelRequested, Event, JobSubmitted
+from weft.core.engine import LOCAL_NODE, Engine
+from weft.core.events import CancelRequested, Event, JobSubmitted, NodeDrained, NodeResumed
 from weft.core.submission import Submission
 from weft.daemon.clock import SteadyClock
-from weft.daemon.contract import Decision, LogStream, NodeView, Outlook, Sentence, UnknownJobError
+from weft.daemon.contract import Decision, LogStream, NodeStatus, NodeView, Outlook, Sentence, UnknownJobError
 from weft.daemon.disk import Space, low_in_words
 from weft.daemon.faults import Faults
 from weft.daemon.history import History
@@ -64,15 +64,14 @@ class Controller:
     ) -> None:
         """Takes over ``journal`` and ``engine``; the home is locked by the caller."""
         options = options or SchedulingOptions()
-        cluster = Cluster(tuple(engine.devices_by_node))
-        self._home, self._journal = home, journal
+        self._home, self._journal, self._engine = home, journal, engine
         self._history = History()
         self._metrics = Metrics()
         self._scheduler = Scheduler(options, free_bytes, self._metrics.decision_errors.inc)
         self._faults = Faults(self._metrics)
         state = load_state(journal, engine, self._history, faults=self._faults, accept_loss=accept_loss)
         self._first_seq = journal.seq
-        self._knowledge = Knowledge(cluster, RESTART_PRIOR_S, options.handover_s)
+        self._knowledge = Knowledge(state.cluster, RESTART_PRIOR_S, options.handover_s)
         load_knowledge(home, state, self._knowledge)
         self._clock = clock(state.now_s)
         self._channel = JobChannel(home.channel_socket)
@@ -141,6 +140,19 @@ class Controller:
 
         self._loop.request(make).result()
 
+    def drain(self, name: str, *, resume: bool = False) -> None:
+        """Take a node out of service, or back into it; its jobs move away by stop and restart."""
+
+        def make(state: State, now_s: float) -> tuple[list[Event], None]:
+            names = state.cluster.node_names
+            if name not in names:
+                raise UsageError(f"there is no node {name!r}: expected one of {', '.join(names)}")
+            node = names.index(name)
+            change = NodeResumed(now_s, node) if resume else NodeDrained(now_s, node, "drained by an operator")
+            return [change], None
+
+        self._loop.request(make).result()
+
     def purge(self, older_than_s: float, *, dry_run: bool = False) -> Purged:
         """Delete jobs that finished longer ago than this, with their logs and checkpoints."""
         return self._retention.purge(older_than_s, dry_run=dry_run)
@@ -206,11 +218,13 @@ class Controller:
         return [
             NodeView(
                 node,
-                socket.gethostname() if cluster.num_nodes == 1 else f"node{node}",
-                node not in cluster.failed_nodes,
+                socket.gethostname() if name == LOCAL_NODE else name,
+                _status_of(cluster, node),
                 {device: holders.get(device, ()) for device in range(first, first + num)},
             )
-            for node, (first, num) in enumerate(zip(cluster.first_device, cluster.devices_by_node, strict=True))
+            for node, (name, first, num) in enumerate(
+                zip(cluster.node_names, cluster.first_device, cluster.devices_by_node, strict=True)
+            )
         ]
 
     def logs(
@@ -243,7 +257,7 @@ class Controller:
             clock if ahead_s > MAX_AHEAD_S else "",
             events if num_left_out else "",
         ]
-        return [warning for warning in found if warning]
+        return [warning for warning in [*found, *self._engine.warnings()] if warning]
 
     def metrics(self) -> bytes:
         """Prometheus text."""
@@ -302,6 +316,14 @@ def _job_in(state: State, job_id: str) -> Job:
     if job is None:
         raise UnknownJobError(f"there is no job {job_id!r}: `weft status` lists all jobs")
     return job
+
+
+def _status_of(cluster: Cluster, node: int) -> NodeStatus:
+    if node in cluster.failed_nodes:
+        return NodeStatus.LOST
+    if node in cluster.drained_nodes:
+        return NodeStatus.DRAINED
+    return NodeStatus.LEAVING if node in cluster.leaving_nodes else NodeStatus.UP
 
 
 def _check_fits(submission: Submission, state: State) -> None:

@@ -149,7 +149,7 @@ def _moves_off(
 
 def _out_of_use(cluster: Cluster) -> set[int]:
     used: set[int] = set()
-    for node in cluster.failed_nodes:
+    for node in cluster.closed_nodes:
         first = cluster.first_device[node]
         used.update(range(first, first + cluster.devices_by_node[node]))
     return used
@@ -160,7 +160,7 @@ def _free(cluster: Cluster, used: set[int]) -> dict[int, set[int]]:
     return {
         node: set(range(first, first + num)) - used
         for node, (first, num) in enumerate(zip(cluster.first_device, cluster.devices_by_node, strict=True))
-        if node not in cluster.failed_nodes
+        if node not in cluster.closed_nodes
     }
 
 
@@ -187,7 +187,7 @@ def _take(free: dict[int, set[int]], num: int) -> Devices:
 
 def _repacked(cluster: Cluster, units: Sequence[Unit], current: Mapping[str, Devices]) -> dict[Unit, Devices]:
     """All units packed afresh, large ones first; packed nodes go where they overlap most with the present."""
-    nodes = [node for node in range(cluster.num_nodes) if node not in cluster.failed_nodes]
+    nodes = [node for node in range(cluster.num_nodes) if node not in cluster.closed_nodes]
     home = {unit: _home(cluster, unit, current) for unit in units}
     # Neighbours stay neighbours: equal sizes are packed in the order of where they are now.
     order = sorted(units, key=lambda unit: (-unit.workers, home[unit], unit.names))

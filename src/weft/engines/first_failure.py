@@ -84,7 +84,9 @@ def root_cause(failures: Sequence[Failure]) -> Failure:
     return min(failures, key=lambda failure: (failure.may_be_consequence, failure.time_s))
 
 
-def explain(failures: Sequence[Failure], *, stderr_tail: Sequence[str], num_workers: int, ran_s: float) -> list[str]:
+def explain(
+    failures: Sequence[Failure], *, stderr_tail: Sequence[str], num_workers: int, ran_s: float, first_rank: int = 0
+) -> list[str]:
     """The report of a failed attempt, first cause first."""
     cause = root_cause(failures)
     lines = [f"worker {cause.rank} failed first, after {ran_s:.1f} s: {cause}"]
@@ -93,7 +95,7 @@ def explain(failures: Sequence[Failure], *, stderr_tail: Sequence[str], num_work
         lines += [f"  | {line}" for line in stderr_tail]
     others = sorted((failure for failure in failures if failure is not cause), key=lambda other: other.time_s)
     lines += [f"worker {other.rank} failed after it: {other}" for other in others]
-    silent = sorted(set(range(num_workers)) - {failure.rank for failure in failures})
+    silent = sorted(set(range(first_rank, first_rank + num_workers)) - {failure.rank for failure in failures})
     if silent and cause.may_be_consequence:
         lines.append(f"{_workers(silent)} neither failed nor responded: look there for the cause")
     elif silent:

@@ -272,9 +272,14 @@ class Gang:
         if self._failures:
             failures = tuple(self._failures.values())
             cause = root_cause(failures)
-            stderr_tail = self._members[cause.rank].stderr_tail()
-            ran_s = cause.time_s - self._started_s
-            report = explain(failures, stderr_tail=stderr_tail, num_workers=len(self._members), ran_s=ran_s)
+            stderr_tail = next(member for member in self._members if member.rank == cause.rank).stderr_tail()
+            report = explain(
+                failures,
+                stderr_tail=stderr_tail,
+                num_workers=len(self._members),
+                ran_s=cause.time_s - self._started_s,
+                first_rank=self._members[0].rank,
+            )
             stopped = self._stop_signal is not None
             last_words = next((line for line in reversed(stderr_tail) if line.strip()), "")
             return GangOutcome(cause.exit_code, failures, stopped, tuple(report), last_words)

@@ -19,7 +19,7 @@ from typing import Self
 
 from weft.engines.pool import INHERITED
 from weft.engines.pool_client import PoolClient, StartedWorker
-from weft.engines.worker_launch import SERVES_WORKERS, Script, Worker
+from weft.engines.worker_launch import SERVES_WORKERS, GangPart, Script, Worker
 
 SERVED_ELSEWHERE = {"TORCHELASTIC_USE_AGENT_STORE": "True"}
 
@@ -27,18 +27,19 @@ MODULE = "weft.engines.rendezvous"
 
 
 class Rendezvous:
-    """A store for one attempt; ``port`` is open from the start."""
+    """A store for one attempt; ``port`` is open from the start, on ``address`` alone."""
 
-    def __init__(self, pool: PoolClient) -> None:
+    def __init__(self, pool: PoolClient, address: str = "127.0.0.1") -> None:
         self.environment = SERVED_ELSEWHERE
         self._pool = pool
         self._process: StartedWorker | None = None
-        self._listener = socket.create_server(("127.0.0.1", 0), backlog=1024)
+        self._address = address
+        self._listener = socket.create_server((address, 0), backlog=1024)
         self.port: int = self._listener.getsockname()[1]
 
     def serve(self, environment: Mapping[str, str], cores: tuple[int, ...]) -> None:
         """Start the serving process.  Call it after starting the workers: they do not need it until they connect."""
-        script = Script(MODULE, (str(self.port),), is_module=True)
+        script = Script(MODULE, (str(self.port), self._address), is_module=True)
         store = Worker(SERVES_WORKERS, script=script, environment=dict(environment), cores=cores)
         nowhere = os.open(os.devnull, os.O_WRONLY), os.open(os.devnull, os.O_WRONLY)
         self._process = self._pool.start(store, nowhere, inherited=[self._listener.fileno()])
@@ -89,12 +90,29 @@ class ReservedPort:
         self.close()
 
 
+class OpenedElsewhere:
+    """A meeting place that another node has opened."""
+
+    def __init__(self, part: GangPart) -> None:
+        self.port = part.master_port
+        self.environment: Mapping[str, str] = SERVED_ELSEWHERE if part.store_is_served else {}
+
+    def serve(self, environment: Mapping[str, str], cores: tuple[int, ...]) -> None:
+        """The other node does."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        """Nothing was opened."""
+
+
 def serve() -> None:
     """Serve the store on the inherited socket until killed."""
     from torch._C._distributed_c10d import TCPStore
 
-    port, listener = int(sys.argv[1]), int(os.environ[INHERITED])
-    store = TCPStore("127.0.0.1", port, is_master=True, wait_for_workers=False, master_listen_fd=listener)
+    port, address, listener = int(sys.argv[1]), sys.argv[2], int(os.environ[INHERITED])
+    store = TCPStore(address, port, is_master=True, wait_for_workers=False, master_listen_fd=listener)
     while store is not None:
         signal.pause()
 

@@ -60,6 +60,29 @@ class Worker:
 
 
 @dataclass(frozen=True)
+class GangPart:
+    """The workers of an attempt that run on this node, when others of it run on other nodes."""
+
+    first_rank: int
+    world_size: int
+    node_rank: int
+    num_nodes: int
+    address: str
+    """Of this node, as the other nodes reach it."""
+    interface: str
+    """The network interface that has this address."""
+    master_address: str = ""
+    """Where the workers meet; empty for the part that opens the meeting place itself."""
+    master_port: int = 0
+    store_is_served: bool = False
+    """Whether the node of rank 0 serves the store, rather than rank 0 itself."""
+
+    @property
+    def leads(self) -> bool:
+        return self.node_rank == 0
+
+
+@dataclass(frozen=True)
 class Devices:
     """The cores we may run on, and the number of visible GPUs."""
 
@@ -173,26 +196,33 @@ def placed_gang(
     environment: Mapping[str, str],
     attempt: int = 0,
     fresh: bool = False,
+    part: GangPart | None = None,
 ) -> list[Worker]:
-    """The workers of one attempt.  Variables are torchrun's, so that a script cannot tell the difference."""
+    """The workers of one attempt, or of the ``part`` of it that runs here.
+
+    Variables are torchrun's, so that a script cannot tell the difference.
+    """
     workers = []
-    num_workers = len(cores_by_rank)
-    for rank, cores in enumerate(cores_by_rank):
+    part = part or GangPart(0, len(cores_by_rank), 0, 1, address="127.0.0.1", interface="lo")
+    for local_rank, cores in enumerate(cores_by_rank):
+        rank = part.first_rank + local_rank
         own = {
             "RANK": str(rank),
-            "LOCAL_RANK": str(rank),
-            "GROUP_RANK": "0",
+            "LOCAL_RANK": str(local_rank),
+            "GROUP_RANK": str(part.node_rank),
             "ROLE_RANK": str(rank),
             "ROLE_NAME": "default",
-            "WORLD_SIZE": str(num_workers),
-            "LOCAL_WORLD_SIZE": str(num_workers),
-            "GROUP_WORLD_SIZE": "1",
-            "ROLE_WORLD_SIZE": str(num_workers),
-            "MASTER_ADDR": "127.0.0.1",
+            "WORLD_SIZE": str(part.world_size),
+            "LOCAL_WORLD_SIZE": str(len(cores_by_rank)),
+            "GROUP_WORLD_SIZE": str(part.num_nodes),
+            "ROLE_WORLD_SIZE": str(part.world_size),
+            "MASTER_ADDR": part.master_address or part.address,
             "MASTER_PORT": str(port),
             ATTEMPT: str(attempt),
         }
         # Defaults that the user's environment overrides.
-        defaults = {"OMP_NUM_THREADS": str(len(cores)), "GLOO_SOCKET_IFNAME": "lo"}
+        defaults = {"OMP_NUM_THREADS": str(len(cores)), "GLOO_SOCKET_IFNAME": part.interface}
+        if part.num_nodes > 1:
+            defaults["NCCL_SOCKET_IFNAME"] = part.interface
         workers.append(Worker(rank, script, {**defaults, **environment, **own}, cores, fresh))
     return workers

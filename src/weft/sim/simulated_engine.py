@@ -10,7 +10,7 @@ import heapq
 from collections.abc import Mapping, Sequence
 
 from weft.core.cluster import Cluster
-from weft.core.engine import EngineEvent, StartOrder
+from weft.core.engine import EngineEvent, EngineNode, StartOrder
 from weft.core.events import Fate, WorkersExited, WorkersStarted
 from weft.sim.job_run import JobRun, advance, finish_time_s, rate
 from weft.sim.replay_options import SimulationOptions
@@ -31,6 +31,8 @@ class SimulatedEngine:
         self.measured: list[JobRun] = []
         """Jobs that ran at a size for the first time, where that tells the policy something; the reader clears it."""
         self._cluster, self._options = cluster, options
+        named = zip(cluster.node_names, cluster.devices_by_node, strict=True)
+        self._nodes = tuple(EngineNode(name, num) for name, num in named)
         self._answers: list[EngineEvent] = []
         self._known: dict[tuple[str, int], None] = {}
         self._tenants: dict[tuple[int, ...], JobRun] = {}
@@ -38,9 +40,8 @@ class SimulatedEngine:
         self._predictions: list[tuple[float, int, int, int, JobRun]] = []
         """Heap of (time, kind, index of job, version, run): when runs finish or resume if nothing changes."""
 
-    @property
-    def devices_by_node(self) -> tuple[int, ...]:
-        return self._cluster.devices_by_node
+    def nodes(self) -> tuple[EngineNode, ...]:
+        return self._nodes
 
     def add(self, job: TrueJob) -> JobRun:
         """Allow attempts of this job to be started."""
@@ -93,6 +94,9 @@ class SimulatedEngine:
 
     def hints(self) -> Mapping[tuple[str, int], str]:
         return {}
+
+    def warnings(self) -> Sequence[str]:
+        return ()
 
     def known(self) -> Sequence[tuple[str, int]]:
         return tuple(self._known)

@@ -296,7 +296,7 @@ def test_explain_nodes_and_trace_say_it_in_words_and_in_json(
     controller.made_decisions = [Decision(2.0, {job.id: (0, 1)}, {job.id: "two are free"}), Decision(6.0, {}, {})]
     assert weft("explain", job.id).out.splitlines()[-1].endswith("has 2 of 4 devices")
     assert weft("explain", job.id, "--json").json()["sentences"][0]["sentence"] == "submitted"
-    assert f"0       {job.id}" in weft("nodes").out
+    assert f"here/0   {job.id}" in weft("nodes").out
     assert weft("nodes", "--json").json()["nodes"][1]["up"] is False
     stays = weft("trace", job.id, "--json", "--out", str(tmp_path / "t.json")).json()["stays"]
     assert [(stay["start_s"], stay["workers"]) for stay in stays] == [(0.0, 0), (2.0, 2), (6.0, 0)]

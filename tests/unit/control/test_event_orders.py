@@ -23,8 +23,10 @@ from weft.core.events import (
     Event,
     Fate,
     JobSubmitted,
+    NodeDrained,
     NodeFailed,
     NodeRepaired,
+    NodeResumed,
     ProgressReported,
     WorkersExited,
     WorkersStarted,
@@ -98,7 +100,7 @@ class Events(RuleBasedStateMachine):
     def decide(self, data: st.DataObject) -> None:
         """A decision that fits: devices dealt out in some order, some of them to pairs."""
         cluster = self.state.cluster
-        usable = [d for d in range(6) if cluster.node_of(d) not in cluster.failed_nodes]
+        usable = [d for d in range(6) if cluster.node_of(d) not in cluster.closed_nodes]
         free = data.draw(st.permutations(usable))
         waiting = data.draw(st.permutations([job for job in self.state.jobs.active.values() if not job.is_cancelled]))
         devices: dict[str, tuple[int, ...]] = {}
@@ -162,6 +164,14 @@ class Events(RuleBasedStateMachine):
     @rule(node=nodes)
     def node_comes_back(self, node: int) -> None:
         self.feed(NodeRepaired(self.at_s, node))
+
+    @rule(node=nodes, is_notice=st.booleans())
+    def node_is_drained(self, node: int, is_notice: bool) -> None:
+        self.feed(NodeDrained(self.at_s, node, is_notice=is_notice))
+
+    @rule(node=nodes, is_notice=st.booleans())
+    def node_is_resumed(self, node: int, is_notice: bool) -> None:
+        self.feed(NodeResumed(self.at_s, node, is_notice=is_notice))
 
     @rule(back_s=st.sampled_from([0.0, 3600.0]))
     def set_clock(self, back_s: float) -> None:

@@ -21,8 +21,11 @@ from weft.core.events import (
     Fate,
     JobsPurged,
     JobSubmitted,
+    NodeDrained,
     NodeFailed,
+    NodeJoined,
     NodeRepaired,
+    NodeResumed,
     ProgressReported,
     WorkersExited,
     WorkersStarted,
@@ -66,6 +69,9 @@ events: st.SearchStrategy[Event] = st.one_of(
     st.builds(WorkersExited, moments, words, counts, st.sampled_from(Fate), counts, words),
     st.builds(NodeFailed, moments, counts),
     st.builds(NodeRepaired, moments, counts),
+    st.builds(NodeJoined, moments, words, counts),
+    st.builds(NodeDrained, moments, counts, words, st.booleans()),
+    st.builds(NodeResumed, moments, counts, st.booleans()),
     st.builds(JobsPurged, moments, st.lists(words, max_size=3).map(tuple)),
     st.builds(ClockSetBack, moments),
 )
@@ -78,7 +84,8 @@ def test_every_event_survives_the_journal(event: Event) -> None:
 
 def test_no_kind_of_event_is_left_out_of_the_test_above() -> None:
     drawn = {JobSubmitted, CancelRequested, DevicesAssigned, WorkersStarted, ProgressReported, WorkersExited}
-    assert set(typing.get_args(Event)) == drawn | {NodeFailed, NodeRepaired, JobsPurged, ClockSetBack}
+    drawn |= {NodeFailed, NodeRepaired, NodeJoined, NodeDrained, NodeResumed, JobsPurged, ClockSetBack}
+    assert set(typing.get_args(Event)) == drawn
 
 
 def test_a_state_with_jobs_of_every_kind_survives_a_snapshot() -> None:
@@ -90,6 +97,9 @@ def test_a_state_with_jobs_of_every_kind_survives_a_snapshot() -> None:
     one.feed(ProgressReported(one.now_s, "b", 1, step=3, total_steps=9, step_s=0.1, loss=1.5))
     one.feed(CancelRequested(one.now_s, "c"))
     one.feed(NodeFailed(one.now_s, 0))
+    one.feed(NodeJoined(one.now_s, "gpu-7", 2))
+    one.feed(NodeDrained(one.now_s, 2))
+    one.feed(NodeDrained(one.now_s, 1, is_notice=True))
     again = state_from_json(json.loads(json.dumps(state_to_json(one.state))))
     assert again == one.state
     assert list(again.jobs) == list("abcde")

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 
-from weft.core.engine import EngineEvent, StartOrder
+from weft.core.engine import LOCAL_NODE, EngineEvent, EngineNode, StartOrder
 from weft.core.events import Fate, WorkersExited, WorkersStarted
 from weft.errors import EngineError
 
@@ -17,6 +18,7 @@ class ScriptedEngine:
         self.obedient = obedient
         """Whether workers that are asked to stop do so at once."""
         self.orders: dict[tuple[str, int], StartOrder] = {}
+        self.seen_nodes = (EngineNode(LOCAL_NODE, num_devices),)
         self.num_starts: dict[tuple[str, int], int] = {}
         self.over: dict[tuple[str, int], WorkersExited] = {}
         self.forgotten: set[tuple[str, int]] = set()
@@ -28,9 +30,8 @@ class ScriptedEngine:
         self._news: list[EngineEvent] = []
         self._ready = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
 
-    @property
-    def devices_by_node(self) -> tuple[int, ...]:
-        return (self._num_devices,)
+    def nodes(self) -> tuple[EngineNode, ...]:
+        return self.seen_nodes
 
     def start(self, order: StartOrder) -> None:
         key = (order.job_id, order.attempt)
@@ -76,6 +77,9 @@ class ScriptedEngine:
 
     def hints(self) -> dict[tuple[str, int], str]:
         return dict(self.troubles)
+
+    def warnings(self) -> Sequence[str]:
+        return ()
 
     def known(self) -> list[tuple[str, int]]:
         return [key for key in self.orders if key not in self.forgotten]

@@ -17,7 +17,7 @@ from weft.core.events import Fate, JobSubmitted
 from weft.core.job import Launch
 from weft.core.submission import Submission
 from weft.daemon.clock import SteadyClock
-from weft.daemon.contract import StoppingError, UnknownJobError
+from weft.daemon.contract import NodeStatus, StoppingError, UnknownJobError
 from weft.daemon.home import Home
 from weft.daemon.service import Controller
 from weft.errors import ControllerError, StoreError, UsageError
@@ -203,7 +203,7 @@ def test_nodes_show_which_job_has_which_device(controller: Controller, engine: S
     job_id = controller.submit(a_job(min_workers=2, max_workers=2))
     until_state(controller, job_id, JobState.RUNNING)
     (node,) = controller.nodes()
-    assert node.is_up
+    assert node.status is NodeStatus.UP
     assert sorted(node.devices) == [0, 1, 2, 3]
     assert sum(holders == (job_id,) for holders in node.devices.values()) == 2
 

@@ -186,7 +186,7 @@ def test_an_engine_needs_a_device(tmp_path: Path) -> None:
 
 def test_the_default_is_one_device_per_core(tmp_path: Path) -> None:
     engine = LocalEngine(tmp_path, warm=False, environment={**os.environ, "CUDA_VISIBLE_DEVICES": ""})
-    assert engine.devices_by_node == (len(os.sched_getaffinity(0)),)
+    assert [node.num_devices for node in engine.nodes()] == [len(os.sched_getaffinity(0))]
     engine.close()
 
 

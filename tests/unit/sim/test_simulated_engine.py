@@ -31,7 +31,7 @@ def order(name: str, attempt: int = 1, devices: tuple[int, ...] = (0, 1)) -> Sta
 
 def test_it_is_an_engine() -> None:
     engine: Engine = engine_with()
-    assert engine.devices_by_node == (4, 4)
+    assert [node.num_devices for node in engine.nodes()] == [4, 4]
     assert engine.fileno() == -1
     assert list(engine.poll()) == []
     engine.close()

@@ -25,6 +25,7 @@ from weft.daemon.api.schemas import (
     Job,
     JobRequest,
     Jobs,
+    NodeRequest,
     Nodes,
     Outlook,
     Overview,
@@ -162,6 +163,18 @@ def _add_cluster_routes(router: APIRouter, controller: Controller) -> None:
     def nodes() -> Response:
         """Nodes, their devices and the jobs on them."""
         return Json({"nodes": [node_row(node) for node in controller.nodes()]})
+
+    @router.post("/v1/nodes/drain", response_model=Nodes, tags=["cluster"])
+    def drain(node: NodeRequest) -> Response:
+        """Take a node out of service: its jobs move away by stop and restart."""
+        controller.drain(node.name)
+        return nodes()
+
+    @router.post("/v1/nodes/resume", response_model=Nodes, tags=["cluster"])
+    def resume(node: NodeRequest) -> Response:
+        """Take a drained node back into service."""
+        controller.drain(node.name, resume=True)
+        return nodes()
 
     @router.get("/v1/decisions", response_model=Decisions, tags=["cluster"])
     def decisions(last: Annotated[int, Query(ge=1, le=MAX_DECISIONS)] = 100) -> Response:

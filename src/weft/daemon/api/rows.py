@@ -10,7 +10,7 @@ from heapq import nlargest
 from weft.control.queue_order import QueuePlace
 from weft.control.state import Job, JobState
 from weft.core.status_rows import DecisionRow, HealthRow, JobDetail, JobRow, NodeRow, SentenceRow
-from weft.daemon.contract import Decision, NodeView, Sentence
+from weft.daemon.contract import Decision, NodeStatus, NodeView, Sentence
 from weft.version import __version__
 
 
@@ -85,8 +85,12 @@ def node_row(node: NodeView) -> NodeRow:
     return {
         "node": node.node,
         "name": node.name,
-        "up": node.is_up,
-        "devices": [{"device": device, "jobs": list(jobs)} for device, jobs in sorted(node.devices.items())],
+        "up": node.status is not NodeStatus.LOST,
+        "status": node.status.value,
+        "devices": [
+            {"device": device, "name": f"{node.name}/{index}", "jobs": list(jobs)}
+            for index, (device, jobs) in enumerate(sorted(node.devices.items()))
+        ],
     }
 
 

@@ -37,6 +37,12 @@ class _Strict(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
 
 
+class NodeRequest(_Strict):
+    """A node to be drained or resumed."""
+
+    name: str = Field(max_length=300)
+
+
 class JobRequest(_Strict):
     """A job to be submitted."""
 

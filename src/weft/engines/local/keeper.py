@@ -31,7 +31,7 @@ from weft.engines.local.records import Order, Status
 from weft.engines.output import Console
 from weft.engines.pool_client import PoolClient, PoolLost
 from weft.engines.regular_file import open_regular
-from weft.engines.rendezvous import Rendezvous, ReservedPort
+from weft.engines.rendezvous import OpenedElsewhere, Rendezvous, ReservedPort
 from weft.engines.worker_launch import placed_gang
 from weft.errors import UsageError, WeftError
 from weft.process.failpoints import failpoint
@@ -128,10 +128,9 @@ class Keeper:
         script = script_of_command(order.argv, order.cwd)
         self._when_there_is_room(self._make_log_files)
         pool = PoolClient.fork(warm=self._warm, private=self._requests.files)
-        # One worker needs no extra process for the store, and a cold one would take longer to start than rank 0.
-        serves = self._warm and len(order.cores_by_rank) > 1
         try:
-            with Rendezvous(pool) if serves else ReservedPort() as place:
+            with self._meeting_place(pool) as place:
+                self._publish(place)
                 workers = placed_gang(
                     script,
                     cores_by_rank=order.cores_by_rank,
@@ -139,6 +138,7 @@ class Keeper:
                     environment={**order.environment, **place.environment},
                     attempt=order.attempt,
                     fresh=order.fresh,
+                    part=order.part,
                 )
                 patience = GangPatience(grace_s=order.grace_s, hang_s=order.hang_s)
                 gang = Gang(
@@ -157,13 +157,32 @@ class Keeper:
         pool.close()  # ends every process below it
         return outcome
 
+    def _meeting_place(self, pool: PoolClient) -> Rendezvous | ReservedPort | OpenedElsewhere:
+        part = self._order.part
+        if part is not None and not part.leads:
+            return OpenedElsewhere(part)
+        # A store for one worker would be a process more; and a cold one takes longer to start than rank 0 does.
+        num_workers = len(self._order.cores_by_rank) if part is None else part.world_size
+        if not self._warm or num_workers == 1:
+            return ReservedPort()
+        return Rendezvous(pool) if part is None else Rendezvous(pool, part.address)
+
+    def _publish(self, place: Rendezvous | ReservedPort | OpenedElsewhere) -> None:
+        """Workers on other nodes can be started once this port is bound."""
+        part = self._order.part
+        if part is not None and part.leads:
+            self._status = replace(self._status, port=place.port, store_is_served=isinstance(place, Rendezvous))
+            self._when_there_is_room(lambda: records.write(self._files.status, self._status.to_json()))
+            self._nudge()
+
     def _note_start(self, pids: Sequence[int]) -> None:
         self._status = replace(self._status, started_s=time.time(), workers=tuple(pids))
         self._written()  # if that fails, the workers keep running and the outcome will include it
         failpoint("keeper.after_start")
 
     def _make_log_files(self) -> None:
-        for rank in range(len(self._order.cores_by_rank)):
+        first = self._order.part.first_rank if self._order.part else 0
+        for rank in range(first, first + len(self._order.cores_by_rank)):
             for file in log_files(self._files.path, rank):
                 os.close(file)
 

@@ -15,7 +15,7 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from weft.core.engine import EngineEvent, StartOrder
+from weft.core.engine import LOCAL_NODE, EngineEvent, EngineNode, StartOrder
 from weft.core.events import Fate, WorkersExited, WorkersStarted
 from weft.core.worker_environment import ATTEMPT, JOB_ID
 from weft.engines.local import records
@@ -27,7 +27,7 @@ from weft.engines.local.process import MARK, Process, left_behind
 from weft.engines.local.records import DamagedRecord, Order, Status
 from weft.engines.local.wakeups import Nudges, Watches
 from weft.engines.local.zygote_client import ZygoteClient
-from weft.engines.worker_launch import Devices, checked_count, gpu_names
+from weft.engines.worker_launch import Devices, GangPart, checked_count, gpu_names
 from weft.errors import EngineError
 from weft.process.failpoints import failpoint
 
@@ -60,6 +60,7 @@ class LocalEngine:
         self._environment = dict(os.environ if environment is None else environment)
         self._machine = Devices.of_this_machine(self._environment)
         self._num_devices = checked_count(num_devices, self._machine)
+        self._nodes = (EngineNode(LOCAL_NODE, self._num_devices),)
         self._warm = warm
         self._grace_s = grace_s
         self._hang_s = hang_s
@@ -78,16 +79,16 @@ class LocalEngine:
         for job_id, attempt in self._folders.ordered():
             self._due(self._add(job_id, attempt))
 
-    @property
-    def devices_by_node(self) -> tuple[int, ...]:
-        return (self._num_devices,)
+    def nodes(self) -> tuple[EngineNode, ...]:
+        return self._nodes
 
     @property
     def cold_reason(self) -> str:
         """Why workers cannot be forked, if they cannot; known once the zygote is ready."""
         return "" if self._zygote is None else self._zygote.cold_reason
 
-    def start(self, order: StartOrder) -> None:
+    def start(self, order: StartOrder, part: GangPart | None = None) -> None:
+        """``part``: when the order is for the workers of this node only."""
         file = self._folders.order(order.job_id, order.attempt)
         files = self._folders.attempt(order.job_id, order.attempt)
         if file.name in self._attempts:
@@ -101,13 +102,31 @@ class LocalEngine:
         files.path.mkdir(parents=True, exist_ok=True, mode=0o700)
         was_started = files.claim.exists()  # its order was lost; its folder still has its status
         failpoint("engine.before_order")
-        records.write(file, self._complete(order).to_json())
+        records.write(file, self._complete(order, part).to_json())
         failpoint("engine.after_order")
         known = self._add(order.job_id, order.attempt)
         if was_started:
             self._due(known)
         else:
             self._send(known)
+
+    def call_off(self, job_id: str, attempt: int) -> None:
+        """Make sure that an attempt that was not ordered here never starts, whoever orders it later."""
+        file = self._folders.order(job_id, attempt)
+        if file.name in self._attempts:
+            return
+        files = self._folders.attempt(job_id, attempt)
+        files.path.mkdir(parents=True, exist_ok=True, mode=0o700)
+        never = Order(job_id, attempt, (), "", {}, ())
+        records.write(file, never.to_json())
+        known = self._add(job_id, attempt)
+        known.resolve(Fate.STOPPED, 128 + signal.SIGTERM, "stopped before its workers were started")
+        self._due(known)
+
+    def status(self, job_id: str, attempt: int) -> Status | None:
+        """Where an attempt stands, by its own files; None if it is not known here."""
+        known = self._attempts.get(self._folders.order(job_id, attempt).name)
+        return None if known is None else known.status()
 
     def stop(self, job_id: str, attempt: int) -> None:
         known = self._not_over(job_id, attempt)
@@ -159,6 +178,9 @@ class LocalEngine:
     def fileno(self) -> int:
         return self._epoll.fileno()
 
+    def warnings(self) -> Sequence[str]:
+        return ()
+
     def known(self) -> Sequence[tuple[str, int]]:
         return [(known.job_id, known.attempt) for known in self._attempts.values()]
 
@@ -177,7 +199,7 @@ class LocalEngine:
         self._nudges.close()
         self._lock.release()
 
-    def _complete(self, order: StartOrder) -> Order:
+    def _complete(self, order: StartOrder, part: GangPart | None) -> Order:
         """The order with everything a keeper needs, since it may run without a controller."""
         own = {**self._environment, **order.launch.environment, **order.environment}
         gpus = gpu_names(self._environment, self._machine.num_gpus)
@@ -194,6 +216,7 @@ class LocalEngine:
             fresh=needs_fresh_interpreter(own, self._environment),
             grace_s=self._grace_s,
             hang_s=self._hang_s,
+            part=part,
         )
 
     def _add(self, job_id: str, attempt: int) -> Attempt:

@@ -16,6 +16,7 @@ from typing import Any
 from weft.core.events import Fate
 from weft.engines.local.process import Process
 from weft.engines.regular_file import read_start
+from weft.engines.worker_launch import GangPart
 from weft.errors import EngineError
 
 MAX_RECORD_BYTES = 1 << 24
@@ -41,6 +42,8 @@ class Order:
     """The environment has variables that an interpreter reads only when it starts: a fork would miss them."""
     grace_s: float = 120.0
     hang_s: float = 5.0
+    part: GangPart | None = None
+    """Set when other workers of the attempt run on other nodes."""
 
     def to_json(self) -> dict[str, Any]:
         return {**asdict(self), "environment": dict(self.environment)}
@@ -52,6 +55,7 @@ class Order:
                 **document,
                 "argv": tuple(document["argv"]),
                 "cores_by_rank": tuple(tuple(cores) for cores in document["cores_by_rank"]),
+                "part": GangPart(**document["part"]) if document.get("part") else None,
             }
         )
 
@@ -66,6 +70,9 @@ class Status:
     fate: Fate | None = None
     exit_code: int = 0
     reason: str = ""
+    port: int = 0
+    """Where workers on other nodes meet those here; bound before it is written down."""
+    store_is_served: bool = False
 
     def ended(self, finished_s: float, fate: Fate, exit_code: int, reason: str) -> Status:
         return replace(self, finished_s=finished_s, fate=fate, exit_code=exit_code, reason=reason)

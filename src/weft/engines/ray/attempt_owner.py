@@ -1,0 +1,93 @@
+"""One attempt's owner: an actor that lives exactly as long as the attempt, and its placement group with it.
+
+The group is not detached: Ray removes it when its creator is gone, whatever ended it.  The workers are no Ray actors;
+the group only keeps other users of the cluster off their devices.  The owner also brings the parts together: the part
+of rank 0 binds its port first, then the others are told; when one part fails, the others are ended.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from typing import Any
+
+import ray
+from ray.util import placement_group, remove_placement_group
+
+from weft.engines.ray.cluster_order import ClusterOrder
+
+SETTLE_S = 3.0
+"""After the first part ended badly, for the others to say what they saw."""
+_ASK_EVERY_S = 1.0
+
+
+def agent_name(node_id: str) -> str:
+    return f"node {node_id}"
+
+
+class AttemptOwner:
+    """Made for one order."""
+
+    async def run(self, document: Mapping[str, Any]) -> None:
+        """See the attempt through; the actor ends with it."""
+        order = ClusterOrder.from_json(document)
+        agents = [ray.get_actor(agent_name(part.node_id)) for part in order.parts]
+        group = placement_group(
+            [{part.resource: len(part.devices)} for part in order.parts],
+            strategy="PACK",
+            name=order.name,
+            bundle_label_selector=[{"ray.io/node-id": part.node_id} for part in order.parts],
+        )
+        try:
+            if await self._reserved(group, order, agents[0]):
+                await self._start(order, document, agents)
+            await self._see_through(order, document, agents)
+        finally:
+            remove_placement_group(group)
+        ray.actor.exit_actor()
+
+    async def _reserved(self, group: Any, order: ClusterOrder, lead: Any) -> bool:
+        """Whether the devices are ours; False when the attempt was called off before they were."""
+        told = False
+        while not await asyncio.to_thread(group.wait, _ASK_EVERY_S):
+            if await lead.is_over.remote(order.job_id, order.attempt):
+                return False
+            if not told:
+                told = True
+                words = "waits for Ray: other users of the cluster hold its devices (`ray status` shows them)"
+                await lead.note_trouble.remote(order.job_id, order.attempt, words)
+        if told:
+            await lead.note_trouble.remote(order.job_id, order.attempt, "")
+        return True
+
+    async def _start(self, order: ClusterOrder, document: Mapping[str, Any], agents: list[Any]) -> None:
+        lead, *others = agents
+        await lead.start.remote(document)
+        if others:
+            place = await lead.meeting.remote(order.job_id, order.attempt)
+            if place is not None:
+                place["master_address"] = order.parts[0].address
+                await asyncio.gather(*(agent.start.remote(document, place) for agent in others))
+
+    async def _see_through(self, order: ClusterOrder, document: Mapping[str, Any], agents: list[Any]) -> None:
+        ends = {asyncio.ensure_future(_ended(agent, order)): agent for agent in agents}
+        waiting = set(ends)
+        while waiting:
+            done, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+            fates = {end.result() for end in done}
+            if fates & {"failed", "lost"}:
+                _, waiting = await asyncio.wait(waiting, timeout=SETTLE_S) if waiting else (set(), waiting)
+                await asyncio.gather(*(ends[end].kill.remote(document) for end in waiting))
+            elif "stopped" in fates:
+                # Whoever asked has asked all of them; a part that was never started is called off here.
+                await asyncio.gather(*(ends[end].stop.remote(document) for end in waiting))
+
+
+async def _ended(agent: Any, order: ClusterOrder) -> str:
+    while True:
+        try:
+            return str(await agent.ended.remote(order.job_id, order.attempt))
+        except ray.exceptions.ActorUnavailableError:  # it is being restarted, and will know
+            await asyncio.sleep(_ASK_EVERY_S)
+        except ray.exceptions.RayActorError:
+            return "lost"

@@ -1,0 +1,92 @@
+"""The controller's end of the bridge: started with the engine, and again whenever it is lost."""
+
+from __future__ import annotations
+
+import os
+import select
+import socket
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from weft.engines import pool_messages
+
+_LEAVES_WITHIN_S = 15.0
+
+
+@dataclass(frozen=True, slots=True)
+class BridgeSettings:
+    """What the bridge must know."""
+
+    home: str
+    namespace: str
+    """Of all actors of this home in Ray."""
+    address: str
+    insecure: bool
+    warm: bool
+    grace_s: float
+    hang_s: float
+    wait_s: float = 0.0
+    """How long to wait before connecting: the last bridge was lost just now."""
+
+
+@dataclass
+class BridgeClient:
+    """One bridge process."""
+
+    channel: socket.socket
+    process: subprocess.Popen[bytes]
+
+    @staticmethod
+    def launch(settings: BridgeSettings, log: Path, launcher: Sequence[str] = ()) -> BridgeClient:
+        """``launcher``: words to put before the command, such as those that enter another network."""
+        ours, theirs = socket.socketpair()
+        command = [*launcher, sys.executable, "-P", "-m", "weft.engines.ray.bridge", str(theirs.fileno())]
+        # Ray reports usage to its makers unless told otherwise; that is for the owner of the cluster to decide.
+        environment = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_DEDUP_LOGS": "0", **os.environ}
+        descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+        try:
+            process = subprocess.Popen(
+                command,
+                env=environment,
+                pass_fds=[theirs.fileno()],
+                stdin=subprocess.DEVNULL,
+                stdout=descriptor,
+                stderr=descriptor,
+                start_new_session=True,
+            )
+        finally:
+            os.close(descriptor)
+            theirs.close()
+        client = BridgeClient(ours, process)
+        client.send({"kind": "settings", **asdict(settings)})
+        return client
+
+    def send(self, message: Mapping[str, Any]) -> None:
+        """Does nothing if the bridge is gone: the next one is told everything that still matters."""
+        try:
+            pool_messages.send(self.channel, dict(message))
+        except OSError:
+            return
+
+    def hear(self, wait_s: float = 0.0) -> dict[str, Any] | None:
+        """The next message, or an empty one if there is none within this time; None when the bridge is gone."""
+        if not select.select([self.channel], [], [], wait_s)[0]:
+            return {}
+        try:
+            received = pool_messages.receive(self.channel)
+        except (OSError, ValueError):
+            received = None
+        return None if received is None else received[0]
+
+    def close(self) -> None:
+        """Let it end what it does."""
+        self.channel.close()
+        try:
+            self.process.wait(_LEAVES_WITHIN_S)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()

@@ -1,0 +1,108 @@
+"""Getting into a Ray cluster, and one message that says what to do when that fails."""
+
+from __future__ import annotations
+
+import os
+import socket
+from typing import Any
+
+import ray
+
+from weft.engines.ray.cluster_order import RayNode
+from weft.engines.ray.node_check import INSECURE
+
+_REACHED_WITHIN_S = 5.0
+_START_ONE = "start one with `ray start --head` and RAY_AUTH_MODE=token, or give --address HOST:PORT"
+
+
+class ClusterRefused(Exception):
+    """The cluster cannot be used; the message says why and what to do."""
+
+
+def connect(address: str, namespace: str, *, insecure: bool) -> None:
+    """Make this process a driver of the cluster."""
+    if os.environ.get("RAY_AUTH_MODE") != "token" and not insecure:
+        raise ClusterRefused(f"RAY_AUTH_MODE is not set to token here, so weft assumes that {INSECURE}")
+    if address != "auto":
+        _reach(address)
+    try:
+        ray.init(
+            address=address,
+            namespace=namespace,
+            log_to_driver=False,
+            configure_logging=False,
+            include_dashboard=False,
+        )
+    except ConnectionError as error:
+        if address == "auto":
+            raise ClusterRefused(f"no Ray cluster runs on this machine: {_START_ONE}") from error
+        raise ClusterRefused(_not_a_node(address, error)) from error
+    except Exception as error:
+        words = str(error)
+        if "auth" in words.lower() or "token" in words.lower():
+            raise ClusterRefused(
+                f"the Ray cluster at {address} rejected our token: RAY_AUTH_TOKEN or RAY_AUTH_TOKEN_PATH must give the "
+                f"token it was started with ({_first_line(words)})"
+            ) from error
+        raise ClusterRefused(_not_a_node(address, error)) from error
+
+
+def _not_a_node(address: str, error: Exception) -> str:
+    return (
+        f"cannot join the Ray cluster at {address} ({_first_line(str(error))}): the controller must run on one of its "
+        f"nodes; run `ray start --address={address}` on this machine first"
+    )
+
+
+def _reach(address: str) -> None:
+    host, _, port = address.rpartition(":")
+    if not host or not port.isdigit():
+        raise ClusterRefused(f"--address {address}: expected HOST:PORT, such as 10.0.0.1:6379, or auto")
+    try:
+        socket.create_connection((host, int(port)), timeout=_REACHED_WITHIN_S).close()
+    except OSError as error:
+        raise ClusterRefused(
+            f"nothing answers at {address} ({error.strerror or error}): is Ray running there (`ray start --head`), and "
+            "does a firewall allow its ports? See docs/networking.md"
+        ) from error
+
+
+def alive_nodes() -> list[RayNode]:
+    """Nodes that Ray believes to be alive, with their devices: GPUs, or cores where there are none."""
+    found = [node for node in ray.nodes() if node["Alive"]]
+    leaving = _leaving()
+    names = [_name(node) for node in found]
+    nodes = []
+    for name, node in zip(names, found, strict=True):
+        node_id = node["NodeID"]
+        num_gpus = int(node["Resources"].get("GPU", 0))
+        nodes.append(
+            RayNode(
+                node_id=node_id,
+                name=name if names.count(name) == 1 else f"{name}-{node_id[:6]}",
+                address=node["NodeManagerAddress"],
+                num_devices=num_gpus or int(node["Resources"].get("CPU", 0)),
+                resource="GPU" if num_gpus else "CPU",
+                leaves_because="Ray is draining it" if node_id in leaving else "",
+            )
+        )
+    return nodes
+
+
+def _name(node: dict[str, Any]) -> str:
+    """What `ray start --node-name` gave it, or else its address."""
+    return str(node.get("NodeName") or node["NodeManagerAddress"]).replace("/", "-")
+
+
+def _leaving() -> set[str]:
+    """Nodes that Ray drains: it was asked to, or the cloud takes them away.  Ray Train asks the same way."""
+    from ray._private.state import state
+
+    try:
+        return set(state.get_draining_nodes())
+    except Exception:
+        return set()
+
+
+def _first_line(text: str) -> str:
+    return text.strip().partition("\n")[0][:200]

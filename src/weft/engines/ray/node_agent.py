@@ -1,0 +1,287 @@
+"""One node's agent: a detached Ray actor that starts the workers of its node with the local engine.
+
+It can be killed at any time: Ray starts it again, and what the local engine must not forget is in files.  It keeps the
+outcome of every attempt until it is told to forget it.  Its folder belongs to one start of Ray on the node: after that
+nobody finds its attempts again, and the warden has ended them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import os
+import secrets
+import socket
+import subprocess
+import sys
+import tempfile
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import psutil
+import ray
+
+from weft.core.engine import StartOrder
+from weft.core.events import WorkersExited, WorkersStarted
+from weft.core.job import Launch
+from weft.core.worker_environment import CHANNEL
+from weft.engines.local.folders import Folders, HomeLock
+from weft.engines.local.local_engine import LocalEngine
+from weft.engines.local.records import Status
+from weft.engines.ray import node_check, output_mirror, warden
+from weft.engines.ray.cluster_order import ClusterOrder, NodePart
+from weft.engines.worker_launch import GangPart
+from weft.errors import EngineError
+
+_LOOK_EVERY_S = 1.0
+_WARDEN_EVERY = 10
+_MAX_REPORTS = 10_000
+_MAX_REPORT_BYTES = 1 << 16
+
+Key = tuple[str, int]
+
+
+class NodeAgent:
+    """The methods are called through Ray, all in one event loop."""
+
+    def __init__(self, namespace: str, node_id: str, num_devices: int, settings: Mapping[str, Any]) -> None:
+        self._node_id = node_id
+        self._num_devices = num_devices
+        self._settings = settings
+        self._home = Path(tempfile.gettempdir(), f"weft-{os.getuid()}", namespace, node_id[:16])
+        self._folders = Folders(self._home)
+        self._epoch = secrets.token_hex(4)
+        self._version = 0
+        self._statuses: dict[Key, tuple[int, Status]] = {}
+        self._troubles: dict[Key, str] = {}
+        self._reports: deque[bytes] = deque(maxlen=_MAX_REPORTS)
+        self._changed = asyncio.Condition()
+        self._engine: LocalEngine | None = None
+        self._channel: socket.socket | None = None
+        self._opening = asyncio.Lock()
+        self._watching: asyncio.Task[None] | None = None
+
+    async def open(self) -> None:
+        """Get ready; does nothing the second time."""
+        async with self._opening:
+            if self._engine is not None:
+                return
+            for folder in (self._home.parent.parent, self._home.parent, self._home, self._home / "run"):
+                folder.mkdir(mode=0o700, exist_ok=True)
+                status = folder.lstat()
+                if status.st_uid != os.getuid() or status.st_mode & 0o077:
+                    raise PermissionError(f"{folder} belongs to somebody else, or others may enter it")
+            settings = self._settings
+            raylet_pid = os.getppid()
+            (self._folders.engine / warden.CLOSED).unlink(missing_ok=True)
+            self._engine = LocalEngine(
+                self._home,
+                num_devices=self._num_devices,
+                warm=settings["warm"],
+                grace_s=settings["grace_s"],
+                hang_s=settings["hang_s"],
+                environment=_environment_of(raylet_pid),
+            )
+            await self._see_to_the_warden()
+            self._channel = _bound(self._home / "run" / "channel.sock")
+            loop = asyncio.get_running_loop()
+            loop.add_reader(self._channel.fileno(), self._hear_workers)
+            loop.add_reader(self._engine.fileno(), lambda: loop.create_task(self._look()))
+            self._watching = loop.create_task(self._look_now_and_then())
+
+    async def looked_at(self, folder: str, node_id: str, nonce: str) -> dict[str, Any]:
+        """What is installed here, for a controller that came back."""
+        return node_check.looked_at(folder, node_id, nonce)
+
+    async def start(self, document: Mapping[str, Any], meeting: Mapping[str, Any] | None = None) -> None:
+        """Start this node's part; the others are told where to meet by the part that leads."""
+        order = ClusterOrder.from_json(document)
+        number, own = self._own(order)
+        part = None
+        if len(order.parts) > 1:
+            part = GangPart(
+                first_rank=own.first_rank,
+                world_size=order.num_workers,
+                node_rank=number,
+                num_nodes=len(order.parts),
+                address=own.address,
+                interface=interface_of(own.address),
+                **(meeting or {}),
+            )
+        launch = Launch(order.argv, order.cwd, order.environment)
+        here = {CHANNEL: str(self._home / "run" / "channel.sock")}
+        engine = await self._opened()
+        engine.start(StartOrder(order.job_id, order.attempt, own.devices, launch, here), part)
+        await self._look()
+
+    async def stop(self, document: Mapping[str, Any]) -> None:
+        engine, order = await self._opened(), ClusterOrder.from_json(document)
+        engine.call_off(order.job_id, order.attempt)
+        engine.stop(order.job_id, order.attempt)
+        await self._look()
+
+    async def kill(self, document: Mapping[str, Any]) -> None:
+        engine, order = await self._opened(), ClusterOrder.from_json(document)
+        engine.call_off(order.job_id, order.attempt)
+        engine.kill(order.job_id, order.attempt)
+        await self._look()
+
+    async def forget(self, job_id: str, attempt: int) -> None:
+        (await self._opened()).forget(job_id, attempt)
+        self._statuses.pop((job_id, attempt), None)
+        self._troubles.pop((job_id, attempt), None)
+
+    async def note_trouble(self, job_id: str, attempt: int, words: str) -> None:
+        """What keeps an attempt waiting, as its owner says."""
+        self._troubles[job_id, attempt] = words
+
+    async def is_over(self, job_id: str, attempt: int) -> bool:
+        await self._look()
+        known = self._statuses.get((job_id, attempt))
+        return known is not None and known[1].fate is not None
+
+    async def meeting(self, job_id: str, attempt: int) -> dict[str, Any] | None:
+        """Where the other parts meet this one, once the port is bound; None if it is over before that."""
+        key, engine = (job_id, attempt), await self._opened()
+        while True:
+            status = engine.status(job_id, attempt)
+            if status is not None and status.port:
+                return {"master_port": status.port, "store_is_served": status.store_is_served}
+            if key in self._statuses and self._statuses[key][1].fate is not None:
+                return None
+            await self._wait(0.1)
+
+    async def ended(self, job_id: str, attempt: int) -> str:
+        """Returns when this part is over, with its fate."""
+        key = job_id, attempt
+        while True:
+            known = self._statuses.get(key)
+            if known is not None and known[1].fate is not None:
+                return known[1].fate.value
+            await self._wait(_LOOK_EVERY_S)
+
+    async def news(self, epoch: str, version: int, copied: list[tuple[str, int, dict[str, int]]]) -> dict[str, Any]:
+        """What has changed since ``version``: at once if a status has, else after a second.
+
+        ``copied``: how much of the output of which attempts the asker has.
+        """
+        await self._opened()
+        if epoch != self._epoch:
+            version = -1
+        if version >= self._version:
+            await self._wait(_LOOK_EVERY_S)
+        statuses = [(*key, status.to_json()) for key, (at, status) in self._statuses.items() if at > version]
+        reports = [self._reports.popleft() for _ in range(len(self._reports))]
+        output = await self.output(copied)
+        troubles = [(*key, words) for key, words in self._troubles.items()]
+        if self._engine is not None:
+            troubles += [(*key, words) for key, words in self._engine.hints().items()]
+        return {
+            "epoch": self._epoch,
+            "version": self._version,
+            "statuses": statuses,
+            "reports": reports,
+            "output": output,
+            "troubles": troubles,
+        }
+
+    async def output(self, copied: list[tuple[str, int, dict[str, int]]]) -> list[tuple[str, int, str, int, bytes]]:
+        """What was printed and not copied yet: job, attempt, file, offset, data."""
+        found = []
+        for job_id, attempt, sizes in copied:
+            folder = self._folders.attempt(job_id, attempt).path
+            found += [(job_id, attempt, *piece) for piece in output_mirror.news(folder, sizes)]
+        return found
+
+    async def close(self) -> None:
+        """Nothing will be started here any more."""
+        if self._engine is not None and not self._engine.known():
+            (self._folders.engine / warden.CLOSED).touch()
+            self._engine.close()
+
+    def _own(self, order: ClusterOrder) -> tuple[int, NodePart]:
+        return next((number, part) for number, part in enumerate(order.parts) if part.node_id == self._node_id)
+
+    async def _opened(self) -> LocalEngine:
+        await self.open()
+        assert self._engine is not None
+        return self._engine
+
+    async def _look_now_and_then(self) -> None:
+        for turn in itertools.count():
+            await self._look()
+            if turn % _WARDEN_EVERY == 0:
+                await self._see_to_the_warden()
+            await asyncio.sleep(_LOOK_EVERY_S)
+
+    async def _see_to_the_warden(self) -> None:
+        """Nothing may run here without one."""
+        try:
+            HomeLock(self._folders.engine / "warden.lock").release()
+        except EngineError:
+            return  # there is one
+        head = ray.get_runtime_context().gcs_address
+        command = [sys.executable, "-P", "-m", "weft.engines.ray.warden", str(self._folders.engine)]
+        started = await asyncio.create_subprocess_exec(*command, str(os.getppid()), head, stdin=subprocess.DEVNULL)
+        await started.wait()
+
+    async def _look(self) -> None:
+        assert self._engine is not None
+        events = self._engine.poll()
+        for event in events:
+            key = event.job_id, event.attempt
+            _, status = self._statuses.get(key, (0, Status()))
+            if isinstance(event, WorkersStarted):
+                status = replace(status, started_s=event.at_s)
+            elif isinstance(event, WorkersExited):
+                status = status.ended(event.at_s, event.fate, event.exit_code, event.reason)
+                self._troubles.pop(key, None)
+            self._version += 1
+            self._statuses[key] = self._version, status
+        async with self._changed:
+            self._changed.notify_all()
+
+    async def _wait(self, at_most_s: float) -> None:
+        with contextlib.suppress(TimeoutError):
+            async with self._changed:
+                await asyncio.wait_for(self._changed.wait(), at_most_s)
+
+    def _hear_workers(self) -> None:
+        assert self._channel is not None
+        with contextlib.suppress(BlockingIOError):
+            while True:
+                self._reports.append(self._channel.recv(_MAX_REPORT_BYTES))
+
+
+def interface_of(address: str) -> str:
+    """The network interface of this machine that has this address.
+
+    >>> interface_of("127.0.0.1")
+    'lo'
+    """
+    for name, addresses in psutil.net_if_addrs().items():
+        if any(one.address.partition("%")[0] == address for one in addresses):
+            return name
+    raise OSError(f"no network interface of this node has the address {address} that Ray was started with")
+
+
+def _environment_of(pid: int) -> dict[str, str]:
+    """What Ray was started with here: its own workers have variables set that are none of a job's business."""
+    with contextlib.suppress(OSError):
+        entries = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+        pairs = [os.fsdecode(entry).partition("=") for entry in entries if b"=" in entry]
+        if pairs:
+            return {name: value for name, _, value in pairs}
+    return dict(os.environ)
+
+
+def _bound(path: Path) -> socket.socket:
+    """A datagram socket in a folder that only we can enter."""
+    made = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC | socket.SOCK_NONBLOCK)
+    path.unlink(missing_ok=True)
+    made.bind(str(path))
+    return made

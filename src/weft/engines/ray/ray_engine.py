@@ -1,0 +1,317 @@
+"""The engine of a Ray cluster, as the controller sees it.  See ``docs/design/ray-engine.md``.
+
+The controller never imports ray: a driver whose raylet dies is ended by Ray, and must not take the controller with it.
+So the driver is a process of its own, the bridge.  This module keeps what must not be lost: orders are files, written
+before anything is asked of Ray, and every bridge is told all of them.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import logging
+import os
+import re
+import secrets
+import select
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from weft.core.engine import EngineEvent, EngineNode, StartOrder
+from weft.core.events import Fate, WorkersExited, WorkersStarted
+from weft.engines.local import records
+from weft.engines.local.folders import AttemptFolder, Folders, HomeLock
+from weft.engines.local.records import Status
+from weft.engines.ray.bridge_client import BridgeClient, BridgeSettings
+from weft.engines.ray.cluster_order import ClusterOrder, RayNode, cluster_order, joined
+from weft.errors import EngineError, MissingToolError
+
+OLDEST_RAY = (2, 55)
+CONNECTS_WITHIN_S = 100.0
+MAX_WAIT_S = 10.0
+"""Between two tries to reach a cluster that was lost."""
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass
+class ClusterAttempt:
+    """One attempt and what is known of its parts."""
+
+    order: ClusterOrder
+    files: AttemptFolder
+    parts: dict[str, Status] = field(default_factory=dict)
+    """By node id."""
+    end: Status | None = None
+    asked: str = ""
+    """stop or kill, once it was asked for."""
+    trouble: str = ""
+    told_start: bool = False
+    told_end: bool = False
+
+
+class RayEngine:
+    """Runs attempts on the nodes of a Ray cluster.  Used by one thread, except ``nodes`` and ``warnings``."""
+
+    def __init__(
+        self,
+        home: Path,
+        *,
+        address: str = "auto",
+        insecure: bool = False,
+        warm: bool = True,
+        grace_s: float = 120.0,
+        hang_s: float = 5.0,
+        launcher: Sequence[str] = (),
+    ) -> None:
+        check_installed()
+        home = home.absolute()
+        self._jobs = Folders(home)
+        self._folders = Folders(home / "ray")
+        self._folders.orders.mkdir(parents=True, exist_ok=True, mode=0o700)
+        if self._jobs.orders.is_dir() and self._jobs.ordered():
+            raise EngineError(
+                f"jobs of {home} still run on this machine: run `weft up` without --engine ray and let them end, or "
+                "stop them with `weft down --jobs`, before using a Ray cluster"
+            )
+        self._lock = HomeLock(self._folders.engine / "lock")
+        self._settings = BridgeSettings(
+            home=str(home),
+            namespace=f"weft-{_own_id(self._folders.engine / 'id')}",
+            address=address,
+            insecure=insecure,
+            warm=warm,
+            grace_s=grace_s,
+            hang_s=hang_s,
+        )
+        self._launcher = tuple(launcher)
+        self._epoll = select.epoll()
+        self._nodes: tuple[EngineNode, ...] = ()
+        self._usable: dict[str, RayNode] = {}
+        self._warnings: tuple[str, ...] = ()
+        self._cut_off = ""
+        """Why the cluster cannot be reached at present."""
+        self._attempts: dict[tuple[str, int], ClusterAttempt] = {}
+        for job_id, attempt in self._folders.ordered():
+            self._read_again(job_id, attempt)
+        self._bridge = self._launched(0.0)
+        try:
+            self._wait_for_cluster()
+        except BaseException:
+            self._bridge.process.kill()
+            self.close()
+            raise
+
+    def nodes(self) -> tuple[EngineNode, ...]:
+        return self._nodes
+
+    def warnings(self) -> tuple[str, ...]:
+        return self._warnings
+
+    def start(self, order: StartOrder) -> None:
+        key = order.job_id, order.attempt
+        if key in self._attempts:
+            return
+        files = self._jobs.attempt(*key)
+        status = records.read_status(files.status)
+        found = cluster_order(order, self._usable) if status.fate is None else ClusterOrder(*key, (), "", {}, ())
+        files.path.mkdir(parents=True, exist_ok=True, mode=0o700)
+        # The intention is on disk, with the name of its placement group, before Ray hears of it.
+        records.write(self._folders.order(*key), found.to_json())
+        known = self._attempts[key] = ClusterAttempt(found, files, end=status if status.fate else None)
+        if known.end is None:
+            self._bridge.send({"kind": "start", "order": found.to_json()})
+
+    def stop(self, job_id: str, attempt: int) -> None:
+        self._ask("stop", job_id, attempt)
+
+    def kill(self, job_id: str, attempt: int) -> None:
+        self._ask("kill", job_id, attempt)
+
+    def poll(self) -> Sequence[EngineEvent]:
+        while True:
+            message = self._bridge.hear()
+            if message is None:
+                self._relaunch()
+                break
+            if not message:
+                break
+            self._take(message)
+        events = [event for known in self._attempts.values() for event in self._told(known)]
+        return sorted(events, key=lambda event: event.at_s)
+
+    def fileno(self) -> int:
+        return self._epoll.fileno()
+
+    def known(self) -> Sequence[tuple[str, int]]:
+        return list(self._attempts)
+
+    def hints(self) -> Mapping[tuple[str, int], str]:
+        found = {}
+        for key, known in self._attempts.items():
+            words = "" if known.end is not None else self._cut_off or known.trouble
+            if words:
+                found[key] = words
+        return found
+
+    def forget(self, job_id: str, attempt: int) -> None:
+        known = self._attempts.get((job_id, attempt))
+        if known is None or known.end is None:
+            return
+        records.remove(self._folders.order(job_id, attempt))
+        del self._attempts[job_id, attempt]
+        self._bridge.send({"kind": "forget", "order": known.order.to_json()})
+
+    def close(self) -> None:
+        """Workers keep running; where there are none, nothing of ours is left on the cluster."""
+        self._bridge.send({"kind": "close", "remove": not self._attempts})
+        self._bridge.close()
+        self._epoll.close()
+        self._lock.release()
+
+    def _read_again(self, job_id: str, attempt: int) -> None:
+        document = records.read(self._folders.order(job_id, attempt))
+        if document is not None:
+            files = self._jobs.attempt(job_id, attempt)
+            status = records.read_status(files.status)
+            end = status if status.fate else None
+            self._attempts[job_id, attempt] = ClusterAttempt(ClusterOrder.from_json(document), files, end=end)
+
+    def _launched(self, wait_s: float) -> BridgeClient:
+        settings = replace(self._settings, wait_s=wait_s)
+        bridge = BridgeClient.launch(settings, self._folders.engine / "bridge.log", self._launcher)
+        self._epoll.register(bridge.channel, select.EPOLLIN)
+        for known in self._attempts.values():
+            if known.end is None:
+                bridge.send({"kind": "start", "order": known.order.to_json()})
+                if known.asked:
+                    bridge.send({"kind": known.asked, "order": known.order.to_json()})
+        return bridge
+
+    def _wait_for_cluster(self) -> None:
+        """Until all nodes were looked at and one can be used, or it is clear that none can."""
+        latest_s = time.monotonic() + CONNECTS_WITHIN_S
+        is_complete = False
+        while not (self._nodes and is_complete):
+            message = self._bridge.hear(max(latest_s - time.monotonic(), 0.0))
+            if self._nodes and not message:
+                return  # the others join when they are ready
+            if message and message["kind"] == "refused":
+                raise EngineError(message["reason"])
+            if message is None:
+                raise EngineError(f"the process that talks to Ray ended: see {self._folders.engine}/bridge.log")
+            if not message:
+                why = "; ".join(self._warnings) or f"see {self._folders.engine}/bridge.log"
+                raise EngineError(f"no node of the Ray cluster could be used within {CONNECTS_WITHIN_S:g} s: {why}")
+            self._take(message)
+            is_complete = message.get("is_complete", is_complete)
+            if not self._nodes and self._warnings and is_complete:
+                raise EngineError("; ".join(self._warnings))
+
+    def _relaunch(self) -> None:
+        self._epoll.unregister(self._bridge.channel)
+        self._bridge.close()
+        self._cut_off = self._cut_off or "the Ray cluster cannot be reached; its workers may still be running"
+        wait_s = min(max(2.0 * self._settings.wait_s, 1.0), MAX_WAIT_S)
+        self._settings = replace(self._settings, wait_s=wait_s)
+        self._bridge = self._launched(wait_s)
+
+    def _take(self, message: Mapping[str, Any]) -> None:
+        match message:
+            case {"kind": "refused", "reason": reason}:
+                self._cut_off = f"the Ray cluster cannot be reached: {reason}"
+            case {"kind": "nodes", "usable": usable, "alive": alive, "warnings": warnings}:
+                self._cut_off = ""
+                self._settings = replace(self._settings, wait_s=0.0)
+                self._take_nodes([RayNode(**node) for node in usable], set(alive), warnings)
+            case {"kind": "part", "job_id": job_id, "attempt": attempt, "node_id": node_id, "status": status}:
+                known = self._attempts.get((job_id, attempt))
+                if known is not None:
+                    known.parts[node_id] = Status.from_json(status)
+            case {"kind": "trouble", "job_id": job_id, "attempt": attempt, "words": words}:
+                known = self._attempts.get((job_id, attempt))
+                if known is not None:
+                    known.trouble = words
+
+    def _take_nodes(self, usable: Sequence[RayNode], alive: set[str], warnings: Sequence[str]) -> None:
+        for words in warnings:
+            if words not in self._warnings:
+                _log.warning("%s", words)
+        self._warnings = tuple(warnings)
+        self._usable = {node.name: node for node in usable}
+        nodes = tuple(EngineNode(node.name, node.num_devices, node.leaves_because) for node in usable)
+        if nodes != self._nodes:
+            self._nodes = nodes
+        for known in self._attempts.values():
+            for part in known.order.parts if known.end is None else ():
+                status = known.parts.get(part.node_id, Status())
+                if part.node_id not in alive and status.fate is None:
+                    reason = f"node {part.node} was lost"
+                    known.parts[part.node_id] = status.ended(time.time(), Fate.LOST, 1, reason)
+                    if not known.asked:
+                        self._ask("kill", *_key(known.order))
+
+    def _ask(self, what: str, job_id: str, attempt: int) -> None:
+        known = self._attempts.get((job_id, attempt))
+        if known is None or known.end is not None:
+            return
+        if known.asked != "kill":
+            known.asked = what
+        self._bridge.send({"kind": what, "order": known.order.to_json()})
+
+    def _told(self, known: ClusterAttempt) -> list[EngineEvent]:
+        """What has not been told yet."""
+        if known.told_end:
+            return []
+        key = _key(known.order)
+        if known.end is None:
+            parts = [(part.node, known.parts.get(part.node_id, Status())) for part in known.order.parts]
+            known.end = joined(parts)
+            if known.end is not None:
+                records.write(known.files.status, known.end.to_json())
+            started = [status.started_s for _, status in parts]
+        else:
+            started = [known.end.started_s]
+        events: list[EngineEvent] = []
+        if not known.told_start and None not in started:
+            known.told_start = True
+            events.append(WorkersStarted(max(moment for moment in started if moment is not None), *key))
+        if known.end is not None and known.end.fate is not None:
+            known.told_end = True
+            end = known.end
+            finished_s = end.finished_s or time.time()
+            events.append(WorkersExited(finished_s, *key, known.end.fate, end.exit_code, end.reason))
+        return events
+
+
+def check_installed() -> None:
+    """Whether there is a Ray that this engine can use; found out without importing it."""
+    try:
+        version = importlib.metadata.version("ray")
+    except importlib.metadata.PackageNotFoundError:
+        raise MissingToolError(
+            "Ray is not installed here: run `pip install 'weft[ray]'` in this environment, with the same version of "
+            "Ray as the cluster's"
+        ) from None
+    numbers = tuple(int(number) for number in re.findall(r"\d+", version)[:2])
+    if numbers < OLDEST_RAY:
+        oldest = ".".join(map(str, OLDEST_RAY))
+        raise MissingToolError(f"Ray {version} is installed, expected {oldest} or later: upgrade Ray on every node")
+
+
+def _key(order: ClusterOrder) -> tuple[str, int]:
+    return order.job_id, order.attempt
+
+
+def _own_id(file: Path) -> str:
+    """The id of this home among all that use a Ray cluster; made at the first call."""
+    try:
+        descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    except FileExistsError:
+        return file.read_text().strip()
+    with os.fdopen(descriptor, "w") as text:
+        made = secrets.token_hex(6)
+        text.write(made)
+    return made

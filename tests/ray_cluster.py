@@ -1,0 +1,187 @@
+"""A real Ray cluster on one machine: each node has its own network, its own processes, and its own /tmp.
+
+A node is the init process of its namespaces: killed, everything on it is gone at once, as when power is lost.  Nodes
+see one folder in common, which they are given; anything else they share would be an accident.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+TOKEN = "0123456789abcdef0123456789abcdef0123456789abcdef"
+PORT = 6379
+STARTS_WITHIN_S = 180.0
+REPOSITORY = Path(__file__).resolve().parents[1]
+
+_NODE = """
+set -e
+stage=$(mktemp -d /tmp/weft-stage.XXXXXX)
+mount -t tmpfs none $stage
+for path in {visible}; do mkdir -p $stage/${{path#/tmp/}}; mount --bind $path $stage/${{path#/tmp/}}; done
+mount --move $stage /tmp
+mount -t tmpfs none /dev/shm
+exec {ray} start {role} --node-ip-address={address} --num-cpus={num_cpus} --object-store-memory=80000000 \\
+  --disable-usage-stats --block {more}
+"""
+
+
+def why_not() -> str:
+    """Why no such cluster can be made here; empty if it can."""
+    if os.geteuid() != 0:
+        return "network namespaces need root"
+    missing = [tool for tool in ("ip", "unshare", "nsenter") if shutil.which(tool) is None]
+    if missing:
+        return f"{', '.join(missing)} is missing"
+    return "" if Path(sys.prefix, "bin", "ray").exists() else "Ray is not installed"
+
+
+class RayTestNode:
+    """One node; it can be started again after it was killed."""
+
+    def __init__(self, cluster: RayTestCluster, number: int) -> None:
+        self._cluster = cluster
+        self.number = number
+        self.address = f"10.{cluster.network}.0.{number + 1}"
+        self._space = f"{cluster.name}n{number}"
+        self.link = f"{cluster.name}v{number}"
+        self._process: subprocess.Popen[bytes] | None = None
+        _ip("netns", "add", self._space)
+        _ip("link", "add", self.link, "type", "veth", "peer", "name", "eth0", "netns", self._space)
+        _ip("link", "set", self.link, "master", cluster.bridge, "up")
+        for words in (["addr", "add", f"{self.address}/24", "dev", "eth0"], ["link", "set", "eth0", "up"]):
+            _ip("-n", self._space, *words)
+        _ip("-n", self._space, "link", "set", "lo", "up")
+
+    def start(self, *, token: str | None = TOKEN, num_cpus: int = 2, more: str = "") -> None:
+        """Start Ray; returns at once, see :meth:`wait_until_up`."""
+        is_head = self.number == 0
+        head = self._cluster.nodes[0].address if self._cluster.nodes else self.address
+        visible = [str(self._cluster.shared), str(REPOSITORY), str(Path(sys.prefix))]
+        script = _NODE.format(
+            visible=" ".join(path for path in visible if path.startswith("/tmp/")),
+            ray=Path(sys.prefix, "bin", "ray"),
+            role=f"--head --port={PORT} --include-dashboard=false" if is_head else f"--address={head}:{PORT}",
+            address=self.address,
+            num_cpus=num_cpus,
+            more=more,
+        )
+        spaces = ["nsenter", f"--net=/run/netns/{self._space}", "unshare", "--mount", "--pid", "--fork"]
+        self.log = self._cluster.shared / f"node{self.number}.log"
+        with self.log.open("wb") as log:
+            self._process = subprocess.Popen(
+                [*spaces, "--kill-child", "--mount-proc", "bash", "-c", script],
+                env=environment(token),
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+
+    def wait_until_up(self) -> None:
+        until(self._is_up, STARTS_WITHIN_S, lambda: self.log.read_text())
+
+    def _is_up(self) -> bool:
+        if self._process is not None and self._process.poll() is not None:
+            self.start()  # on a busy machine Ray loses patience with itself
+        return b"Ray runtime started" in self.log.read_bytes()
+
+    @property
+    def init(self) -> int:
+        """The process that is the node."""
+        assert self._process is not None
+        return _children(self._process.pid)[0]
+
+    def enter(self) -> list[str]:
+        """Words that run a command on this node."""
+        return ["nsenter", "-t", str(self.init), "--net", "--mount", "--pid", "--"]
+
+    def pids(self, word: str) -> list[int]:
+        """Processes of this node whose command line has this word."""
+        found = []
+        space = os.readlink(f"/proc/{self.init}/ns/pid")
+        for entry in os.scandir("/proc"):
+            with contextlib.suppress(OSError):
+                is_here = entry.name.isdigit() and os.readlink(f"{entry.path}/ns/pid") == space
+                if is_here and word.encode() in Path(entry.path, "cmdline").read_bytes():
+                    found.append(int(entry.name))
+        return sorted(found)
+
+    def kill(self) -> None:
+        """As if power was lost."""
+        if self._process is not None:
+            with contextlib.suppress(IndexError, ProcessLookupError):
+                os.kill(self.init, signal.SIGKILL)
+            self._process.kill()
+            self._process.wait()
+            self._process = None
+
+    def cut(self) -> None:
+        """Nothing gets through to the other nodes."""
+        _ip("link", "set", self.link, "down")
+
+    def join(self) -> None:
+        _ip("link", "set", self.link, "up")
+
+    def close(self) -> None:
+        self.kill()
+        _ip("netns", "del", self._space)
+
+
+class RayTestCluster:
+    """Nodes on one bridge; node 0 is the head."""
+
+    def __init__(self, shared: Path) -> None:
+        self.shared = shared
+        self.name = f"wr{os.getpid()}"[-8:]
+        self.network = 64 + os.getpid() % 150
+        self.bridge = f"{self.name}b"
+        self.nodes: list[RayTestNode] = []
+        _ip("link", "add", self.bridge, "type", "bridge")
+        _ip("link", "set", self.bridge, "up")
+
+    def add(self, **options: object) -> RayTestNode:
+        node = RayTestNode(self, len(self.nodes))
+        self.nodes.append(node)
+        node.start(**options)  # type: ignore[arg-type]
+        if node.number == 0:
+            node.wait_until_up()
+        return node
+
+    @property
+    def address(self) -> str:
+        return f"{self.nodes[0].address}:{PORT}"
+
+    def close(self) -> None:
+        for node in reversed(self.nodes):
+            node.close()
+        _ip("link", "del", self.bridge)
+
+
+def environment(token: str | None = TOKEN) -> dict[str, str]:
+    """For Ray and everything that talks to it."""
+    own = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
+    authentication = {} if token is None else {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": token}
+    return {**own, **authentication, "RAY_DISABLE_IMPORT_WARNING": "1", "RAY_raylet_start_wait_time_s": "150"}
+
+
+def until(holds: Callable[[], bool], within_s: float, tell: Callable[[], str] = lambda: "waited in vain") -> None:
+    latest_s = time.monotonic() + within_s
+    while not holds():
+        assert time.monotonic() < latest_s, tell()
+        time.sleep(0.05)
+
+
+def _ip(*words: str) -> None:
+    subprocess.run(["ip", *words], check=True, capture_output=True)
+
+
+def _children(pid: int) -> Sequence[int]:
+    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
