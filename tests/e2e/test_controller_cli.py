@@ -176,6 +176,9 @@ def test_after_cancel_and_after_down_with_jobs_no_process_is_left(cluster: Clust
     first, second = (cluster.ok("submit", "--", sys.executable, "sleeper.py").strip() for _ in range(2))
     workers = {job_id: cluster.pids_of_workers(job_id) for job_id in (first, second)}
     assert not any(is_gone(pid) for pids in workers.values() for pid in pids)
+    third = cluster.ok("submit", "--", sys.executable, "sleeper.py").strip()
+    cluster.ok("cancel", "--wait", third)
+    assert "never ran" in cluster.run("logs", third).stderr
     assert f"{first} CANCELLED" in cluster.ok("cancel", "--wait", first)
     assert all(map(is_gone, workers[first]))
     assert not any(map(is_gone, workers[second]))
@@ -189,7 +192,9 @@ def test_jobs_outlive_the_controller_and_are_found_by_the_next_one(cluster: Clus
     (cluster.root / "sleeper.py").write_text(SLEEPER)
     job_id = cluster.ok("submit", "--", sys.executable, "sleeper.py").strip()
     pids = cluster.pids_of_workers(job_id)
-    cluster.ok("down")
+    said = cluster.ok("down")
+    assert f"1 job keeps running without it: {job_id}\n" in said
+    assert "`weft down --jobs`" in said
     assert not any(map(is_gone, pids))
     cluster.up()
     (row,) = cluster.json("status")["jobs"]

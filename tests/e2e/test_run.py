@@ -177,10 +177,10 @@ def test_a_failed_job_starts_again_until_it_succeeds(weft_run):
         import os, sys
         attempt = os.environ["WEFT_ATTEMPT"]
         print("attempt", attempt)
-        sys.exit(0 if attempt == "2" else 4)
+        sys.exit(0 if attempt == "3" else 4)
     """
     code, out, err = weft_run(source, "--workers", "1", "--max-restarts", "5").end()
-    assert (code, out) == (0, "[0] attempt 0\n[0] attempt 1\n[0] attempt 2\n")
+    assert (code, out) == (0, "[0] attempt 1\n[0] attempt 2\n[0] attempt 3\n")
     assert err.count("failed first") == 2
     assert "restart 2 of 5" in err
 

@@ -10,11 +10,13 @@ from typing import Annotated
 
 from weft.cli import render
 from weft.cli.verb import Json, connect
+from weft.client import Client
 from weft.core.command_line import Option
 from weft.errors import ControllerError, NoControllerError
 
 # Time for the controller to save its state; with --jobs, workers also get their grace period.
 EXIT_TIMEOUT_S = 30.0
+_MAX_SHOWN = 8
 
 
 def down(
@@ -36,8 +38,9 @@ def down(
                 f"no controller is running in {home.root}, so its jobs cannot be stopped: run `weft up`, then "
                 "`weft down --jobs`"
             )
-        _print(str(home.root), None, as_json=as_json)
+        _print(str(home.root), None, [], as_json=as_json)
         return
+    running = [] if jobs else _running(client)
     limit_s = timeout_s if timeout_s is not None else EXIT_TIMEOUT_S * (6 if jobs else 1)
     with _exit_of(pid) as has_exited:
         client.shutdown(stop_jobs=jobs)
@@ -46,16 +49,28 @@ def down(
                 f"the controller (process {pid}) was asked to shut down and has not exited within {limit_s:g} s: "
                 f"see {home.log_file}"
             )
-    _print(str(home.root), pid, as_json=as_json)
+    _print(str(home.root), pid, running, as_json=as_json)
 
 
-def _print(home: str, pid: int | None, *, as_json: bool) -> None:
+def _running(client: Client) -> list[str]:
+    """Jobs that keep their workers; none if the controller does not say."""
+    try:
+        return [row["id"] for row in client.jobs() if row["workers"] and not row["finished_s"]]
+    except ControllerError:
+        return []
+
+
+def _print(home: str, pid: int | None, running: list[str], *, as_json: bool) -> None:
     if as_json:
-        render.print_json({"home": home, "pid": pid})
+        render.print_json({"home": home, "pid": pid, "running": running})
     elif pid is None:
         render.note(f"no controller is running in {home}: nothing to do")
     else:
         print(f"controller {pid} has shut down")
+        if running:
+            shown = ", ".join(running[:_MAX_SHOWN]) + (", ..." if len(running) > _MAX_SHOWN else "")
+            print(f"{len(running)} {'jobs keep' if len(running) > 1 else 'job keeps'} running without it: {shown}")
+            print("the next `weft up` finds them again; to stop them: `weft up`, then `weft down --jobs`")
 
 
 @contextlib.contextmanager

@@ -193,10 +193,12 @@ class Loop:
         if self._inbox.fileno() in descriptors:
             self._inbox.woken()
         now_s = self._clock.now_s()
-        if self._channel.fileno() in descriptors:
+        all_news = list(self._news.poll(now_s, descriptors, self.state))
+        # A worker's last report is in the channel before its exit is known.
+        if self._channel.fileno() in descriptors or any(isinstance(news, WorkersExited) for news in all_news):
             with self._faults.contained("reports"):
                 self._take_reports(now_s)
-        for news in self._news.poll(now_s, descriptors, self.state):
+        for news in all_news:
             with self._faults.contained("news of an attempt", news.job_id):
                 self._inbox.events.extend(self._sorted_out(news, now_s))
         self._follow_nodes(now_s)

@@ -232,7 +232,8 @@ class Controller:
     ) -> WorkerLog:
         """A worker's output; by default of worker 0 in the newest attempt that has any."""
         job = _job_in(self._loop.state, job_id)
-        path, chosen, worker = find_log(self._home.attempts(job_id), job_id, attempt, rank, stream, job.attempt)
+        ended = job.finished_s is not None
+        path, chosen, worker = find_log(self._home.attempts(job_id), job_id, attempt, rank, stream, job.attempt, ended)
 
         def is_over() -> bool:
             now = self._loop.state.jobs[job_id]

@@ -79,9 +79,11 @@ class WorkerLog:
 
 
 def find_log(
-    attempts: Path, job_id: str, attempt: int | None, rank: int | None, stream: LogStream, newest: int
+    attempts: Path, job_id: str, attempt: int | None, rank: int | None, stream: LogStream, newest: int, is_over: bool
 ) -> tuple[Path, int, int]:
     """Path, attempt and rank of the output.  ``newest`` is the job's current or last attempt."""
+    if newest == 0 and is_over:
+        raise UnknownJobError(f"job {job_id} has no output because it never ran")
     if newest == 0:
         raise UnknownJobError(f"job {job_id} has no output because it has not been started yet: wait for it to run")
     chosen = newest if attempt is None else attempt

@@ -106,7 +106,7 @@ def _attempt(run: Run, attempt: int, pool: PoolClient, signals: CaughtSignals, c
             devices=run.devices,
             port=place.port,
             environment={**run.environment, **place.environment},
-            attempt=attempt,
+            attempt=attempt + 1,  # counts from 1, as under the controller
         )
         started = Gang(pool, workers, console, patience=run.patience, log_dir=run.log_dir)
         place.serve(run.environment, run.devices.cores)

@@ -181,7 +181,7 @@ def gang(
     devices: Devices,
     port: int,
     environment: Mapping[str, str],
-    attempt: int = 0,
+    attempt: int = 1,
 ) -> list[Worker]:
     """The workers of one attempt that has the machine to itself."""
     cores_by_rank = [devices.cores_of(rank, num_workers) for rank in range(num_workers)]
@@ -194,7 +194,7 @@ def placed_gang(
     cores_by_rank: Sequence[tuple[int, ...]],
     port: int,
     environment: Mapping[str, str],
-    attempt: int = 0,
+    attempt: int = 1,
     fresh: bool = False,
     part: GangPart | None = None,
 ) -> list[Worker]:

@@ -69,7 +69,7 @@ def read_environment(environ: Mapping[str, str]) -> WorkerEnvironment:
         channel=environ.get(names.CHANNEL) or None,
         stop_file=Path(stop_file) if stop_file else None,
         job_id=environ.get(names.JOB_ID) or None,
-        attempt=_number(environ, names.ATTEMPT, 0),
+        attempt=_number(environ, names.ATTEMPT, 1),
         start_timeout_s=_seconds(environ, names.START_TIMEOUT_S, _DEFAULT_START_TIMEOUT_S),
         collective_timeout_s=_seconds(environ, names.COLLECTIVE_TIMEOUT_S, _DEFAULT_COLLECTIVE_TIMEOUT_S),
         stall_s=_seconds(environ, names.STALL_S, 0.0),

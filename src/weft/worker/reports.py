@@ -160,14 +160,22 @@ class Reporter:
         self._channel = channel
         self._bar = bar
         self._meter = Meter()
+        self._unsent: tuple[int, int | None, int, Overlap | None] | None = None
 
     def log(self, metrics: dict[str, Any]) -> None:
         self._meter.log(metrics)
 
     def step_done(self, step: int, total_steps: int | None, epoch: int, share: Share, handle: Overlap | None) -> None:
         self._meter.step_done(share.num_global)
-        if (self._channel is None and self._bar is None) or not self._meter.due:
+        self._unsent = (step, total_steps, epoch, handle)
+        if self._meter.due:
+            self.flush()
+
+    def flush(self) -> None:
+        """Report the steps since the last report, if there are any: the last one of a run counts, too."""
+        if self._unsent is None or (self._channel is None and self._bar is None):
             return
+        (step, total_steps, epoch, handle), self._unsent = self._unsent, None
         step_s, samples_per_s, metrics = self._meter.take()
         report = StepReport(
             job_id=self._environment.job_id,

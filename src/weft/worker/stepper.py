@@ -73,6 +73,7 @@ class Stepper:
         try:
             yield from self._walk(data, end, registered, weightings, updates)
         finally:  # also when the script breaks out of the loop
+            self.reporter.flush()
             self.watchdog.pause()
             for weighting in weightings:
                 weighting.close()

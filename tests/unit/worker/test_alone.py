@@ -109,6 +109,16 @@ def test_training_continues_when_the_controller_exits_and_is_reported_before(
     assert heard[0]["metrics"].keys() == {"loss"}
 
 
+def test_a_finished_run_reports_its_last_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WEFT_CHANNEL", str(tmp_path / "channel"))
+    monkeypatch.setattr(weft.worker.reports, "_REPORT_EVERY_S", 1e9)
+    with controller(tmp_path / "channel") as listening:
+        train(max_steps=7)
+        listening.setblocking(False)
+        report = json.loads(listening.recv(1 << 16))
+    assert (report["step"], report["total_steps"]) == (7, 7)
+
+
 @pytest.mark.parametrize("registers", [True, False])
 def test_reports_say_whether_the_run_could_resume(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, registers: bool
