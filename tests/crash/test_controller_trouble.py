@@ -85,7 +85,7 @@ def test_the_process_that_holds_the_journal_is_named(begin: Begin, tmp_path: Pat
         holder.rollback()
     holder.close()
     assert refused.returncode == 1
-    assert f"held by process {os.getpid()}" in refused.stderr
+    assert f"in use by process {os.getpid()}" in refused.stderr
     begin().ready().leave()
 
 
