@@ -16,6 +16,7 @@ from weft.core.snapshot import Allocation, JobView, Snapshot
 from weft.core.speed import SpeedCurve, StepTime
 from weft.elastic import POLICIES, Rules, policy_named
 from weft.elastic.menu import packs_well
+from weft.elastic.rules import SHORT_GRACE_S
 from weft.errors import UsageError
 
 CURVE = SpeedCurve({w: StepTime(1.0 / w + 0.05) for w in range(1, 17)})
@@ -68,7 +69,8 @@ def test_a_job_that_waited_too_long_gets_workers_next(name: str, snapshot: Snaps
     if not snapshot.jobs:
         return
     rules = Rules(ageing_s=3600.0)
-    jobs = [replace(job, waited_s=min(job.waited_s, 3000.0)) for job in snapshot.jobs]
+    # Below the grace after which short jobs come before all others.
+    jobs = [replace(job, waited_s=min(job.waited_s, SHORT_GRACE_S - 1)) for job in snapshot.jobs]
     starved = jobs[index % len(jobs)]
     menu = [w for w in starved.spec.allowed_sizes(snapshot.cluster.num_devices) if w in starved.curve.times]
     if not menu:
