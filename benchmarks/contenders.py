@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -17,12 +17,11 @@ from torch.distributed.fsdp import FSDPModule, fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
 import weft
+from benchmarks.ddp_buckets import MIB, caps_mb, tapered_sizes
 from benchmarks.dear import Dear
 from benchmarks.models import Batch, Workload
 from weft.errors import UsageError
 from weft.overlap.state_runs import export_runs
-
-DDP_BUCKETS_MB = (1.0, 4.0, 10.0, 25.0, 50.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +79,18 @@ class Trainer:
         """Give back what the contender holds beside memory."""
 
 
-Maker = Callable[[Workload], Trainer]
+@dataclass(slots=True)
+class Findings:
+    """What was found out in this row about contenders that take it up."""
+
+    ddp_bucket_mb: float = 25.0
+    """The best size for all buckets of DDP."""
+    dear_bucket_mb: float = 25.0
+    weft_buckets: list[int] = field(default_factory=list)
+    """Bytes of the buckets of weft's tuned plan, in the order of backward."""
+
+
+Maker = Callable[[Workload, Findings], Trainer]
 CONTENDERS: dict[str, Maker] = {}
 
 
@@ -94,37 +104,61 @@ def contender(name: str) -> Callable[[Maker], Maker]:
     return register
 
 
-def make_contender(name: str, workload: Workload) -> Trainer:
+def make_contender(name: str, workload: Workload, findings: Findings) -> Trainer:
     """Build a contender with a fresh model."""
     if name not in CONTENDERS:
         raise UsageError(f"there is no contender {name!r}: expected one of {', '.join(sorted(CONTENDERS))}")
-    return CONTENDERS[name](workload)
+    return CONTENDERS[name](workload, findings)
 
 
 @contender("alone")
-def _alone(workload: Workload) -> Trainer:
+def _alone(workload: Workload, findings: Findings) -> Trainer:
     model = workload.model()
     return Trainer(workload, model, workload.make_optimizer(model.parameters()))
 
 
-def make_ddp(workload: Workload, bucket_mb: float | None = None) -> Trainer:
-    """DDP as it comes; or, best tuned, with a bucket size and gradients as views of the buckets."""
-    model = workload.model()
-    if bucket_mb is None:
-        module = DistributedDataParallel(model)
-    else:
-        module = DistributedDataParallel(model, bucket_cap_mb=bucket_mb, gradient_as_bucket_view=True)
+def make_ddp(workload: Workload, **options: Any) -> Trainer:
+    """DDP with the given options; whoever chooses bucket sizes also gets gradients as views of the buckets."""
+    if options:
+        options["gradient_as_bucket_view"] = True
+    module = DistributedDataParallel(workload.model(), **options)
     return Trainer(workload, module, workload.make_optimizer(module.parameters()))
 
 
 @contender("ddp")
-def _ddp(workload: Workload) -> Trainer:
+def _ddp(workload: Workload, findings: Findings) -> Trainer:
     return make_ddp(workload)
 
 
+@contender("ddp_best")
+def _ddp_best(workload: Workload, findings: Findings) -> Trainer:
+    return make_ddp(workload, bucket_cap_mb=findings.ddp_bucket_mb)
+
+
 @contender("ddp_1mb")
-def _ddp_small(workload: Workload) -> Trainer:
-    return make_ddp(workload, 1.0)
+def _ddp_small(workload: Workload, findings: Findings) -> Trainer:
+    return make_ddp(workload, bucket_cap_mb=1.0)
+
+
+def _in_backward_order(workload: Workload) -> list[int]:
+    parameters = [p for p in workload.model().parameters() if p.requires_grad]
+    return [p.numel() * p.element_size() for p in reversed(parameters)]
+
+
+@contender("ddp_list")
+def _ddp_list(workload: Workload, findings: Findings) -> Trainer:
+    """A list of sizes: DDP's best one for the body, smaller ones at both ends."""
+    sizes = _in_backward_order(workload)
+    wanted = tapered_sizes(sum(sizes), round(findings.ddp_bucket_mb * MIB))
+    return make_ddp(workload, bucket_cap_mb_list=caps_mb(wanted, sizes))
+
+
+@contender("ddp_plan")
+def _ddp_plan(workload: Workload, findings: Findings) -> Trainer:
+    """DDP with the buckets that weft has found for itself."""
+    if not findings.weft_buckets:
+        raise UsageError("ddp_plan follows weft's plan: it needs weft in the same row")
+    return make_ddp(workload, bucket_cap_mb_list=caps_mb(findings.weft_buckets, _in_backward_order(workload)))
 
 
 class Fsdp2Trainer(Trainer):
@@ -155,20 +189,21 @@ def _make_fsdp2(workload: Workload, *, is_async: bool) -> Trainer:
 
 
 @contender("fsdp2")
-def _fsdp2(workload: Workload) -> Trainer:
+def _fsdp2(workload: Workload, findings: Findings) -> Trainer:
     return _make_fsdp2(workload, is_async=False)
 
 
 @contender("fsdp2_async")
-def _fsdp2_async(workload: Workload) -> Trainer:
+def _fsdp2_async(workload: Workload, findings: Findings) -> Trainer:
     return _make_fsdp2(workload, is_async=True)
 
 
 class DearTrainer(Trainer):
     """DeAR brings its own optimizers, one a bucket."""
 
-    def __init__(self, workload: Workload, model: nn.Module) -> None:
-        self.dear = Dear(model, workload.make_optimizer)
+    def __init__(self, workload: Workload, bucket_mb: float) -> None:
+        model = workload.model()
+        self.dear = Dear(model, workload.make_optimizer, bucket_bytes=round(bucket_mb * MIB))
         super().__init__(workload, model, torch.optim.SGD([torch.zeros(1)]))
 
     def update(self) -> None:
@@ -185,8 +220,8 @@ class DearTrainer(Trainer):
 
 
 @contender("dear")
-def _dear(workload: Workload) -> Trainer:
-    return DearTrainer(workload, workload.model())
+def _dear(workload: Workload, findings: Findings) -> Trainer:
+    return DearTrainer(workload, findings.dear_bucket_mb)
 
 
 class WeftTrainer(Trainer):
@@ -206,6 +241,11 @@ class WeftTrainer(Trainer):
     def details(self) -> dict[str, Any]:
         return {"plan": self.handle.report().plan}
 
+    def bucket_bytes(self) -> list[int]:
+        """Of the plan in use, in the order of backward."""
+        regions = (bucket.exchange.region for bucket in self.handle.schedule.buckets)
+        return [region.numel() * region.element_size() for region in regions]
+
     def state_tensors(self) -> list[Tensor]:
         # What this worker holds: reading `optimizer.state` would bring the other workers' shards.
         updates = getattr(self.handle.schedule, "updates", None)
@@ -216,17 +256,17 @@ class WeftTrainer(Trainer):
 
 
 @contender("weft")
-def _weft(workload: Workload) -> Trainer:
+def _weft(workload: Workload, findings: Findings) -> Trainer:
     return WeftTrainer(workload)
 
 
 @contender("weft_eager")
-def _weft_eager(workload: Workload) -> Trainer:
+def _weft_eager(workload: Workload, findings: Findings) -> Trainer:
     return WeftTrainer(workload, eager=True)
 
 
 def _with_buckets_of(size_mb: int) -> Maker:
-    return lambda workload: WeftTrainer(workload, tune=False, bucket_bytes=size_mb << 20)
+    return lambda workload, findings: WeftTrainer(workload, tune=False, bucket_bytes=size_mb << 20)
 
 
 for _size_mb in (1, 2, 4, 8, 16, 25):

@@ -1,6 +1,6 @@
 """Real jobs on a real controller: elastic against fixed sizes, and both against what the simulator predicts.
 
-    python -m benchmarks.controller [--rounds 3] [--out benchmarks/results]
+    python -m benchmarks.controller [--rounds 5] [--quick] [--out FOLDER]
 
 The queue is that of `weft demo`.  First two lengths of the same job give the time of a step and of a start, on one
 and on two workers; that is all the simulator is told.  Then the queue is run on two devices, round after round, in
@@ -18,7 +18,9 @@ from pathlib import Path
 from statistics import mean, median
 from typing import Any
 
-from weft.cli.bench_record import keep_record, markdown_table, record_folder
+from benchmarks.figures import Document, finish, head
+from benchmarks.intervals import paired_ratio
+from benchmarks.record import markdown_table, results_folder
 from weft.client import Client
 from weft.core.cluster import Cluster
 from weft.core.job import JobSpec
@@ -27,6 +29,7 @@ from weft.demo.contest import Completion, Played, play, temporary_controller
 from weft.demo.queue import QUEUE, QueuedJob
 from weft.elastic.registry import policy_named
 from weft.elastic.rules import Rules
+from weft.sim.figure_style import BLUE, INK, POLICIES, WIDTH_IN, pyplot, save
 from weft.sim.replay import simulate
 from weft.sim.replay_options import SimulationOptions
 from weft.sim.workload import TableProfile, TrueJob, Workload
@@ -106,28 +109,27 @@ def predicted(way: Way, speed: Speed, arrivals: Mapping[str, float]) -> dict[str
 
 def main(argv: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description="elastic against fixed, real against simulated")
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--out", type=Path, default=None)
+    parser.add_argument("--rounds", type=int, help="default: 5, with --quick 1")
+    parser.add_argument("--quick", action="store_true", help="one round")
+    parser.add_argument("--out", type=Path, help="folder for the results")
     options = parser.parse_args(argv)
-    folder = record_folder(options.out)
+    num_rounds = options.rounds or (1 if options.quick else 5)
+    folder = results_folder(options.out, quick=options.quick)
     say("how long is a step, and a start?")
     speed = measure_speed()
     say(f"steps { ({size: round(s * 1e3, 1) for size, s in speed.step_s.items()}) } ms, start {speed.start_s:.2f} s")
     rounds: dict[str, list[Played]] = {way.name: [] for way in WAYS}
-    for number in range(options.rounds):
+    for number in range(num_rounds):
         for way in (*WAYS[number % len(WAYS) :], *WAYS[: number % len(WAYS)]):
             with temporary_controller(way.policy, num_devices=NUM_DEVICES, hold_s=HOLD_S) as client:
                 _warm_up(client)
                 played = play(client, QUEUE, min_workers=way.min_workers, max_workers=way.max_workers)
             rounds[way.name].append(played)
-            say(f"round {number + 1} of {options.rounds}, {way.name}: mean {played.mean_s:.1f} s")
+            say(f"round {number + 1} of {num_rounds}, {way.name}: mean {played.mean_s:.1f} s")
     rows = [row for way in WAYS for row in job_rows(way, speed, rounds[way.name])]
-    document = {"speed": asdict(speed), "summary": summary(rounds, rows), "rows": rows}
-    print(tables(document))
-    if folder is not None:
-        command = shlex.join(["python", "-m", "benchmarks.controller", *(argv if argv is not None else sys.argv[1:])])
-        for path in keep_record(folder, "controller", command, document, tables(document)):
-            say(f"written to {path}")
+    document = {"rounds": num_rounds, "speed": asdict(speed), "summary": summary(rounds, rows), "rows": rows}
+    command = shlex.join(["python", "-m", "benchmarks.controller", "--rounds", str(num_rounds)])
+    finish("controller", command, document, tables, draw, folder)
 
 
 def job_rows(way: Way, speed: Speed, plays: Sequence[Played]) -> list[dict[str, Any]]:
@@ -173,14 +175,69 @@ def summary(rounds: Mapping[str, Sequence[Played]], rows: Sequence[Mapping[str, 
     ]
 
 
-def tables(document: Mapping[str, Any]) -> str:
+def tables(document: Document) -> str:
     """Both tables in Markdown."""
-    parts: list[str] = []
-    for key in ("summary", "rows"):
-        rows: list[dict[str, Any]] = document[key]
-        heads = list(rows[0])
-        parts += [*markdown_table(heads, [[row[head] for head in heads] for row in rows]), ""]
-    return "\n".join(parts)
+    ways: Sequence[Mapping[str, Any]] = document["summary"]
+    elastic_s = ways[0]["means_of_rounds_s"]
+    body = [
+        [
+            way["way"],
+            way["mean_s"],
+            "-" if way is ways[0] else paired_ratio(way["means_of_rounds_s"], elastic_s),
+            way["makespan_s"],
+            f"{100 * way['mean_error']:.0f} %",
+            ", ".join(map(str, way["means_of_rounds_s"])),
+        ]
+        for way in ways
+    ]
+    heads = ["jobs run", "mean completion, s", "elastic is faster by (95 %)", "makespan, s", "simulator off by"]
+    lines = markdown_table([*heads, "means of rounds, s"], body)
+    heads = ["jobs run", "job", "steps", "arrived, s", "measured, s", "simulated, s", "off by", "restarts"]
+    fields = ("way", "job", "steps", "arrived_s", "real_s", "simulated_s", "error", "restarts")
+    jobs = [[*(row[name] for name in fields)] for row in document["rows"]]
+    for cells in jobs:
+        cells[6] = f"{100 * cells[6]:.0f} %"
+    return "\n".join(
+        [
+            f"{len(elastic_s)} rounds in alternating order; medians over rounds.",
+            "",
+            *lines,
+            "",
+            *markdown_table(heads, jobs),
+        ]
+    )
+
+
+def draw(document: Document, path: Path) -> None:
+    """Mean completion times, measured and simulated."""
+    plt = pyplot()
+    ways: Sequence[Mapping[str, Any]] = document["summary"]
+    figure, axis = plt.subplots(figsize=(WIDTH_IN, 2.9), layout="constrained")
+    for place, way in enumerate(ways):
+        simulated_s = mean(row["simulated_s"] for row in document["rows"] if row["way"] == way["way"])
+        color = BLUE if place == 0 else POLICIES["fifo"]
+        axis.barh(place - 0.18, way["mean_s"], height=0.36, color=color, label="measured" if place == 1 else None)
+        axis.barh(
+            place + 0.2,
+            simulated_s,
+            height=0.3,
+            color="white",
+            edgecolor=color,
+            hatch="////",
+            label="simulated" if place == 1 else None,
+        )
+        for seconds in way["means_of_rounds_s"]:
+            axis.plot(seconds, place - 0.18, "|", color=INK, markersize=9)
+        far_s = max(way["mean_s"], simulated_s, *way["means_of_rounds_s"])
+        axis.text(far_s, place, f"  {way['mean_s']:.1f} s", va="center", fontsize=8.5)
+    axis.plot([], [], "|", color=INK, markersize=9, label="one round")
+    axis.set_yticks(range(len(ways)), [way["way"] for way in ways])
+    axis.invert_yaxis()
+    axis.margins(x=0.12)
+    axis.set_xlabel("mean completion time, seconds")
+    head(figure, f"{len(QUEUE)} real jobs on {NUM_DEVICES} devices: workers moved between jobs, or fixed", document)
+    figure.legend(*axis.get_legend_handles_labels(), loc="outside lower center", ncols=3)
+    save(figure, path)
 
 
 def say(text: str) -> None:

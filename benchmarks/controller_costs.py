@@ -1,6 +1,6 @@
 """What the controller costs and how long it makes people wait, on a controller of its own.
 
-    python -m benchmarks.controller_costs [--out FOLDER]
+    python -m benchmarks.controller_costs [--quick] [--out FOLDER]
 
 Everything is measured from outside, on processes like those a user starts; decisions are timed by the controller itself
 (`/metrics`), at the moment when one job more is handed in and cancelled beside five hundred that wait.
@@ -11,13 +11,12 @@ from __future__ import annotations
 import argparse
 import os
 import re
-import shlex
 import shutil
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,7 +25,8 @@ from typing import Any
 
 import psutil
 
-from weft.cli.bench_record import keep_record, markdown_table, record_folder
+from benchmarks.figures import Document, draw_costs, finish
+from benchmarks.record import markdown_table, results_folder
 from weft.client import Client
 from weft.control.reducer import reduce
 from weft.control.state import State
@@ -214,9 +214,10 @@ def _median_s(act: Callable[[], None], times: int) -> float:
 
 def main(argv: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description="what the controller costs")
-    parser.add_argument("--out", type=Path, default=None)
+    parser.add_argument("--quick", action="store_true", help="the same; it takes two minutes anyway")
+    parser.add_argument("--out", type=Path, help="folder for the results")
     options = parser.parse_args(argv)
-    folder = record_folder(options.out)
+    folder = results_folder(options.out, quick=options.quick)
     costs = [help_cost()]
     say("an idle controller")
     with temporary_controller("balanced", num_devices=2) as client:
@@ -228,18 +229,34 @@ def main(argv: Sequence[str] | None = None) -> None:
                 client.cancel(job["id"])
     say("recovery")
     costs += recovery_costs()
-    rows = [cost.row for cost in costs]
-    print(table(rows))
-    if folder is not None:
-        command = shlex.join(["python", "-m", "benchmarks.controller_costs", *(argv or sys.argv[1:])])
-        for path in keep_record(folder, "controller_costs", command, {"rows": rows}, table(rows)):
-            say(f"written to {path}")
+    document = {"rows": [cost.row for cost in costs]}
+    finish("controller_costs", "python -m benchmarks.controller_costs", document, tables, draw, folder)
 
 
-def table(rows: Sequence[Mapping[str, Any]]) -> str:
-    """Markdown."""
-    heads = list(rows[0])
-    return "\n".join(markdown_table(heads, [[row[head] for head in heads] for row in rows])) + "\n"
+UNITS = {"s": "seconds", "": "share of a core", "MB": "megabytes", "a second": "per second"}
+
+
+def tables(document: Document) -> str:
+    """One table per unit."""
+    lines: list[str] = []
+    for unit, words in UNITS.items():
+        rows = [row for row in document["rows"] if row["unit"] == unit]
+        if rows:
+            body = [[row["what"], row["measured"], row["wanted"], row["reached"]] for row in rows]
+            lines += [*markdown_table(["what", words, "wanted", "reached"], body), ""]
+    return "\n".join(lines)
+
+
+def draw(document: Document, path: Path) -> None:
+    """Every cost as a share of what is allowed."""
+    costs = []
+    for row in document["rows"]:
+        sign, _, allowed = row["wanted"].partition(" ")
+        measured, limit = float(row["measured"]), float(allowed)
+        # Of a speed, too little is what is not allowed.
+        used = (measured, limit) if sign == "<=" else (limit, measured)
+        costs.append((row["what"], *used, f"{measured:g} {row['unit']}".strip()))
+    draw_costs("What the controller costs", costs, document, path)
 
 
 def say(text: str) -> None:

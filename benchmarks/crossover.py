@@ -12,20 +12,19 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from datetime import datetime
 from pathlib import Path
 from statistics import median
 from typing import Any
 
 from benchmarks.crossover_fleet import Fleet
 from benchmarks.crossover_lone import measure_lone
-from benchmarks.crossover_results import Results
-from benchmarks.crossover_rows import Cost, PairTimes, Row, Timed, make_row, middle_of, pair_times, slowest
-from benchmarks.crossover_scenarios import Effort, Lone, Member, Scenario
+from benchmarks.crossover_results import keep, open_record
+from benchmarks.crossover_rows import Cost, PairTimes, Timed, make_row, middle_of, pair_times, slowest
+from benchmarks.crossover_scenarios import Effort, Lone, Member, Scenario, within
 from benchmarks.overlap_bounds import half_exchange_s
+from benchmarks.record import Row, RowRecord
 from benchmarks.testbed import HostFailed, Testbed
 
-RESULTS = Path(__file__).resolve().parents[1] / "benchmarks" / "results"
 NUM_HOSTS = 2
 START_RATE_BITS_PER_S = 1e9
 START_DELAY_S = 0.2
@@ -41,32 +40,37 @@ def run_scenarios(
     *,
     command: str,
     on_progress: OnProgress,
-    folder: Path = RESULTS,
-    continued: Results | None = None,
-) -> Results:
-    """Measure what ``continued`` does not have yet; a row that fails is noted and the rest goes on."""
-    results = continued or Results(folder, datetime.now(), command)
-    if continued is not None:
-        results.command += f"; {command}"
-    left = [scenario for scenario in scenarios if scenario.key not in results.keys]
+    folder: Path,
+    minutes: float | None = None,
+    fresh: bool = False,
+) -> RowRecord:
+    """Measure the rows that this code has not measured yet; a row that fails is noted and the others follow."""
+    record = open_record(folder, command)
+    end_s = time.monotonic() + 60 * minutes if minutes is not None else float("inf")
+    left = [scenario for scenario in scenarios if fresh or record.measured(scenario.key) is None]
     on_progress(len(scenarios) - len(left), "starting")
+    if not left:
+        return record
     with Testbed(NUM_HOSTS, START_RATE_BITS_PER_S) as bed:
         while left:
             try:
                 with Fleet(bed) as fleet:
                     while left:
-                        scenario = left.pop(0)
+                        scenario = within(left, end_s - time.monotonic())
+                        left.pop(0)
                         on_progress(0, scenario.label)
                         if isinstance(scenario, Lone):
-                            results.add_lone(scenario, measure_lone(bed, fleet, scenario))
+                            row = measure_lone(bed, fleet, scenario)
                         else:
-                            results.add(scenario, Measurement(bed, fleet, scenario, on_progress).row())
+                            row = Measurement(bed, fleet, scenario, on_progress).row()
+                        record.put(scenario.key, row)
+                        keep(record)
                         on_progress(1, scenario.label)
             except HostFailed as failure:  # the others of its job wait for it: a fresh fleet for the next row
-                results.failures.append(f"{scenario.label}: {failure}")
-                on_progress(1, f"{scenario.label} failed, going on")
-                results.save()
-    return results
+                record.failures.append(f"{scenario.label}: {failure}")
+                on_progress(1, f"{scenario.label} failed, continuing with the next row")
+                keep(record)
+    return record
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +90,8 @@ class Rounds:
     # With sharing switched on, though there is nobody to share with: only then a job's waits are seen.
     waited_s: dict[str, tuple[float, ...]] = field(default_factory=lambda: defaultdict(tuple))
     cells: list[dict[str, PairTimes]] = field(default_factory=list)
+    alone_ms: list[list[float]] = field(default_factory=list)
+    """Of each round, for the pairs of a confidence interval."""
 
 
 class Measurement:
@@ -134,8 +140,13 @@ class Measurement:
             "rate_mbit_per_s": round(self._bed.rate_bits_per_s / 1e6, 1),
             "gradient_bytes": [shapes[job].gradient_bytes for job in ("A", "B")],
             "rounds": [
-                {cell: [round(1e3 * s, 1) for s in (times.first_s, times.second_s)] for cell, times in cells.items()}
-                for cells in rounds.cells
+                {
+                    "alone": alone_ms,
+                    **{
+                        cell: [round(1e3 * s, 1) for s in (pair.first_s, pair.second_s)] for cell, pair in cells.items()
+                    },
+                }
+                for alone_ms, cells in zip(rounds.alone_ms, rounds.cells, strict=True)
             ],
             "timelines": self._timelines,
         }
@@ -145,15 +156,19 @@ class Measurement:
         """Everything once, one after the other: what the machine does to one it does to all."""
         for job in jobs:
             rounds.compute_s[job] += self._compute(job, self._effort.num_alone_steps).steps_s
+        latest: dict[str, float] = {}
         for job in ("A",) if self._scenario.is_equal else ("A", "B"):
             self._tell(f"{job} alone")
-            rounds.alone_s[job] += self._lone_steps(job, share=False)
+            steps_s = self._lone_steps(job, share=False)
+            latest[job] = median(steps_s)
+            rounds.alone_s[job] += steps_s
             self._tell(f"{job} alone, sharing switched on")
             self._lone_steps(job, share=True)
             rounds.waited_s[job] += (self._waited_s,)
         if self._scenario.is_equal:
             rounds.alone_s["B"] = rounds.alone_s["A"]
             self._expected["B"] = self._expected["A"]
+        rounds.alone_ms.append([round(1e3 * latest.get(job, latest["A"]), 1) for job in ("A", "B")])
         alone_s = {job: median(rounds.alone_s[job]) for job in self._members}
         offset_s = self._offset.uniform(0.25, 0.75) * alone_s["A"]
         rounds.cells.append(

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from benchmarks import crossover as benchmark
 from benchmarks import crossover_plot, crossover_scenarios
-from benchmarks.crossover_results import Results, read_results
-from benchmarks.crossover_scenarios import Lone, Scenario
+from benchmarks.crossover_results import LONE
+from benchmarks.crossover_rows import ratio, share_of_bound
+from benchmarks.crossover_scenarios import FULL_MINUTES, QUICK_MINUTES, Lone, Scenario
+from benchmarks.figures import draw_if_possible
+from benchmarks.record import results_folder
 from weft.cli import render
 from weft.cli.render import Column, number
-from weft.errors import MissingToolError, UsageError, WeftError
+from weft.errors import UsageError, WeftError
 
 COLUMNS = (
     Column("pair", "pair"),
@@ -23,7 +25,7 @@ COLUMNS = (
         Column(f"{name}_ms", name.replace("_", " "), number(0))
         for name in ("alone", "serial", "in_phase", "random_phase", "crossover", "bound")
     ),
-    Column("vs_serial", "vs serial", number(2)),
+    Column("vs_serial", "vs serial"),
     Column("of_bound", "of bound", render.percent),
     Column("slowdowns", "slowdown A, B"),
     Column("loss_equal", "same losses", lambda same: "yes" if same else "NO"),
@@ -38,12 +40,20 @@ LONE_COLUMNS = (
 )
 
 
-def crossover(command: str, *, quick: bool, as_json: bool, only: list[str] | None, resume: Path | None) -> None:
+def crossover(
+    command: str,
+    *,
+    quick: bool,
+    as_json: bool,
+    only: list[str] | None,
+    out: Path | None = None,
+    minutes: float | None = None,
+    fresh: bool = False,
+) -> None:
     """Measure pairs on the testbed."""
     scenarios = crossover_scenarios.quick_run() if quick else crossover_scenarios.full_run()
     if only:
         scenarios = _only(scenarios, only)
-    continued = None if resume is None else read_results(resume)
     done = 0
     with render.progress("weft bench crossover") as report:
 
@@ -52,22 +62,32 @@ def crossover(command: str, *, quick: bool, as_json: bool, only: list[str] | Non
             done += num_rows
             report(what, done, len(scenarios))
 
-        results = benchmark.run_scenarios(scenarios, command=command, on_progress=show, continued=continued)
-    if results.rows:
-        _draw(results)
+        record = benchmark.run_scenarios(
+            scenarios,
+            command=command,
+            on_progress=show,
+            folder=results_folder(out, quick=quick),
+            minutes=minutes or (QUICK_MINUTES if quick else FULL_MINUTES),
+            fresh=fresh or quick,
+        )
+    document = record.document()
+    keys = {scenario.key for scenario in scenarios}
+    rows, lone = ([row for row in document[part] if row["key"] in keys] for part in ("rows", LONE))
+    if document["rows"]:
+        draw_if_possible(crossover_plot.draw, document, record.path("png"))
     if as_json:
-        render.print_json({"rows": results.rows, "lone": results.lone})
+        render.print_json({"rows": rows, "lone": lone})
     else:
-        if results.rows:
-            shown = [_shown(row) for row in results.rows]
-            render.print_table(shown, COLUMNS, title="milliseconds until both jobs have completed a step")
-        if results.lone:
-            render.print_table(results.lone, LONE_COLUMNS, title="one job alone, with sharing enabled")
-        render.note(f"written to {results.path('json')} (and .md{', .png' if results.rows else ''})")
-    if results.failures:
+        if rows:
+            title = "milliseconds until both jobs have completed a step"
+            render.print_table([_shown(row) for row in rows], COLUMNS, title=title)
+        if lone:
+            render.print_table(lone, LONE_COLUMNS, title="one job alone, with sharing enabled")
+        render.note(f"written to {record.path('json')} (and .md{', .png' if document['rows'] else ''})")
+    if record.failures:
         raise WeftError(
-            f"{len(results.failures)} of {len(scenarios)} rows could not be measured; the others are in "
-            f"{results.path('json')}; first failure: {results.failures[0]}"
+            f"{len(record.failures)} of {len(scenarios)} rows could not be measured; the others are in "
+            f"{record.path('json')}; first failure: {record.failures[0]}"
         )
 
 
@@ -83,17 +103,8 @@ def _shown(row: dict[str, Any]) -> dict[str, Any]:
     one, other = row["slowdown"]["crossover"]
     return {
         **row,
-        "vs_serial": row["serial_ms"] / row["crossover_ms"],
-        "of_bound": row["bound_ms"] / row["crossover_ms"],
+        "vs_serial": ratio(row, "serial"),
+        "of_bound": share_of_bound(row),
         "slowdowns": f"{one:.2f}, {other:.2f}",
         "verdict": "refuses" if row["refused"] else "pairs",
     }
-
-
-def _draw(results: Results) -> None:
-    """The figure is optional: without matplotlib the measurements still count."""
-    caption = f"{results.command}, {results.started:%Y-%m-%d %H:%M}"
-    try:
-        crossover_plot.draw(results.rows, results.path("png"), caption)
-    except MissingToolError as error:
-        print(f"weft: {error}", file=sys.stderr)

@@ -15,16 +15,17 @@ jobs the shorter may make k steps a round.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
 from benchmarks.crossover_scenarios import Scenario
+from benchmarks.intervals import Ratio, paired_ratio
+from benchmarks.record import Row
 from weft.core.speed import StepTime
 from weft.elastic.pairing import predicted_gain, refusal
-
-Row = dict[str, Any]
 
 HANDOVER_S = 0.0005
 MAX_STEPS_PER_ROUND = 8
@@ -201,10 +202,29 @@ def _filler(primary: Cost, filler: Cost, shared: PairTimes) -> dict[str, Any]:
     }
 
 
-def ratio(row: Row, slower: str, faster: str = "crossover") -> float | None:
-    """How many times as fast ``faster`` is; None when either was not measured."""
-    above, below = row.get(f"{slower}_ms"), row.get(f"{faster}_ms")
-    return above / below if above and below else None
+def ratio(row: Row, slower: str) -> Ratio:
+    """How many times as fast crossover is, with its interval over rounds.
+
+    Rows from before 2026-11-17 do not have each job alone round by round: "one after the other" then has no interval.
+    """
+    above_ms = [_round_ms(row, cells, slower) for cells in row["rounds"]]
+    below_ms = [_round_ms(row, cells, "crossover") for cells in row["rounds"]]
+    known = [(above, below) for above, below in zip(above_ms, below_ms, strict=True) if above and below]
+    if not known:
+        return Ratio(row[f"{slower}_ms"] / row["crossover_ms"], 0.0, math.inf)
+    return paired_ratio([above for above, _ in known], [below for _, below in known])
+
+
+def _round_ms(row: Row, cells: Mapping[str, Sequence[float]], name: str) -> float | None:
+    """The pair's time in one round, as ``PairTimes.round_s`` counts it."""
+    if name == "serial":
+        return sum(cells["alone"]) if "alone" in cells else None
+    first_ms, second_ms = cells.get("alone", (row["alone_ms"], row["second_alone_ms"]))
+    return (first_ms + second_ms) / (first_ms / cells[name][0] + second_ms / cells[name][1])
+
+
+def share_of_bound(row: Row) -> float:
+    return float(row["bound_ms"] / row["crossover_ms"])
 
 
 def _ms(seconds: float) -> float:

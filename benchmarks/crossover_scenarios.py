@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 KINDS = ("plain", "ddp", "overlap")
 RATIOS = (0.5, 1.0, 1.3)
+FULL_MINUTES = 65.0
+QUICK_MINUTES = 4.5
+MIN_ROUNDS = 2
+_ROW_START_S = 15.0
 # Where a pair that communicates after its backward has most to gain.
 PLAIN_RATIO = 1.2
 
@@ -43,9 +48,14 @@ class Effort:
     """How often everything is repeated."""
 
     num_warmup_steps: int = 2
-    num_rounds: int = 2
-    num_alone_steps: int = 4
-    num_pair_steps: int = 6
+    num_rounds: int = 4
+    num_alone_steps: int = 3
+    num_pair_steps: int = 5
+
+    @property
+    def round_s(self) -> float:
+        """About how long a round takes, on two cores of an AMD EPYC."""
+        return 18.0 + 3.0 * self.num_alone_steps + 5.3 * self.num_pair_steps
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +76,11 @@ class Scenario:
     @property
     def label(self) -> str:
         return f"{self.pair} pair, {self.first.kind}, network/compute {self.ratio:g}"
+
+    @property
+    def estimated_s(self) -> float:
+        """About how long the row takes."""
+        return _ROW_START_S + self.effort.num_rounds * self.effort.round_s
 
     @property
     def is_equal(self) -> bool:
@@ -95,6 +110,21 @@ class Lone:
     def label(self) -> str:
         return f"{self.kind} job without another, sharing on and off"
 
+    @property
+    def estimated_s(self) -> float:
+        return _ROW_START_S + 2 * self.num_blocks * self.num_steps * 0.15
+
+
+def within(scenarios: Sequence[Scenario | Lone], left_s: float) -> Scenario | Lone:
+    """The first of the scenarios, with as many rounds as fit if all are to end in ``left_s``, but at least two."""
+    first = scenarios[0]
+    if isinstance(first, Lone):
+        return first
+    share = min(1.0, left_s / sum(scenario.estimated_s for scenario in scenarios))
+    least = min(MIN_ROUNDS, first.effort.num_rounds)
+    num_rounds = max(least, int(first.effort.num_rounds * share + 1e-9))
+    return replace(first, effort=replace(first.effort, num_rounds=num_rounds))
+
 
 def equal(kind: str, ratio: float, effort: Effort, size: JobSize = WHOLE) -> Scenario:
     return Scenario("equal", Member(kind, size), Member(kind, size), ratio, effort)
@@ -110,7 +140,7 @@ def filler(kind: str, ratio: float, effort: Effort) -> Scenario:
 
 
 def full_run() -> list[Scenario | Lone]:
-    """About 45 minutes."""
+    """All pairs, then each job by itself."""
     effort = Effort()
     return [
         equal("plain", PLAIN_RATIO, effort),
@@ -122,14 +152,14 @@ def full_run() -> list[Scenario | Lone]:
 
 
 def quick_run() -> list[Scenario | Lone]:
-    """Under five minutes."""
-    effort = Effort(num_rounds=1)
+    """Under five minutes; one round, so no interval."""
+    effort = Effort(num_rounds=1, num_alone_steps=2, num_pair_steps=4)
     return [
         equal("plain", PLAIN_RATIO, effort),
         equal("ddp", 1.0, effort),
         equal("overlap", 1.0, effort),
         filler("plain", 1.0, effort),
-        Lone("ddp", SHORT, 1.0, num_blocks=30, num_steps=4),
+        Lone("ddp", SHORT, 1.0, num_blocks=15, num_steps=4),
     ]
 
 

@@ -9,25 +9,26 @@ from __future__ import annotations
 import json
 import os
 import sys
+import time
 from collections.abc import Callable, Sequence
-from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 from benchmarks.overlap_bounds import StepShape, rate_for_ratio
-from benchmarks.overlap_results import Results
+from benchmarks.overlap_results import NAME, keep, open_record
 from benchmarks.overlap_rows import make_row
-from benchmarks.overlap_scenarios import MODELS, Scenario, Timed
+from benchmarks.overlap_scenarios import Scenario, Timed, within
+from benchmarks.record import RowRecord
 from benchmarks.testbed import HostFailed, Testbed
 
 ROOT = Path(__file__).resolve().parents[1]
-RESULTS = ROOT / "benchmarks" / "results"
 START_RATE_BITS_PER_S = 1e9
 SCENARIO_TIMEOUT_S = 1500.0
 MEMORY_CONTENDERS = ("ddp", "weft")
 
-# (steps made since the last call, what is going on)
+# (rows done since the last call, what is going on)
 OnProgress = Callable[[int, str], None]
+Peaks = dict[str, dict[str, int]]
 
 
 def run_scenarios(
@@ -35,51 +36,66 @@ def run_scenarios(
     *,
     command: str,
     on_progress: OnProgress,
-    folder: Path = RESULTS,
-    started: datetime | None = None,
+    folder: Path,
+    name: str = NAME,
+    minutes: float | None = None,
+    with_memory: bool = True,
+    fresh: bool = False,
     timeout_s: float = SCENARIO_TIMEOUT_S,
-) -> Results:
-    """Measure everything; a scenario that fails is noted and the rest goes on.
+) -> RowRecord:
+    """Measure the rows that this code has not measured yet; a row that fails is noted and the others follow.
 
     ``timeout_s``: for one command on all hosts, of which a scenario has up to four.
     """
-    results = Results(folder, started or datetime.now(), command)
-    peaks: dict[str, dict[str, int]] = {}
+    record = open_record(folder, command, name)
+    end_s = time.monotonic() + 60 * minutes if minutes is not None else float("inf")
+    left = [scenario for scenario in scenarios if fresh or record.measured(scenario.key) is None]
+    on_progress(len(scenarios) - len(left), "starting")
+    peaks: Peaks = {}
     # Many hosts first: they are what a broken machine fails at, and they take the shortest.
-    shapes = {(scenario.num_hosts, scenario.workers_per_host) for scenario in scenarios}
-    for num_hosts, per_host in sorted(shapes, reverse=True):
-        with Testbed(num_hosts, START_RATE_BITS_PER_S, workers_per_host=per_host) as bed:
-            for scenario in (s for s in scenarios if (s.num_hosts, s.workers_per_host) == (num_hosts, per_host)):
+    left.sort(key=_layout, reverse=True)
+    while left:
+        layout = num_hosts, workers_per_host = _layout(left[0])
+        with Testbed(num_hosts, START_RATE_BITS_PER_S, workers_per_host=workers_per_host) as bed:
+            while left and _layout(left[0]) == layout:
+                scenario = within(left, end_s - time.monotonic())
+                left.pop(0)
                 try:
-                    _measure(bed, scenario, results, peaks, on_progress, timeout_s)
+                    found = _peaks_of(scenario, record, peaks, bed, on_progress, timeout_s) if with_memory else {}
+                    record.put(scenario.key, _measure(bed, scenario, found, on_progress, timeout_s))
                 except HostFailed as failure:
-                    results.failures.append(f"{scenario.label}: {failure}")
-                    on_progress(0, f"{scenario.label} failed, going on")
-                results.rows.sort(key=_reading_order)
-                results.save()
-    return results
+                    record.failures.append(f"{scenario.label}: {failure}")
+                    on_progress(0, f"{scenario.label} failed, continuing with the next row")
+                keep(record)
+                on_progress(1, scenario.label)
+    return record
 
 
-def _reading_order(row: dict[str, Any]) -> tuple[bool, int, int, int, float]:
-    model = MODELS.index(row["model"]) if row["model"] in MODELS else len(MODELS)
-    return row["emulated_compute"], model, row["workers_per_host"], row["hosts"], row["ratio_wanted"]
+def _layout(scenario: Scenario) -> tuple[int, int]:
+    return scenario.num_hosts, scenario.workers_per_host
 
 
-def _measure(
-    bed: Testbed,
-    scenario: Scenario,
-    results: Results,
-    peaks: dict[str, dict[str, int]],
-    on_progress: OnProgress,
-    timeout_s: float,
-) -> None:
-    if scenario.model not in peaks and scenario.timed is None:
-        peaks[scenario.model] = {}
-        for contender in MEMORY_CONTENDERS:
+def _peaks_of(
+    scenario: Scenario, record: RowRecord, peaks: Peaks, bed: Testbed, on_progress: OnProgress, timeout_s: float
+) -> dict[str, int]:
+    """Peak memory, once per model; an interrupted run takes it from the rows it has."""
+    if scenario.timed is not None:
+        return {}
+    if scenario.model not in peaks:
+        own = (row for row in record.rows if row["model"] == scenario.model and record.measured(row["key"]) is not None)
+        known = (row["peak_bytes"] for row in own if row["peak_bytes"])
+        peaks[scenario.model] = next(known, {})
+        for contender in () if peaks[scenario.model] else MEMORY_CONTENDERS:
             if contender in scenario.contenders:
                 on_progress(0, f"{scenario.model}: memory of {contender}")
                 memory = _work(bed, "overlap_memory", scenario.memory(contender), None, timeout_s)
                 peaks[scenario.model][contender] = memory["peak_bytes"]
+    return peaks[scenario.model]
+
+
+def _measure(
+    bed: Testbed, scenario: Scenario, peaks: dict[str, int], on_progress: OnProgress, timeout_s: float
+) -> dict[str, Any]:
     if scenario.timed is not None:
         shape = _nominal_shape(scenario.timed)
     else:  # right before each row: a shared machine is not equally fast for long
@@ -87,7 +103,7 @@ def _measure(
         shape = StepShape(**_work(bed, "overlap_worker", scenario.calibration(), None, timeout_s)["shape"])
     bed.set_rate(rate_for_ratio(shape, scenario.num_hosts, scenario.ratio))
     result = _work(bed, "overlap_worker", scenario, on_progress, timeout_s)
-    results.rows.append(make_row(scenario, bed.rate_bits_per_s, result, peaks.get(scenario.model, {})))
+    return make_row(scenario, bed.rate_bits_per_s, result, peaks)
 
 
 def _nominal_shape(timed: Timed) -> StepShape:
@@ -120,7 +136,7 @@ def _work(
         if "result" in message:
             answers.append(message["result"])
         elif on_progress is not None:
-            on_progress(message["steps"], f"{scenario.label}: {message['progress']}")
+            on_progress(0, f"{scenario.label}: {message['progress']}")
 
     bed.run(
         (sys.executable, "-m", f"benchmarks.{module}", json.dumps(scenario.as_json())),

@@ -2,27 +2,32 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from benchmarks import overlap as benchmark
 from benchmarks import overlap_plot, overlap_scenarios
-from benchmarks.overlap_results import Results
-from benchmarks.overlap_scenarios import Scenario
+from benchmarks.figures import draw_if_possible
+from benchmarks.overlap_results import NAME, PROFILES_NAME
+from benchmarks.overlap_rows import best_of, best_peer, speedup
+from benchmarks.overlap_scenarios import FULL_MINUTES, QUICK_MINUTES, Scenario
 from benchmarks.profile_scenarios import profiles_run
+from benchmarks.record import results_folder
 from weft.cli import render
 from weft.cli.render import Column, number
-from weft.errors import MissingToolError, UsageError, WeftError
+from weft.errors import UsageError, WeftError
 
-TIMES = ("alone", "ddp", "ddp_best", "fsdp2", "dear", "weft", "weft_eager", "bound")
+TIMES = ("alone", "best_ddp", "fsdp2", "dear", "weft", "weft_eager", "bound")
 COLUMNS = (
     Column("label", "model"),
     Column("hosts", "hosts", number(0)),
     Column("workers_per_host", "workers/host", number(0)),
     Column("network_over_compute", "network/compute", number(2)),
+    Column("rounds", "rounds", number(0)),
     *(Column(f"{name}_ms", name.replace("_", " "), number(0)) for name in TIMES),
-    Column("gain", "weft vs ddp", lambda gain: f"{gain:.2f}x"),
+    Column("vs_ddp", "weft vs ddp"),
+    Column("vs_best", "weft vs best other"),
 )
 
 
@@ -34,6 +39,9 @@ def overlap(
     models: list[str] | None,
     ratios: list[float] | None,
     profiles: bool = False,
+    out: Path | None = None,
+    minutes: float | None = None,
+    fresh: bool = False,
 ) -> None:
     """Time a training step with each contender at several network/compute ratios."""
     if profiles and quick:
@@ -46,26 +54,39 @@ def overlap(
         scenarios = _only(scenarios, "model", models)
     if ratios:
         scenarios = _only(scenarios, "ratio", ratios)
-    num_steps, done = sum(scenario.num_steps for scenario in scenarios), 0
+    done = 0
     with render.progress("weft bench overlap") as report:
 
-        def show(num_done: int, what: str) -> None:
+        def show(num_rows: int, what: str) -> None:
             nonlocal done
-            done += num_done
-            report(what, done, num_steps)
+            done += num_rows
+            report(what, done, len(scenarios))
 
-        results = benchmark.run_scenarios(scenarios, command=command, on_progress=show)
-    if results.rows:
-        _draw(results)
+        record = benchmark.run_scenarios(
+            scenarios,
+            command=command,
+            on_progress=show,
+            folder=results_folder(out, quick=quick),
+            name=PROFILES_NAME if profiles else NAME,
+            minutes=minutes or (QUICK_MINUTES if quick else FULL_MINUTES),
+            with_memory=not quick,
+            fresh=fresh or quick,
+        )
+    keys = {scenario.key for scenario in scenarios}
+    rows = [row for row in record.rows if row["key"] in keys]
+    if record.rows:
+        draw_if_possible(
+            overlap_plot.draw_profiles if profiles else overlap_plot.draw, record.document(), record.path("png")
+        )
     if as_json:
-        render.print_json({"rows": results.rows})
+        render.print_json({"rows": rows})
     else:
-        render.print_table([_shown(row) for row in results.rows], COLUMNS, title="milliseconds per step (median)")
-        print(f"written to {results.path('json')} (and .md, .png)")
-    if results.failures:
+        render.print_table([_shown(row) for row in rows], COLUMNS, title="milliseconds per step (median)")
+        print(f"written to {record.path('json')} (and .md, .png)")
+    if record.failures:
         raise WeftError(
-            f"{len(results.failures)} of {len(scenarios)} rows could not be measured; the others are in "
-            f"{results.path('json')}; first failure: {results.failures[0]}"
+            f"{len(record.failures)} of {len(scenarios)} rows could not be measured; the others are in "
+            f"{record.path('json')}; first failure: {record.failures[0]}"
         )
 
 
@@ -78,17 +99,11 @@ def _only(scenarios: Sequence[Scenario], what: str, wanted: Sequence[str | float
 
 
 def _shown(row: dict[str, Any]) -> dict[str, Any]:
+    best, ddp = best_peer(row), best_of(row, "DDP")
     return {
         **row,
         "label": f"{row['model']} (emulated)" if row["emulated_compute"] else row["model"],
-        "gain": row["ddp_ms"] / row["weft_ms"] if row["ddp_ms"] and row["weft_ms"] else None,
+        "best_ddp_ms": None if ddp is None else row[f"{ddp}_ms"],
+        "vs_ddp": speedup(row, "ddp", "weft"),
+        "vs_best": None if best is None else speedup(row, best, "weft"),
     }
-
-
-def _draw(results: Results) -> None:
-    """The figure is optional: without matplotlib the measurements still count."""
-    caption = f"{results.command}, {results.started:%Y-%m-%d %H:%M}; median of interleaved rounds"
-    try:
-        overlap_plot.draw(results.rows, results.path("png"), caption)
-    except MissingToolError as error:
-        print(f"weft: {error}", file=sys.stderr)

@@ -13,7 +13,7 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
-from benchmarks.contenders import make_contender
+from benchmarks.contenders import Findings, make_contender
 from benchmarks.models import find_workload
 from benchmarks.overlap_scenarios import scenario_from_json
 from benchmarks.overlap_worker import NUM_BATCHES, Lane
@@ -36,7 +36,7 @@ def main(argument: str) -> None:
         batches = workload.batches(dist.get_rank(), NUM_BATCHES)
         dist.barrier()
         before_bytes = resident_bytes("VmRSS")
-        lane = Lane(scenario.contenders[0], make_contender(scenario.contenders[0], workload), batches)
+        lane = Lane(scenario.contenders[0], make_contender(scenario.contenders[0], workload, Findings()), batches)
         lane.warm_up(scenario.effort)
         peak_bytes = resident_bytes("VmHWM") - before_bytes
         dist.barrier()

@@ -1,126 +1,141 @@
-"""The results as a picture: step time by ratio with the bound, speed-ups, and the growth with workers."""
+"""The results as a figure: how much faster weft is than each peer, step times with the bound, and more hosts."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from textwrap import fill
 from typing import Any
 
-from benchmarks.overlap_rows import Row, speedup
-from weft.errors import MissingToolError
+from benchmarks.figures import Document, head
+from benchmarks.overlap_results import compared_rows, reading_order
+from benchmarks.overlap_rows import best_of, speedup
+from benchmarks.record import Row
+from weft.sim.figure_style import CONTENDERS, INK, QUIET, WIDTH_IN, legend_below, pyplot, save
 
-# (field, name, colour, line style); weft in one strong hue, rivals in quiet ones, limits grey.
+# (contender, name, line style); limits are dotted.
 LINES = (
-    ("fsdp2", "FSDP2", "#b8a5d0", "-"),
-    ("ddp", "DDP", "#d98c3f", "-"),
-    ("ddp_best", "DDP, best bucket", "#e8bd7a", "-"),
-    ("dear", "DeAR, 25 MB", "#6fa58b", "-"),
-    ("weft", "weft", "#1f5fbf", "-"),
-    ("weft_eager", "weft eager", "#0f2f66", "--"),
-    ("bound", "bound with barrier", "#777777", ":"),
-    ("alone", "alone, no network", "#bbbbbb", ":"),
+    ("ddp", "DDP, default", "-"),
+    ("best DDP", "DDP, best", "-"),
+    ("best FSDP2", "FSDP2, best", "-"),
+    ("dear", "DeAR", "-"),
+    ("weft", "weft", "-"),
+    ("weft_eager", "weft eager", "--"),
+    ("bound", "bound", ":"),
+    ("alone", "alone", ":"),
 )
-RIVALS = (
-    ("ddp", "vs DDP", "#d98c3f"),
-    ("ddp_best", "vs DDP, best bucket", "#e8bd7a"),
-    ("dear", "vs DeAR", "#6fa58b"),
-)
-BUCKETS = (
-    ("ddp", "DDP, 25 MB", "#d98c3f"),
-    ("ddp_1mb", "DDP, 1 MB", "#e8bd7a"),
-    ("weft_25mb", "weft, 25 MB", "#a9c4ec"),
-    ("weft_1mb", "weft, 1 MB", "#6a97d8"),
-    ("weft", "weft, tuned", "#1f5fbf"),
-)
+COLORS = {**CONTENDERS, "best DDP": CONTENDERS["ddp_best"], "best FSDP2": CONTENDERS["fsdp2"]}
+NUM_LEGEND_COLUMNS = 4
 
 
-def draw(rows: Sequence[Row], path: Path, caption: str) -> None:
-    """Write the picture; panels for which nothing was measured are left out."""
-    try:
-        import matplotlib
-
-        matplotlib.use("Agg")
-        from matplotlib import pyplot
-    except ImportError:
-        raise MissingToolError(
-            "matplotlib is not installed, so the results get no picture: pip install 'weft[plot]'"
-        ) from None
-    real = [row for row in rows if not row["emulated_compute"] and "weft_4mb_ms" not in row]
+def draw(document: Document, path: Path) -> None:
+    """Step times above, speedups below, one column per model; panels without rows are left out."""
+    plt = pyplot()
+    rows: Sequence[Row] = document["rows"]
+    real = [row for row in compared_rows(rows) if row["model"] != "vocabulary"]
     models = list(dict.fromkeys(row["model"] for row in real))
-    growth = sorted((row for row in rows if row["emulated_compute"]), key=lambda row: row["hosts"])
+    growth = sorted((row for row in rows if row["emulated_compute"]), key=reading_order)
     num_columns = max(1, len(models) + bool(growth))
-    figure, axes = pyplot.subplots(
-        2, num_columns, figsize=(4.6 * num_columns, 7.6), squeeze=False, layout="constrained"
-    )
+    size = (WIDTH_IN, 6.2)
+    figure, axes = plt.subplots(2, num_columns, figsize=size, squeeze=False, layout="constrained", sharey="row")
     for column, model in enumerate(models):
-        own = sorted((row for row in real if row["model"] == model), key=lambda row: row["network_over_compute"])
-        _step_times(axes[0][column], own, f"{model}, 2 hosts")
-        _speedups(axes[1][column], own, [f"{row['network_over_compute']:.2f}" for row in own], "network / compute")
+        own = sorted((row for row in real if row["model"] == model), key=lambda row: float(row["network_over_compute"]))
+        places = [row["network_over_compute"] for row in own]
+        _step_times(axes[0][column], own, places, "network / compute", f"{model}, 2 hosts")
+        _speedups(axes[1][column], own, places, "network / compute")
+        for axis in axes[:, column]:
+            axis.set_xlim(0, max([*places, 2.3]) * 1.06)
     if growth:
-        hosts = [str(row["hosts"]) for row in growth]
-        _growth(axes[0][-1], growth, hosts)
+        hosts = list(range(len(growth)))
+        names = [_layout(row) for row in growth]
+        _step_times(axes[0][-1], growth, hosts, "hosts (x workers)", "emulated compute")
         _speedups(axes[1][-1], growth, hosts, "hosts")
-    figure.suptitle("A step of data-parallel training on a shaped link", fontsize=13)
-    width = int(figure.get_figwidth() * 14)
-    figure.supxlabel(fill(caption, width), fontsize=7.5, color="#666666")
-    aside = path.with_suffix(".part.png")
-    figure.savefig(aside, dpi=140)
-    pyplot.close(figure)
-    aside.replace(path)
+        for axis in axes[:, -1]:
+            axis.set_xticks(hosts, names)
+            axis.set_xlim(-0.4, len(hosts) - 0.6)
+    axes[0][0].set_ylabel("step / step alone")
+    axes[1][0].set_ylabel("weft is faster by (95 %)")
+    axes[0][0].set_ylim(0, 1.03 * max(max(line.get_ydata()) for axis in axes[0] for line in axis.get_lines()))
+    head(figure, "A training step over a slow link: lower is better above, higher is better below", document)
+    legend_below(figure, list(axes.flat), NUM_LEGEND_COLUMNS)
+    save(figure, path)
 
 
-def _step_times(axis: Any, rows: Sequence[Row], title: str) -> None:
-    for field, name, colour, style in LINES:
-        points = [(row["network_over_compute"], row[f"{field}_ms"]) for row in rows if row.get(f"{field}_ms")]
+def draw_profiles(document: Document, path: Path) -> None:
+    """One line per row: how many times as fast weft is as DDP at its best, measured and predicted."""
+    plt = pyplot()
+    rows: Sequence[Row] = document["rows"]
+    figure, axis = plt.subplots(figsize=(WIDTH_IN, 0.24 * len(rows) + 1.7), layout="constrained")
+    for place, row in enumerate(rows):
+        best, said = best_of(row, "DDP"), row["predicted_ms"]
+        ratio = None if best is None else speedup(row, best, "weft")
+        label = place == 0
+        if ratio is not None:
+            axis.plot([ratio.low, min(ratio.high, 3.0)], [place, place], color=COLORS["weft"], linewidth=1.6)
+            axis.plot(ratio.value, place, "o", color=COLORS["weft"], label="measured, 95 %" if label else None)
+        if said.get("ddp_best") and said.get("weft"):
+            words = "predicted" if label else None
+            axis.plot(said["ddp_best"] / said["weft"], place, "D", color=COLORS["best DDP"], markersize=5, label=words)
+    axis.axvline(1.0, color=INK, linewidth=0.8)
+    axis.set_yticks(range(len(rows)), [f"{row['model']}, {_layout(row)} hosts" for row in rows])
+    axis.set_ylim(len(rows) - 0.5, -0.5)
+    axis.xaxis.set_major_formatter(lambda value, _: f"{value:.1f}x")
+    axis.grid(axis="x", alpha=0.25, color=QUIET)
+    axis.set_xlabel("how many times as fast is weft as DDP at its best")
+    head(figure, "Popular models, emulated compute, network / compute = 1", document)
+    figure.legend(*axis.get_legend_handles_labels(), loc="outside lower center", ncols=2)
+    save(figure, path)
+
+
+def _layout(row: Row) -> str:
+    hosts, workers = row["hosts"], row["workers_per_host"]
+    return str(hosts) if workers == 1 else f"{hosts}x{workers}"
+
+
+def _time_ms(row: Row, name: str) -> float | None:
+    if name.startswith("best "):
+        best = best_of(row, name.removeprefix("best "))
+        return None if best is None else row[f"{best}_ms"]
+    return row.get(f"{name}_ms")
+
+
+def _step_times(axis: Any, rows: Sequence[Row], places: Sequence[float], xlabel: str, title: str) -> None:
+    for name, words, style in LINES:
+        points = [
+            (place, time_ms / row["alone_ms"])
+            for place, row in zip(places, rows, strict=True)
+            if (time_ms := _time_ms(row, name)) is not None
+        ]
         if points:
             axis.plot(
-                *zip(*points, strict=True),
+                [place for place, _ in points],
+                [share for _, share in points],
                 style,
-                color=colour,
-                label=name,
+                color=COLORS[name],
+                label=words,
                 marker="" if style == ":" else "o",
                 markersize=4,
-                linewidth=2.2 if "weft" in field else 1.5,
+                linewidth=2.4 if name.startswith("weft") else 1.5,
             )
-    _dress(axis, title, "network / compute", "ms per step")
-    axis.set_ylim(bottom=0)
-    axis.legend(fontsize=7.5, frameon=False)
+    axis.set_title(title)
+    axis.set_xlabel(xlabel)
+    axis.grid(axis="y", alpha=0.25)
 
 
-def _speedups(axis: Any, rows: Sequence[Row], labels: Sequence[str], xlabel: str) -> None:
-    rivals = [rival for rival in RIVALS if any(speedup(row, rival[0], "weft") for row in rows)]
-    width = 0.8 / max(len(rivals), 1)
-    for index, (rival, name, colour) in enumerate(rivals):
-        heights = [speedup(row, rival, "weft") or 0.0 for row in rows]
-        places = [place + (index - (len(rivals) - 1) / 2) * width for place in range(len(rows))]
-        bars = axis.bar(places, heights, width * 0.92, color=colour, label=name)
-        axis.bar_label(bars, labels=[f"{height:.2f}" if height else "" for height in heights], fontsize=6.5)
-    axis.axhline(1.0, color="#777777", linewidth=0.8)
-    axis.set_xticks(range(len(rows)), labels)
-    _dress(axis, "how many times as fast is weft?", xlabel, "ratio of step times")
-    axis.margins(y=0.28)
-    axis.legend(fontsize=7.5, frameon=False, ncols=max(len(rivals), 1), loc="upper center", columnspacing=0.9)
-
-
-def _growth(axis: Any, rows: Sequence[Row], hosts: Sequence[str]) -> None:
-    shown = [bucket for bucket in BUCKETS if any(row.get(f"{bucket[0]}_ms") for row in rows)]
-    width = 0.8 / max(1, len(shown))
-    for index, (field, name, colour) in enumerate(shown):
-        places = [place + (index - (len(shown) - 1) / 2) * width for place in range(len(rows))]
-        axis.bar(places, [row.get(f"{field}_ms") or 0.0 for row in rows], width * 0.92, color=colour, label=name)
-    for place, row in enumerate(rows):
-        label = "bound with barrier" if place == 0 else None
-        axis.hlines(row["bound_ms"], place - 0.45, place + 0.45, color="#444444", linestyles=":", label=label)
-    axis.set_xticks(range(len(rows)), hosts)
-    _dress(axis, "emulated compute, network / compute = 1", "hosts", "ms per step")
-    axis.margins(y=0.3)
-    axis.legend(fontsize=7.5, frameon=False, ncols=2, loc="upper center")
-
-
-def _dress(axis: Any, title: str, xlabel: str, ylabel: str) -> None:
-    axis.set_title(title, fontsize=10.5)
-    axis.set_xlabel(xlabel, fontsize=9)
-    axis.set_ylabel(ylabel, fontsize=9)
-    axis.tick_params(labelsize=8)
-    axis.spines[["top", "right"]].set_visible(False)
+def _speedups(axis: Any, rows: Sequence[Row], places: Sequence[float], xlabel: str) -> None:
+    """Only what decides: against DDP as people run it, against DDP at its best, and against DeAR."""
+    span = (max(places) - min(places)) if len(places) > 1 else 1.0
+    for number, name in enumerate(("ddp", "best DDP", "dear")):
+        for place, row in zip(places, rows, strict=True):
+            rival = best_of(row, "DDP") if name == "best DDP" else name
+            ratio = None if rival is None else speedup(row, rival, "weft")
+            if ratio is None:
+                continue
+            at = place + (number - 1) * 0.03 * span
+            high = min(ratio.high, 3.0)
+            axis.plot([at, at], [max(ratio.low, 0.0), high], color=COLORS[name], linewidth=1.4, alpha=0.8)
+            axis.plot(at, ratio.value, "o", color=COLORS[name], markersize=5)
+    axis.axhline(1.0, color=INK, linewidth=0.8)
+    axis.set_xlabel(xlabel)
+    axis.set_ylim(0.6, 2.0)
+    axis.yaxis.set_major_formatter(lambda value, _: f"{value:.1f}x")
+    axis.grid(axis="y", alpha=0.25, color=QUIET)

@@ -1,156 +1,170 @@
-"""The results of one benchmark run on disk: JSON for machines, Markdown for people, whole at any moment."""
+"""The results of ``weft bench overlap`` as tables for people."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from datetime import datetime
 from pathlib import Path
+from typing import Any
 
-from benchmarks.overlap_rows import Row, speedup
-from benchmarks.overlap_scenarios import SWEEP_CONTENDERS
-from weft.cli.bench_record import machine, markdown_table, write_whole
+from benchmarks.overlap_rows import PEERS, best_of, best_peer, share_of, speedup, variant
+from benchmarks.overlap_scenarios import CONTENDERS, MODELS, SWEEP_CONTENDERS
+from benchmarks.record import Row, RowRecord, headline, markdown_table, sources
 
-COLUMNS = (
-    *(
-        "alone_ms",
-        "ddp_ms",
-        "ddp_best_ms",
-        "fsdp2_ms",
-        "fsdp2_async_ms",
-        "dear_ms",
-        "weft_ms",
-        "weft_eager_ms",
-    ),
-    *("bound_ms", "eager_bound_ms"),
+NAME = "overlap"
+# The rows of popular models; they are not those of the models that are trained here.
+PROFILES_NAME = "overlap_profiles"
+SWEEP_COLUMNS = ("ddp", "weft", *SWEEP_CONTENDERS)
+GROWTH_COLUMNS = ("alone", "ddp", "ddp_1mb", "ddp_best", "weft_1mb", "weft_25mb", "weft", "bound")
+DEFINITIONS = (
+    "Milliseconds per step: the median over rounds, in which all contenders take turns in the same worker processes; "
+    "the slowest worker counts. **network/compute**: time to move all gradients both ways with nothing else running, "
+    "over `alone`, both measured in the rounds of the row. **alone**: a worker by itself: forward, backward, and the "
+    "whole update, no communication. **bound**: the least that a schedule with a barrier between backward and gather "
+    "(DeAR's) can take: max(backward + update/P, R) + max(forward, G), where R and G are the reduce-scatter and the "
+    "all-gather at line rate ((H - 1) / H of the bytes on each of H hosts' links) and P is the number of workers. "
+    "P workers share the update, so the bound is below `alone` where the link is fast, by at most update x (1 - 1/P). "
+    "Ratios: how many times as fast weft is, the geometric mean over rounds, with its 95 % confidence interval (paired t on the "
+    "logarithms). Where a system has several variants, the table quotes the fastest."
 )
-SWEEP_COLUMNS = (*(f"{name}_ms" for name in SWEEP_CONTENDERS), "weft_ms")
-GROWTH_COLUMNS = ("alone_ms", "ddp_ms", "ddp_1mb_ms", "ddp_best_ms", "weft_1mb_ms", "weft_25mb_ms", "weft_ms")
+OLDER = (
+    "Rows without a measured network time are from before 2026-11-17: their network/compute uses the line rate, DeAR "
+    "had fixed buckets of 25 MB, and their bound was computed from medians of single phases, which on this machine can "
+    "sum to less than the median step (1150 of 1319 ms in the transformer's first row): another reason for a bound "
+    "below `alone`."
+)
 
 
-@dataclass
-class Results:
-    """Rows of one run; written again after each, so that a crash loses nothing."""
-
-    folder: Path
-    started: datetime
-    command: str
-    rows: list[Row] = field(default_factory=list)
-    failures: list[str] = field(default_factory=list)
-
-    def path(self, suffix: str) -> Path:
-        return self.folder / f"overlap-{self.started:%Y-%m-%d-%H%M%S}.{suffix}"
-
-    def save(self) -> None:
-        self.folder.mkdir(parents=True, exist_ok=True)
-        content = {
-            "date": self.started.isoformat(timespec="seconds"),
-            "command": self.command,
-            "machine": machine(),
-            "rows": self.rows,
-            "failures": self.failures,
-        }
-        write_whole(self.path("json"), json.dumps(content, indent=1) + "\n")
-        write_whole(self.path("md"), markdown(self))
+def open_record(folder: Path, command: str, name: str = NAME) -> RowRecord:
+    return RowRecord.open(folder, name, command)
 
 
-def headline(command: str, started: datetime) -> str:
-    """How, when and where a run was made."""
-    about = machine()
-    return (
-        f"`{command}`, {started:%Y-%m-%d %H:%M}, "
-        f"{about['cores']} cores ({about['cpu']}), {about['system']}, Python {about['python']}."
-    )
+def keep(record: RowRecord) -> None:
+    """Write what there is, in reading order."""
+    record.rows.sort(key=reading_order)
+    record.save(markdown(record.document()))
 
 
-def markdown(results: Results) -> str:
-    """The tables, as they stand in the documentation."""
-    compared = [row for row in results.rows if "weft_4mb_ms" not in row]
-    lines = [
-        "# Overlap benchmark",
-        "",
-        headline(results.command, results.started),
-        "",
-        "Median milliseconds per step, all contenders interleaved in the same worker processes, the slowest "
-        "rank counting. "
-        "`bound` is the best a schedule with a barrier can do, `eager bound` the best without.",
-        "",
-        *_table(compared, COLUMNS),
-        "",
-        "Speed of weft as a ratio within a row (above 1: weft is faster), and the share of the bounds.",
-        "",
-        *_ratio_table(compared),
-    ]
-    swept = [row for row in results.rows if "weft_4mb_ms" in row]
+def reading_order(row: Row) -> tuple[bool, int, int, int, float, bool]:
+    model = MODELS.index(row["model"]) if row["model"] in MODELS else len(MODELS)
+    return row["emulated_compute"], model, row["workers_per_host"], row["hosts"], row["ratio_wanted"], is_sweep(row)
+
+
+def is_sweep(row: Row) -> bool:
+    return "weft_4mb_ms" in row
+
+
+def compared_rows(rows: Sequence[Row]) -> list[Row]:
+    return [row for row in rows if not row["emulated_compute"] and not is_sweep(row)]
+
+
+def markdown(document: dict[str, Any]) -> str:
+    """The whole page."""
+    rows: list[Row] = document["rows"]
+    real, growth = compared_rows(rows), [row for row in rows if row["emulated_compute"]]
+    lines = ["# Overlap benchmark", "", headline(document), *sources(rows), "", DEFINITIONS]
+    if any(row.get("network_ms") is None for row in rows):
+        lines += ["", OLDER]
+    if real:
+        lines += ["", "## Each peer at its best", "", *best_table(real)]
+        lines += ["", "## Every contender", "", *_times(real, [*CONTENDERS, "bound", "eager_bound"])]
+        lines += ["", "## How many times as fast is weft?", "", *_ratios(real)]
+    swept = [row for row in rows if is_sweep(row)]
     if swept:
-        lines += ["", "The tuned plan against buckets of one size.", "", *_table(swept, SWEEP_COLUMNS)]
-    growth = [row for row in results.rows if "ddp_1mb_ms" in row]
+        lines += ["", "## The tuned plan and buckets of one size", "", *_times(swept, SWEEP_COLUMNS)]
     if growth:
-        lines += [
-            "",
-            "Growth with workers, emulated compute, by bucket size.",
-            "",
-            *_table(growth, GROWTH_COLUMNS),
-        ]
-    lines += ["", "Bytes and memory per worker.", "", *_byte_table(results.rows)]
-    if results.failures:
-        lines += ["", "Not measured:", "", *(f"- {failure.splitlines()[0]}" for failure in results.failures)]
+        lines += ["", "## More hosts, emulated compute", "", *_times(growth, GROWTH_COLUMNS), "", *_ratios(growth)]
+    predicted = [row for row in growth if row.get("predicted_ms")]
+    if predicted:
+        lines += ["", "## Predicted by `weft predict`'s model", "", *_predictions(predicted)]
+    lines += ["", "## Bytes and memory per worker, in MB", "", *_bytes(rows)]
+    if document.get("failures"):
+        lines += ["", "Not measured:", "", *(f"- {failure.splitlines()[0]}" for failure in document["failures"])]
     return "\n".join(lines) + "\n"
 
 
-def _table(rows: Sequence[Row], columns: Sequence[str]) -> list[str]:
-    heads = [
-        "model",
-        "hosts",
-        "network/compute",
-        *(column.removesuffix("_ms").replace("_", " ") for column in columns),
-    ]
-    body = [[*_name(row), *(_number(row.get(column), 0) for column in columns)] for row in rows]
-    return markdown_table(heads, body)
-
-
-def _ratio_table(rows: Sequence[Row]) -> list[str]:
-    rivals = ("ddp", "ddp_best", "fsdp2", "fsdp2_async", "dear")
-    heads = ["model", "hosts", "network/compute", *(f"vs {rival.replace('_', ' ')}" for rival in rivals)]
-    heads += ["eager vs weft", "of bound", "eager: of its bound", "same losses as DDP"]
+def best_table(rows: Sequence[Row]) -> list[str]:
+    """One column per system."""
+    heads = [*_HEADS, "alone", *(f"{peer}, best" for peer in PEERS), "weft", "weft eager", "bound"]
+    heads += ["weft vs default DDP", "weft vs best DDP", "weft vs best other", "same losses as DDP", "measured"]
     body = []
     for row in rows:
-        cells = [*_name(row), *(_number(speedup(row, rival, "weft"), 2) for rival in rivals)]
-        cells += [_number(speedup(row, "weft", "weft_eager"), 2)]
-        cells += [
-            _percent(speedup(row, "bound", "weft")),
-            _percent(speedup(row, "eager_bound", "weft_eager")),
-        ]
-        cells += [{True: "yes", False: "no", None: "-"}[row.get("loss_equal")]]
-        body.append(cells)
+        cells = [*_name(row), _number(row["alone_ms"])]
+        for peer in PEERS:
+            name = best_of(row, peer)
+            cells.append("-" if name is None else f"{_number(row[f'{name}_ms'])} ({variant(row, name)})")
+        cells += [_number(row[f"{name}_ms"]) for name in ("weft", "weft_eager", "bound")]
+        for name in ("ddp", best_of(row, "DDP"), best_peer(row)):
+            cells.append("-" if name is None else _text(speedup(row, name, "weft")))
+        body.append([*cells, _equal(row), row["date"]])
     return markdown_table(heads, body)
 
 
-def _byte_table(rows: Sequence[Row]) -> list[str]:
-    heads = ["model", "hosts", "network/compute"]
-    heads += ["wire MB/step DDP", "weft", "state MB DDP", "weft", "peak MB DDP", "weft"]
+_HEADS = ("model", "hosts", "network/compute", "rounds")
+
+
+def _times(rows: Sequence[Row], names: Sequence[str]) -> list[str]:
+    shown = [name for name in names if any(row.get(f"{name}_ms") for row in rows)]
+    heads = [*_HEADS, *(name.replace("_", " ") for name in shown)]
+    return markdown_table(heads, [[*_name(row), *(_number(row.get(f"{name}_ms")) for name in shown)] for row in rows])
+
+
+def _ratios(rows: Sequence[Row]) -> list[str]:
+    rivals = [name for peer in PEERS.values() for name in peer if any(row["round_ms"].get(name) for row in rows)]
+    heads = [*_HEADS, *(f"vs {rival.replace('_', ' ')}" for rival in rivals), "eager vs weft", "weft of bound"]
+    body = []
+    for row in rows:
+        cells = [*_name(row), *(_text(speedup(row, rival, "weft")) for rival in rivals)]
+        body.append([*cells, _text(speedup(row, "weft", "weft_eager")), _percent(share_of(row, "bound", "weft"))])
+    return markdown_table(heads, body)
+
+
+def _predictions(rows: Sequence[Row]) -> list[str]:
+    """Predicted milliseconds of each contender, and how far off that is."""
+    names = [name for name in rows[0]["predicted_ms"] if any(row.get(f"{name}_ms") for row in rows)]
     body = []
     for row in rows:
         cells = _name(row)
+        for name in names:
+            said, measured = row["predicted_ms"].get(name), row.get(f"{name}_ms")
+            cells.append("-" if not said or not measured else f"{said:.0f} ({100 * (said / measured - 1):+.0f} %)")
+        body.append(cells)
+    return markdown_table([*_HEADS, *(name.replace("_", " ") for name in names)], body)
+
+
+def _bytes(rows: Sequence[Row]) -> list[str]:
+    heads = ["model", "hosts", "network/compute"]
+    heads += [
+        f"{what}, {who}" for what in ("sent per step", "optimizer state", "peak memory") for who in ("DDP", "weft")
+    ]
+    body = []
+    for row in rows:
+        cells = _name(row)[:3]
         for key in ("wire_bytes_per_step", "state_bytes", "peak_bytes"):
-            cells += [_megabytes(row.get(key, {}).get(name)) for name in ("ddp", "weft")]
+            found = (row.get(key, {}).get(name) for name in ("ddp", "weft"))
+            cells += ["-" if value is None else f"{value / 1e6:.1f}" for value in found]
         body.append(cells)
     return markdown_table(heads, body)
 
 
 def _name(row: Row) -> list[str]:
     label = f"{row['model']} (emulated compute)" if row["emulated_compute"] else str(row["model"])
-    return [label, str(row["hosts"]), f"{row['network_over_compute']:.2f}"]
+    hosts = str(row["hosts"])
+    if row["workers_per_host"] > 1:
+        hosts += f" x {row['workers_per_host']} workers"
+    return [label, hosts, f"{row['network_over_compute']:.2f}", str(row["rounds"])]
 
 
-def _number(value: float | None, num_digits: int) -> str:
-    return "-" if value is None else f"{value:.{num_digits}f}"
+def _equal(row: Row) -> str:
+    return {True: "yes", False: "no", None: "-"}[row.get("loss_equal")]
+
+
+def _number(value: float | None) -> str:
+    return "-" if value is None else f"{value:.0f}"
+
+
+def _text(value: object | None) -> str:
+    return "-" if value is None else str(value)
 
 
 def _percent(value: float | None) -> str:
     return "-" if value is None else f"{100 * value:.0f} %"
-
-
-def _megabytes(value: int | None) -> str:
-    return "-" if value is None else f"{value / 1e6:.1f}"

@@ -3,24 +3,34 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from statistics import median
 from typing import Any
 
-from benchmarks.overlap_bounds import (
-    StepShape,
-    barrier_bound_s,
-    eager_bound_s,
-    network_over_compute,
-)
+from benchmarks.intervals import Ratio, paired_ratio
+from benchmarks.overlap_bounds import StepShape, barrier_bound_s, eager_bound_s, half_exchange_s
 from benchmarks.overlap_scenarios import CONTENDERS, Scenario
 from benchmarks.profile_scenarios import predicted_ms
-
-Row = dict[str, Any]
+from benchmarks.record import Row
 
 # The frozen part of a row; a contender that was left out has null.
 FIELDS = (
     *("model", "hosts", "emulated_compute", "network_over_compute"),
     *("alone_ms", "ddp_ms", "ddp_best_ms", "fsdp2_ms", "dear_ms", "weft_ms", "weft_eager_ms", "bound_ms"),
 )
+# Who is the same system with other options: a table quotes the best of each.
+PEERS = {
+    "DDP": ("ddp", "ddp_best", "ddp_list", "ddp_plan", "ddp_1mb"),
+    "FSDP2": ("fsdp2", "fsdp2_async"),
+    "DeAR": ("dear",),
+}
+_WORDS = {
+    "ddp": "default",
+    "ddp_1mb": "1 MB",
+    "ddp_list": "list of sizes",
+    "ddp_plan": "weft's plan",
+    "fsdp2": "synchronous",
+    "fsdp2_async": "asynchronous",
+}
 
 
 def make_row(
@@ -32,27 +42,32 @@ def make_row(
     """One row: the frozen fields first, then what helps to understand them."""
     shape = StepShape(**result["shape"])
     measured: Mapping[str, Any] = result["contenders"]
+    network_s = median(result["network_s"])
     row: Row = {
         "model": scenario.model,
         "hosts": scenario.num_hosts,
         "emulated_compute": scenario.timed is not None,
-        "network_over_compute": round(network_over_compute(shape, scenario.num_hosts, rate_bits_per_s), 3),
+        "network_over_compute": round(network_s / shape.compute_s, 3),
     }
     for name in CONTENDERS:
         row[f"{name}_ms"] = _ms(measured[name]["step_s"]) if name in measured else None
-    row["bound_ms"] = _ms(barrier_bound_s(shape, scenario.num_hosts, rate_bits_per_s))
+    row["bound_ms"] = _ms(barrier_bound_s(shape, scenario.num_hosts, rate_bits_per_s, scenario.workers_per_host))
     for name in (name for name in measured if name not in CONTENDERS):
         row[f"{name}_ms"] = _ms(measured[name]["step_s"])
     row |= {
         "ratio_wanted": scenario.ratio,
         "workers_per_host": scenario.workers_per_host,
-        "eager_bound_ms": _ms(eager_bound_s(shape, scenario.num_hosts, rate_bits_per_s)),
+        "rounds": len(result["network_s"]),
+        "network_ms": _ms(network_s),
+        "line_rate_network_ms": _ms(2 * half_exchange_s(shape.gradient_bytes, scenario.num_hosts, rate_bits_per_s)),
+        "eager_bound_ms": _ms(eager_bound_s(shape, scenario.num_hosts, rate_bits_per_s, scenario.workers_per_host)),
         "forward_ms": _ms(shape.forward_s),
         "backward_ms": _ms(shape.backward_s),
         "update_ms": _ms(shape.update_s),
         "rate_mbit_per_s": round(rate_bits_per_s / 1e6, 1),
         "gradient_bytes": shape.gradient_bytes,
-        "ddp_bucket_mb": result.get("ddp_bucket_mb"),
+        "ddp_bucket_mb": result["ddp_bucket_mb"] if "ddp_best" in measured else None,
+        "dear_bucket_mb": result["dear_bucket_mb"] if "dear" in measured else None,
         "loss_equal": measured["weft"]["loss_equal_to_ddp"] if "weft" in measured else None,
         "weft_eager_loss_equal": measured["weft_eager"]["loss_equal_to_ddp"] if "weft_eager" in measured else None,
         "wire_bytes_per_step": {name: round(lane["wire_bytes_per_step"]) for name, lane in measured.items()},
@@ -65,12 +80,48 @@ def make_row(
         "plans": {name: lane["plan"] for name, lane in measured.items() if "plan" in lane},
         "tuning_steps": {name: lane["num_tuning_steps"] for name, lane in measured.items() if "plan" in lane},
     }
+    row["weft_faster"] = weft_faster(row)
     return row
 
 
-def speedup(row: Row, slower: str, faster: str) -> float | None:
-    """How many times as fast ``faster`` is; None when either was not measured."""
-    above, below = row.get(f"{slower}_ms"), row.get(f"{faster}_ms")
+def speedup(row: Row, slower: str, faster: str) -> Ratio | None:
+    """How many times as fast ``faster`` is, with its interval; None when either was not measured."""
+    above, below = row["round_ms"].get(slower), row["round_ms"].get(faster)
+    return paired_ratio(above, below) if above and below else None
+
+
+def weft_faster(row: Row) -> dict[str, list[float]]:
+    """How many times as fast weft is as each of the others: ratio, and both ends of its 95 % interval."""
+    others = (name for name in row["round_ms"] if not name.startswith("weft") and name != "alone")
+    ratios = {name: speedup(row, name, "weft") for name in others}
+    return {
+        name: [round(value, 3) for value in (ratio.value, ratio.low, min(ratio.high, 1e6))]
+        for name, ratio in ratios.items()
+        if ratio is not None
+    }
+
+
+def best_of(row: Row, peer: str) -> str | None:
+    """The contender with which a peer is fastest in this row; None when it was not measured."""
+    names = [name for name in PEERS[peer] if row.get(f"{name}_ms")]
+    return min(names, key=lambda name: float(row[f"{name}_ms"]), default=None)
+
+
+def best_peer(row: Row) -> str | None:
+    """The fastest contender that is not weft."""
+    names = [name for name in (best_of(row, peer) for peer in PEERS) if name is not None]
+    return min(names, key=lambda name: float(row[f"{name}_ms"]), default=None)
+
+
+def variant(row: Row, name: str) -> str:
+    """Which variant of a peer a contender is."""
+    sizes = {"ddp_best": row["ddp_bucket_mb"], "dear": row["dear_bucket_mb"]}
+    return f"{sizes[name]:g} MB" if sizes.get(name) else _WORDS.get(name, name)
+
+
+def share_of(row: Row, bound: str, contender: str) -> float | None:
+    """A bound over what was reached; None when it was not measured."""
+    above, below = row.get(f"{bound}_ms"), row.get(f"{contender}_ms")
     return above / below if above and below else None
 
 

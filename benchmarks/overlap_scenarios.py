@@ -1,4 +1,4 @@
-"""What ``weft bench overlap`` measures, and how long it takes over it.  Pure; no torch."""
+"""What ``weft bench overlap`` measures, and how long it takes.  Pure; no torch."""
 
 from __future__ import annotations
 
@@ -8,12 +8,24 @@ from typing import Any
 
 RATIOS = (0.3, 0.7, 1.0, 1.3, 2.0)
 MODELS = ("transformer", "resnet", "mlp")
-CONTENDERS = ("alone", "ddp", "ddp_best", "fsdp2", "fsdp2_async", "dear", "weft", "weft_eager")
-BUCKET_CONTENDERS = ("ddp_1mb", "weft_1mb", "weft_25mb")
-# One size for all buckets, without tuning: what the tuned plan is held against.
+CONTENDERS = (
+    *("alone", "ddp", "ddp_best", "ddp_list", "ddp_plan", "fsdp2", "fsdp2_async"),
+    *("dear", "weft", "weft_eager"),
+)
+# Where the network matters less, only the contenders that differ there.
+FEW = ("alone", "ddp", "ddp_best", "dear", "weft", "weft_eager")
+FEWEST = ("alone", "ddp", "ddp_best", "dear", "weft")
+GROWING = ("alone", "ddp", "ddp_1mb", "ddp_best", "weft_1mb", "weft_25mb", "weft")
+# One size for all buckets, without tuning: what the tuned plan is compared with.
 SWEEP_CONTENDERS = tuple(f"weft_{size}mb" for size in (1, 2, 4, 8, 16, 25))
-# Several times slower than everybody else: one timed step a round shows that as well as several.
+# Several times slower than the others: one timed step a round shows that as well as several.
 SLOW = frozenset({"fsdp2", "fsdp2_async"})
+TUNED = frozenset({"weft", "weft_eager"})
+FULL_MINUTES = 88.0
+QUICK_MINUTES = 4.5
+# Seconds of a step alone, to estimate how long a run takes; measured on two cores of an AMD EPYC.
+_ALONE_S = {"transformer": 1.1, "vocabulary": 1.1, "resnet": 0.28, "mlp": 0.33, "tiny": 0.01}
+_START_S = 12.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,23 +46,27 @@ class Timed:
 
 @dataclass(frozen=True, slots=True)
 class Effort:
-    """How often everything is repeated."""
+    """How often everything is repeated: as many rounds as fit into ``round_budget_s``, between two limits."""
 
-    num_warmup_steps: int = 2
+    num_warmup_steps: int = 1
     # At most this many more for a contender that tunes itself.
     num_tuning_steps: int = 60
-    num_rounds: int = 3
-    num_steps_per_round: int = 2
+    min_rounds: int = 3
+    max_rounds: int = 12
+    round_budget_s: float = 100.0
+    num_steps_per_round: int = 1
     num_sweep_steps: int = 1
     num_calibration_steps: int = 5
+    ddp_sweep_mb: tuple[float, ...] = (1.0, 4.0, 10.0, 25.0)
+    dear_sweep_mb: tuple[float, ...] = (2.0, 8.0, 25.0)
 
     def steps_per_round(self, contender: str) -> int:
         """Timed steps of a contender in each round."""
         return 1 if contender in SLOW else self.num_steps_per_round
 
-    def num_steps(self, contender: str) -> int:
-        """Steps of a contender without its tuning; one a round only fills the pipeline."""
-        return self.num_warmup_steps + self.num_rounds * (self.steps_per_round(contender) + 1)
+    def rounds_in_budget(self, round_s: float) -> int:
+        """How many rounds of that length are made."""
+        return max(self.min_rounds, min(self.max_rounds, round(self.round_budget_s / max(round_s, 1e-9))))
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,28 +82,60 @@ class Scenario:
     workers_per_host: int = 1
 
     @property
+    def key(self) -> str:
+        """The name of its row."""
+        sweep = " sweep" if self.is_sweep else ""
+        workers = f" x {self.workers_per_host}" if self.workers_per_host > 1 else ""
+        return f"{self.model} {self.num_hosts} hosts{workers} {self.ratio:g}{sweep}"
+
+    @property
+    def is_sweep(self) -> bool:
+        return "weft_4mb" in self.contenders
+
+    @property
     def label(self) -> str:
         hosts = f"{self.num_hosts} hosts"
         if self.workers_per_host > 1:
             hosts += f" of {self.workers_per_host} workers"
-        return f"{self.model}, {hosts}, ratio {self.ratio:g}"
+        return f"{self.model}, {hosts}, ratio {self.ratio:g}{', sizes' if self.is_sweep else ''}"
 
     def calibration(self) -> Scenario:
         """The same workers alone, to learn how long the compute takes."""
-        effort = replace(
-            self.effort, num_warmup_steps=3, num_rounds=1, num_steps_per_round=self.effort.num_calibration_steps
-        )
+        num_steps = self.effort.num_calibration_steps
+        effort = replace(self.effort, num_warmup_steps=3, min_rounds=1, max_rounds=1, num_steps_per_round=num_steps)
         return replace(self, contenders=("alone",), effort=effort)
 
     def memory(self, contender: str) -> Scenario:
         """One contender in processes of its own, to see how much memory it takes."""
-        effort = replace(self.effort, num_tuning_steps=12, num_rounds=1)
-        return replace(self, contenders=(contender,), effort=effort)
+        return replace(self, contenders=(contender,), effort=replace(self.effort, num_tuning_steps=12))
 
     @property
-    def num_steps(self) -> int:
-        """Steps reported as progress, for a bar that ends where it should."""
-        return sum(self.effort.num_steps(contender) for contender in self.contenders)
+    def fixed_s(self) -> float:
+        """About how long everything but the rounds takes."""
+        effort, step_s = self.effort, self._step_s
+        sweeps = sum(len(sizes) for name, sizes in self._sweeps().items() if name in self.contenders)
+        num_steps = len(self.contenders) * effort.num_warmup_steps + sweeps * (2 + effort.num_sweep_steps)
+        num_steps += sum(effort.num_tuning_steps for name in self.contenders if name in TUNED)
+        return 2 * _START_S + 8 * step_s + num_steps * step_s
+
+    @property
+    def round_s(self) -> float:
+        """About how long one round takes."""
+        steps = sum(self.effort.steps_per_round(name) + 1 for name in self.contenders)
+        return steps * self._step_s
+
+    @property
+    def estimated_s(self) -> float:
+        """About how long the row takes."""
+        return self.fixed_s + self.effort.rounds_in_budget(self.round_s) * self.round_s
+
+    @property
+    def _step_s(self) -> float:
+        alone_s = self.timed.compute_s if self.timed is not None else _ALONE_S[self.model]
+        return alone_s * (1.0 + 0.6 * self.ratio)
+
+    def _sweeps(self) -> dict[str, tuple[float, ...]]:
+        return {"ddp_best": self.effort.ddp_sweep_mb, "dear": self.effort.dear_sweep_mb}
 
     def as_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -98,59 +146,88 @@ def scenario_from_json(data: dict[str, Any]) -> Scenario:
     timed = None
     if data["timed"] is not None:
         timed = Timed(**{**data["timed"], "layers": tuple(map(tuple, data["timed"]["layers"]))})
+    effort: dict[str, Any] = {
+        name: tuple(value) if isinstance(value, list) else value for name, value in data["effort"].items()
+    }
     return Scenario(
         **{
             **data,
             "contenders": tuple(data["contenders"]),
-            "effort": Effort(**data["effort"]),
+            "effort": Effort(**effort),
             "timed": timed,
         }
     )
 
 
-def contenders_at(ratio: float) -> tuple[str, ...]:
-    """FSDP2 takes minutes a row on gloo: it is shown where the network matters most, its variant once."""
-    left_out = {1.0: (), 1.3: ("fsdp2_async",)}.get(ratio, ("fsdp2", "fsdp2_async"))
-    return tuple(name for name in CONTENDERS if name not in left_out)
+def within(scenarios: Sequence[Scenario], left_s: float) -> Scenario:
+    """The first of the scenarios, with as many rounds as fit if all are to end in ``left_s``.
+
+    What the rounds of all of them get less, each gets less in proportion; never fewer than ``min_rounds``.
+    """
+    first = scenarios[0]
+    fixed_s = sum(scenario.fixed_s for scenario in scenarios)
+    rounds_s = sum(scenario.estimated_s for scenario in scenarios) - fixed_s
+    share = max(0.0, min(1.0, (left_s - fixed_s) / max(rounds_s, 1e-9)))
+    budget_s = share * (first.estimated_s - first.fixed_s)
+    return replace(first, effort=replace(first.effort, round_budget_s=min(first.effort.round_budget_s, budget_s)))
 
 
 def full_run() -> list[Scenario]:
-    """Three models at five ratios on 2 hosts, then 2, 4 and 8 hosts with emulated compute, some shared."""
-    effort = Effort(num_warmup_steps=1)
-    real = [Scenario(model, 2, ratio, contenders_at(ratio), effort) for model in MODELS for ratio in RATIOS]
-    # A model whose first and last layer are large, where no schedule reaches the bound: by how much, once.
-    real.append(Scenario("vocabulary", 2, 1.3, contenders_at(0.3), effort))
-    sweep = Scenario("transformer", 2, 1.0, ("alone", "ddp", "weft", *SWEEP_CONTENDERS), effort)
-    growing = ("alone", "ddp", "ddp_best", "weft", *BUCKET_CONTENDERS)
-    emulated = [Scenario("timed", num_hosts, 1.0, growing, effort, Timed()) for num_hosts in (2, 4, 8)]
-    return [*real, sweep, *emulated, *shared_hosts(effort)]
+    """Three models at five ratios on 2 hosts, bucket sizes, then several layouts of emulated hosts."""
+    long = Effort(round_budget_s=110.0)
+    # Short steps differ by more from one to the next, and more of them fit into a minute.
+    short = Effort(round_budget_s=75.0, min_rounds=5, max_rounds=20, num_steps_per_round=2, num_sweep_steps=2)
+    real = [
+        Scenario(model, 2, ratio, contenders_at(model, ratio), long if model == "transformer" else short)
+        for model in MODELS
+        for ratio in RATIOS
+    ]
+    # A model whose first and last layers are large, where no schedule reaches the bound: by how much, once.
+    real.append(Scenario("vocabulary", 2, 1.3, FEWEST, long))
+    sweep = Scenario("transformer", 2, 1.0, ("alone", "ddp", "weft", *SWEEP_CONTENDERS), long)
+    growth = [Scenario("timed", num_hosts, 1.0, GROWING, long, Timed()) for num_hosts in (2, 4, 8)]
+    return [*real, sweep, *growth, *shared_hosts(long)]
 
 
 def shared_hosts(effort: Effort) -> list[Scenario]:
     """Several workers per host, as a user measured them: 20 MB in 16 layers, links of 200 and 234 Mb/s."""
     timed = Timed(num_parameters=5_000_000, num_layers=16)
-    contenders = ("alone", "ddp", "ddp_best", "weft", *BUCKET_CONTENDERS)
     # With two hosts a link carries half of the model each way, in each of two phases.
     ratio_at = {rate: timed.num_parameters * 32 / rate / timed.compute_s for rate in (200e6, 234e6)}
+    few = ("alone", "ddp", "ddp_best", "weft_1mb", "weft")
     rows = [(2, 2, ratio_at[200e6]), (2, 4, ratio_at[234e6]), (4, 4, 1.0)]
-    return [
-        Scenario("timed", hosts, round(ratio, 3), contenders, effort, timed, workers) for hosts, workers, ratio in rows
-    ]
+    return [Scenario("timed", hosts, round(ratio, 3), few, effort, timed, workers) for hosts, workers, ratio in rows]
+
+
+def contenders_at(model: str, ratio: float) -> tuple[str, ...]:
+    """Everybody where the network takes about as long as the compute; FSDP2 alone takes minutes a row on gloo.
+
+    Eager tunes itself for another 60 steps, which take long with the transformer: elsewhere it is left out there.
+    """
+    if ratio in (1.0, 1.3):
+        return CONTENDERS
+    return FEWEST if model == "transformer" else FEW
 
 
 def quick_run() -> list[Scenario]:
-    """One model at two ratios and one row of four emulated hosts.  Under five minutes."""
-    effort = Effort(num_warmup_steps=1, num_rounds=2)
+    """One model at two ratios and one row of four emulated hosts."""
+    effort = Effort(
+        round_budget_s=25.0,
+        min_rounds=2,
+        num_steps_per_round=2,
+        ddp_sweep_mb=(1.0, 4.0, 25.0),
+        dear_sweep_mb=(4.0, 25.0),
+    )
     small = Timed(num_parameters=4_000_000, num_layers=12, compute_s=0.3)
-    contenders = tuple(name for name in CONTENDERS if name != "fsdp2_async")
+    everybody = ("alone", "ddp", "ddp_best", "fsdp2", "dear", "weft", "weft_eager")
     return [
-        Scenario("mlp", 2, 0.3, contenders, effort),
-        Scenario("mlp", 2, 1.0, contenders, effort),
-        Scenario("timed", 4, 1.0, contenders, effort, small),
+        Scenario("mlp", 2, 0.3, ("alone", "ddp", "weft"), effort),
+        Scenario("mlp", 2, 1.0, everybody, effort),
+        Scenario("timed", 4, 1.0, ("alone", "ddp", "ddp_best", "dear", "weft"), effort, small),
     ]
 
 
 def tiny_run(contenders: Sequence[str]) -> list[Scenario]:
     """The whole way with almost no work in it, to see that it holds together."""
-    effort = Effort(num_warmup_steps=1, num_tuning_steps=0, num_rounds=1, num_steps_per_round=1)
+    effort = Effort(num_tuning_steps=0, min_rounds=2, max_rounds=2, ddp_sweep_mb=(1.0, 25.0), dear_sweep_mb=(25.0,))
     return [Scenario("tiny", 2, 1.0, tuple(contenders), effort)]

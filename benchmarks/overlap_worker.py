@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -17,7 +18,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from benchmarks.contenders import DDP_BUCKETS_MB, StepTimes, Trainer, make_contender, make_ddp
+from benchmarks.contenders import Findings, StepTimes, Trainer, WeftTrainer, make_contender
 from benchmarks.models import Batch, TimedSize, Workload, find_workload
 from benchmarks.overlap_bounds import StepShape
 from benchmarks.overlap_scenarios import Effort, Scenario, scenario_from_json
@@ -25,6 +26,7 @@ from benchmarks.testbed_plan import HOST_INTERFACE
 from weft.overlap.transport.receive_window import tcp_connections
 
 NUM_BATCHES = 4
+CHUNK_BYTES = 1 << 20
 SENT_BYTES = Path(f"/sys/class/net/{HOST_INTERFACE}/statistics/tx_bytes")
 
 
@@ -93,46 +95,86 @@ def run(scenario: Scenario) -> dict[str, Any]:
     workload = find_workload(scenario.model, size)
     effort = scenario.effort
     batches = workload.batches(dist.get_rank(), NUM_BATCHES)
-    lanes, details = [], {}
-    for name in scenario.contenders:
-        _say(progress=f"warming up {name}", steps=0)
-        connections = tcp_connections()
+    findings = Findings()
+    made: dict[str, Lane] = {}
+    # Whoever follows another's plan comes last.
+    for name in sorted(scenario.contenders, key=lambda name: name == "ddp_plan"):
+        _say(progress=f"warming up {name}")
         if name == "ddp_best":
-            bucket_mb = _best_ddp_bucket(workload, batches, effort)
-            details["ddp_bucket_mb"] = bucket_mb
-            lane = Lane(name, make_ddp(workload, bucket_mb), batches)
-        else:
-            lane = Lane(name, make_contender(name, workload), batches)
+            choices = [Findings(ddp_bucket_mb=size_mb) for size_mb in effort.ddp_sweep_mb]
+            findings.ddp_bucket_mb = _fastest(name, choices, workload, batches, effort).ddp_bucket_mb
+        if name == "dear":
+            choices = [Findings(dear_bucket_mb=size_mb) for size_mb in effort.dear_sweep_mb]
+            findings.dear_bucket_mb = _fastest(name, choices, workload, batches, effort).dear_bucket_mb
+        connections = tcp_connections()
+        made[name] = lane = Lane(name, make_contender(name, workload, findings), batches)
         lane.warm_up(effort)
         lane.num_connections = len(tcp_connections() - connections)
-        lanes.append(lane)
-        _say(progress=f"warmed up {name}", steps=effort.num_warmup_steps)
-    for round_index in range(effort.num_rounds):
-        # Another one begins each round, so that nobody always runs after the same neighbour.
-        turn = round_index % len(lanes)
-        for lane in lanes[turn:] + lanes[:turn]:
-            num_steps = effort.steps_per_round(lane.name)
-            lane.run_round(num_steps)
-            _say(progress=f"round {round_index + 1} of {effort.num_rounds}, {lane.name}", steps=num_steps + 1)
+        if name == "weft" and isinstance(lane.trainer, WeftTrainer):
+            findings.weft_buckets = lane.trainer.bucket_bytes()
+    lanes = [made[name] for name in scenario.contenders]
+    network_s = _rounds(lanes, effort)
     summaries = {lane.name: lane.summary() for lane in lanes}
     for lane in lanes:
         summaries[lane.name]["loss_equal_to_ddp"] = _loss_equal(lane, lanes)
-    shape = _shape(lanes[0], batches[0]) if lanes[0].name == "alone" else None
+    shape = None
+    if lanes[0].name == "alone":
+        shape = _shape(lanes[0], batches[0]).scaled_to(summaries["alone"]["step_s"])
     for lane in lanes:
         lane.trainer.close()
-    return {"contenders": summaries, "shape": _as_dict(shape), **details}
+    found = {"ddp_bucket_mb": findings.ddp_bucket_mb, "dear_bucket_mb": findings.dear_bucket_mb}
+    return {"contenders": summaries, "shape": _as_dict(shape), "network_s": network_s, **found}
 
 
-def _best_ddp_bucket(workload: Workload, batches: list[Batch], effort: Effort) -> float:
-    """The bucket size with the shortest median step in a short sweep; the same answer on every rank."""
-    step_s: dict[float, float] = {}
-    for bucket_mb in DDP_BUCKETS_MB:
-        lane = Lane("sweep", make_ddp(workload, bucket_mb), batches)
+def _rounds(lanes: list[Lane], effort: Effort) -> list[float]:
+    """As many rounds as fit; how long the gradients took to travel with nothing else running, once a round."""
+    num_bytes = sum(p.numel() * p.element_size() for p in lanes[0].trainer.module.parameters() if p.requires_grad)
+    network_s: list[float] = []
+    num_rounds, number = effort.min_rounds, 0
+    while number < num_rounds:
+        began_s = time.perf_counter()
+        # Another one begins each round, and every second round goes backward: nobody always runs after the same
+        # neighbor, and a machine that grows slower at a steady pace does so for all alike.
+        turn = number % len(lanes)
+        order = lanes[turn:] + lanes[:turn]
+        for lane in order if number % 2 == 0 else reversed(order):
+            lane.run_round(effort.steps_per_round(lane.name))
+            _say(progress=f"round {number + 1} of {num_rounds}, {lane.name}")
+        network_s.append(_travel_s(num_bytes))
+        if number == 0:
+            (round_s,) = _max_over_ranks([time.perf_counter() - began_s])
+            num_rounds = effort.rounds_in_budget(round_s)
+        number += 1
+    return _max_over_ranks(network_s)
+
+
+def _travel_s(num_bytes: int) -> float:
+    """Reduce-scatter and all-gather as fast as gloo moves them: twice an all-gather, in chunks, all at once."""
+    num_workers = dist.get_world_size()
+    gathered = torch.zeros(max(num_bytes // 4 // num_workers, 1) * num_workers)
+    chunks = torch.split(gathered, max(CHUNK_BYTES // 4 // num_workers, 1) * num_workers)
+    own = [torch.zeros(chunk.numel() // num_workers) for chunk in chunks]
+    dist.barrier()
+    began_s = time.perf_counter()
+    works = [dist.all_gather_into_tensor(chunk, mine, async_op=True) for chunk, mine in zip(chunks, own, strict=True)]
+    for work in works:
+        work.wait()
+    return 2 * (time.perf_counter() - began_s)
+
+
+def _fastest(
+    name: str, choices: Sequence[Findings], workload: Workload, batches: list[Batch], effort: Effort
+) -> Findings:
+    """With which of the choices a contender has the shortest step, in a short sweep; the same answer on every rank."""
+    step_s: list[float] = []
+    for findings in choices:
+        lane = Lane("sweep", make_contender(name, workload, findings), batches)
         # DDP orders its buckets anew after its first step: two untimed ones (one in the round itself).
         lane.step()
         lane.run_round(effort.num_sweep_steps)
-        step_s[bucket_mb] = max(_max_over_ranks(lane.round_s))
-    return min(step_s, key=lambda bucket_mb: step_s[bucket_mb])
+        step_s.append(max(_max_over_ranks(lane.round_s)))
+        lane.trainer.close()
+    return choices[step_s.index(min(step_s))]
 
 
 def _loss_equal(lane: Lane, lanes: list[Lane]) -> bool | None:

@@ -18,12 +18,14 @@ MAX_LAYERS = 32
 SHAPES = ((2, 1), (4, 1), (8, 1), (2, 2), (2, 4))
 CONTENDERS = ("alone", "ddp", "ddp_best", "fsdp2", "dear", "weft", "weft_eager")
 MIN_ELEMENTS = 8
+# DeAR with the buckets that the prediction gives it.
+EFFORT = Effort(round_budget_s=80.0, dear_sweep_mb=(25.0,))
 
 
 def profiles_run(effort: Effort | None = None) -> list[Scenario]:
     """Five models on 2, 4 and 8 hosts, and on 2 hosts of 2 and 4 workers."""
     return [
-        Scenario(name, hosts, 1.0, CONTENDERS, effort or Effort(num_warmup_steps=1), timed_like(name), workers)
+        Scenario(name, hosts, 1.0, CONTENDERS, effort or EFFORT, timed_like(name), workers)
         for name in PROFILES
         for hosts, workers in SHAPES
     ]

@@ -1,6 +1,6 @@
 """How long from "stop" until training goes on: warm pool, cold start, the whole command again, torchrun.
 
-    python -m benchmarks.restart [--rounds 5] [--out benchmarks/results/restart]
+    python -m benchmarks.restart [--rounds 5] [--quick] [--out FOLDER]
 
 Two workers train a small model. Each round stops every contender's job with SIGTERM while it trains, starts it again as
 soon as all its processes are gone, and takes the time until every worker has made its first step. The contenders
@@ -18,12 +18,12 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks.restart_plot import draw
-from weft.cli.bench_record import machine
+from benchmarks.figures import Document, finish, head
+from benchmarks.record import results_folder
 from weft.core.worker_environment import CHECKPOINT_DIR, STOPPED_EXIT_CODE
 from weft.engines import process_tree
 from weft.engines.gang import Gang
@@ -31,7 +31,8 @@ from weft.engines.output import Console
 from weft.engines.pool_client import PoolClient
 from weft.engines.rendezvous import Rendezvous, ReservedPort
 from weft.engines.worker_launch import Devices, Script, gang
-from weft.errors import MissingToolError, WeftError
+from weft.errors import WeftError
+from weft.sim.figure_style import RESTART, WIDTH_IN, pyplot, save
 
 NUM_WORKERS = 2
 WORKER = Path(__file__).with_name("restart_worker.py")
@@ -182,9 +183,11 @@ def measure(num_rounds: int, folder: Path, say: Callable[[str], None]) -> dict[s
     return times
 
 
-def table(times: Mapping[str, list[dict[str, float]]]) -> str:
+def tables(document: Document) -> str:
     """Medians in milliseconds. The parts of a row are medians too and need not add up to its total."""
-    lines = [f"| contender | {' | '.join(PARTS)} | total | slowest round |", f"|---|{'---:|' * (len(PARTS) + 2)}"]
+    times: Mapping[str, list[dict[str, float]]] = document["times_s"]
+    lines = [f"Two workers, small model; milliseconds, medians of {document['rounds']} rounds.", ""]
+    lines += [f"| contender | {' | '.join(PARTS)} | total | slowest round |", f"|---|{'---:|' * (len(PARTS) + 2)}"]
     for name, rounds in times.items():
         cells = [f"{1e3 * statistics.median(row[part] for row in rounds):.0f}" for part in (*PARTS, "total")]
         slowest = max(row["total"] for row in rounds)
@@ -194,38 +197,43 @@ def table(times: Mapping[str, list[dict[str, float]]]) -> str:
     return "\n".join(lines)
 
 
-def main() -> None:
+def draw(document: Document, path: Path) -> None:
+    """Mean seconds of each part, so that the parts of a bar add up to the mean total."""
+    plt = pyplot()
+    times: Mapping[str, list[dict[str, float]]] = document["times_s"]
+    figure, axis = plt.subplots(figsize=(WIDTH_IN, 0.5 * len(times) + 1.9), layout="constrained")
+    names = list(times)[::-1]
+    left_s = [0.0] * len(names)
+    for part, color in zip(PARTS, RESTART, strict=True):
+        widths_s = [statistics.fmean(row[part] for row in times[name]) for name in names]
+        axis.barh(range(len(names)), widths_s, height=0.62, left=left_s, color=color, label=part)
+        left_s = [left + width for left, width in zip(left_s, widths_s, strict=True)]
+    for number, total_s in enumerate(left_s):
+        axis.text(total_s, number, f" {total_s:.2f} s", va="center", fontsize=8.5)
+    axis.set_yticks(range(len(names)), [WORDS[name].replace("`", "") for name in names])
+    axis.set_xlabel("seconds from the stop request to the first step again")
+    axis.margins(x=0.1)
+    head(figure, f"A restart, two workers, mean of {document['rounds']} rounds", document)
+    figure.legend(*axis.get_legend_handles_labels(), loc="outside lower center", ncols=len(PARTS), columnspacing=1.2)
+    save(figure, path)
+
+
+def main(argv: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--out", type=Path, help="write OUT.json, OUT.md and, with matplotlib, OUT.png")
-    options = parser.parse_args()
-    if options.rounds < 1:
+    parser.add_argument("--rounds", type=int, help="default: 5, with --quick 1")
+    parser.add_argument("--quick", action="store_true", help="one round")
+    parser.add_argument("--out", type=Path, help="folder for the results")
+    options = parser.parse_args(argv)
+    num_rounds = options.rounds or (1 if options.quick else 5)
+    if num_rounds < 1:
         parser.error("--rounds: expected a whole number from 1 up")
-    load_before = os.getloadavg()[0]
+    out = results_folder(options.out, quick=options.quick)
     process_tree.adopt_orphans()
     signal.signal(signal.SIGTERM, lambda signum, frame: sys.exit(128 + signum))
     with tempfile.TemporaryDirectory() as folder:
-        times = measure(options.rounds, Path(folder), lambda line: print(line, file=sys.stderr, flush=True))
-    shown = table(times)
-    print(shown)
-    if options.out is not None:
-        facts = {
-            "date": time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime()),
-            **machine(),
-            "load_before": round(load_before, 1),
-            "rounds": options.rounds,
-            "command": f"python -m benchmarks.restart --rounds {options.rounds}",
-        }
-        heading = "# Stop to first step again, two workers, small model (ms, medians)\n\n"
-        described = "".join(f"- {name}: {value}\n" for name, value in facts.items())
-        options.out.parent.mkdir(parents=True, exist_ok=True)
-        options.out.with_suffix(".md").write_text(f"{heading}{described}\n{shown}\n")
-        options.out.with_suffix(".json").write_text(json.dumps({**facts, "times_s": times}, indent=1) + "\n")
-        caption = f"Two workers, small model; mean of {options.rounds} round(s), {facts['date']}"
-        try:
-            draw(times, PARTS, WORDS, options.out.with_suffix(".png"), caption)
-        except MissingToolError as missing:
-            print(missing, file=sys.stderr)
+        times = measure(num_rounds, Path(folder), lambda line: print(line, file=sys.stderr, flush=True))
+    command = f"python -m benchmarks.restart --rounds {num_rounds}"
+    finish("restart", command, {"rounds": num_rounds, "times_s": times}, tables, draw, out)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """What a session costs a training step: agreeing on when to stop, and checkpoints written beside the training.
 
-    python -m benchmarks.session_costs [--rounds 3] [--out benchmarks/results/session_costs]
+    python -m benchmarks.session_costs [--rounds 5] [--quick] [--out FOLDER]
 
 Two workers on this machine.  Agreeing is timed inside steps of 10 ms, by votes that travel with an overlapped model's
 gradients and by turns without.  Checkpoints: blocks of 50 steps with one checkpoint each alternate with blocks without,
@@ -18,10 +18,11 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
-from weft.cli.bench_record import machine
+from benchmarks.figures import Document, draw_costs, finish
+from benchmarks.record import results_folder
 
 NUM_WORKERS = 2
 STEP_S = 0.010
@@ -179,8 +180,9 @@ def measure(num_rounds: int) -> list[Row]:
         return rows
 
 
-def table(rows: Sequence[Mapping[str, float]]) -> str:
+def tables(document: Document) -> str:
     """Medians over the rounds, and the worst of them."""
+    rows: Sequence[Row] = document["rows"]
     lines = ["| cost | median | worst round | wanted below |", "|---|---:|---:|---:|"]
     for field, words, allowed in MEASURED:
         found = [row[field] for row in rows]
@@ -189,31 +191,31 @@ def table(rows: Sequence[Mapping[str, float]]) -> str:
     num_late = sum(row["num_late_checkpoints"] for row in rows)
     lines += [
         "",
-        f"Checkpoint blocks: steps of {step_ms:.1f} ms; {num_late:.0f} checkpoints took longer than 50 steps.",
+        f"Two workers, {len(rows)} rounds. Checkpoint blocks: steps of {step_ms:.1f} ms; {num_late:.0f} checkpoints "
+        "took longer than 50 steps.",
     ]
     return "\n".join(lines)
 
 
-def main() -> None:
+def draw(document: Document, path: Path) -> None:
+    """The median of each cost as a share of what is allowed; a negative one is noise."""
+    costs = []
+    for field, words, allowed in MEASURED:
+        found = statistics.median(row[field] for row in document["rows"])
+        costs.append((words, max(found, 0.0), allowed, f"{found:.2%}"))
+    draw_costs("What a session costs", costs, document, path)
+
+
+def main(argv: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--out", type=Path, help="write OUT.json and OUT.md")
-    options = parser.parse_args()
-    load_before = os.getloadavg()[0]
-    rows = measure(options.rounds)
-    shown = table(rows)
-    print(shown)
-    if options.out is not None:
-        facts = {
-            "date": time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime()),
-            **machine(),
-            "load_before": round(load_before, 1),
-            "command": f"python -m benchmarks.session_costs --rounds {options.rounds}",
-        }
-        described = "".join(f"- {name}: {value}\n" for name, value in facts.items())
-        options.out.parent.mkdir(parents=True, exist_ok=True)
-        options.out.with_suffix(".md").write_text(f"# What a session costs, two workers\n\n{described}\n{shown}\n")
-        options.out.with_suffix(".json").write_text(json.dumps({**facts, "rows": rows}, indent=1) + "\n")
+    parser.add_argument("--rounds", type=int, help="default: 5, with --quick 1")
+    parser.add_argument("--quick", action="store_true", help="one round")
+    parser.add_argument("--out", type=Path, help="folder for the results")
+    options = parser.parse_args(argv)
+    num_rounds = options.rounds or (1 if options.quick else 5)
+    folder = results_folder(options.out, quick=options.quick)
+    document = {"rounds": num_rounds, "rows": measure(num_rounds)}
+    finish("session_costs", f"python -m benchmarks.session_costs --rounds {num_rounds}", document, tables, draw, folder)
 
 
 if __name__ == "__main__":

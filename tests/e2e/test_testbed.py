@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import signal
 import subprocess
@@ -15,7 +16,8 @@ from pathlib import Path
 import psutil
 import pytest
 from benchmarks import crossover, crossover_scenarios
-from benchmarks.crossover_results import read_results
+from benchmarks.crossover_results import LONE
+from benchmarks.crossover_results import open_record as open_crossover
 from benchmarks.link_probe import measure
 from benchmarks.overlap import run_scenarios
 from benchmarks.overlap_scenarios import tiny_run
@@ -227,8 +229,12 @@ def test_the_overlap_benchmark_writes_its_results(tmp_path: Path) -> None:
     (row,) = results.rows
     assert row["wire_bytes_per_step"]["ddp"] > row["gradient_bytes"] / 2
     assert row["wire_bytes_per_step"]["alone"] < row["gradient_bytes"] / 10
-    assert {path.suffix for path in tmp_path.iterdir()} == {".json", ".md"}
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["overlap.json", "overlap.md"]
     assert any("round 1" in what for what in seen)
+    seen.clear()
+    again = run_scenarios(scenarios, command="again", on_progress=lambda _, what: seen.append(what), folder=tmp_path)
+    assert again.rows == json.loads(json.dumps(results.rows))
+    assert seen == ["starting"]  # what this code has measured is not measured again
     assert namespaces_of(os.getpid()) == []
 
 
@@ -237,13 +243,12 @@ def test_the_crossover_benchmark_writes_its_results(tmp_path: Path) -> None:
         crossover_scenarios.tiny_run(), command="a test", on_progress=lambda *_: None, folder=tmp_path
     )
     assert results.failures == []
-    (row,), (lone,) = results.rows, results.lone
+    (row,), (lone,) = results.document()["rows"], results.document()[LONE]
     assert row["loss_equal"]
     assert set(row["loss_equal_by_cell"]) == {"alone", "lone", "in_phase", "random_phase", "crossover"}
     assert lone["loss_equal"]
     assert lone["low"] <= lone["overhead"] <= lone["high"]
-    again = read_results(results.path("json"))
-    assert again.keys == {"equal plain 1", "lone overlap"}
-    assert again.lone == results.lone
+    again = open_crossover(tmp_path, "again")
+    assert [again.measured(key) is not None for key in ("equal plain 1", "lone overlap")] == [True, True]
     assert "sharing switched on" in results.path("md").read_text()
     assert namespaces_of(os.getpid()) == []

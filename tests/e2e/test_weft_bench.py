@@ -6,18 +6,18 @@ import json
 from pathlib import Path
 
 import pytest
+from benchmarks import elastic_command
+from benchmarks.elastic import comparison
+from benchmarks.elastic.claims import at_least, at_most, worse
+from benchmarks.elastic.comparison import Comparison, find_data
+from benchmarks.elastic.decision_speed import decision_times
+from benchmarks.elastic.optimality_gap import optimality_gaps
+from benchmarks.elastic.published import published_means
+from benchmarks.record import keep_record, results_folder
 
-from weft.cli import bench_elastic
-from weft.cli.bench_record import keep_record, record_folder
 from weft.elastic import POLICIES
 from weft.errors import InputError
 from weft.sim import synthetic
-from weft.sim.studies import comparison
-from weft.sim.studies.claims import at_least, at_most, worse
-from weft.sim.studies.comparison import Comparison, find_data
-from weft.sim.studies.decision_speed import decision_times
-from weft.sim.studies.optimality_gap import optimality_gaps
-from weft.sim.studies.published import published_means
 from weft.sim.synthetic import own_kinds
 
 
@@ -34,23 +34,21 @@ def test_missing_trace_data_is_an_error_not_silently_replaced(tmp_path: Path, mo
 def test_without_the_public_traces_synthetic_queues_are_measured_and_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(bench_elastic, "find_data", lambda named: None)
+    monkeypatch.setattr(elastic_command, "find_data", lambda named: None)
     monkeypatch.setattr(synthetic, "DEFAULT_JOBS", 12)
     monkeypatch.setattr(comparison, "QUICK_INSTANCES", 10)
-    bench_elastic.run_elastic(quick=True, as_json=True, data=None, out=tmp_path)
+    elastic_command.elastic("weft bench elastic", quick=True, as_json=True, data=None, out=tmp_path)
     printed = capsys.readouterr()
     assert "synthetic workloads instead" in printed.err
     rows = json.loads(printed.out)["rows"]
     assert {row["workload"] for row in rows} == {f"synthetic-{level}" for level in synthetic.OFFERED_LOAD}
     assert {row["policy"] for row in rows} == set(POLICIES)
     assert all(0 < row["lower_bound_s"] <= row["mean_jct_s"] for row in rows)
-    assert sorted(path.name for path in tmp_path.iterdir()) == [
-        "elastic-quick.json",
-        "elastic-quick.md",
-        "elastic-quick.png",
-    ]
-    bench_elastic.run_elastic(quick=True, as_json=False, data=None, out=tmp_path)
-    assert "doubling_over_exact" in capsys.readouterr().out
+    # A quick run never replaces the results of a full one.
+    assert [path.name for path in tmp_path.iterdir()] == ["quick"]
+    assert sorted(path.name for path in (tmp_path / "quick").iterdir()) == ["elastic.json", "elastic.md", "elastic.png"]
+    elastic_command.elastic("weft bench elastic", quick=True, as_json=False, data=None, out=tmp_path)
+    assert "doubling over exact" in capsys.readouterr().out
 
 
 def test_exact_is_never_worse_than_doubling_on_its_own_objective() -> None:
@@ -89,20 +87,23 @@ def test_published_means_are_read_and_broken_files_are_named(tmp_path: Path) -> 
 
 def test_a_record_says_when_and_where_it_was_made(tmp_path: Path) -> None:
     document = Comparison(gap={"instances": 1}).document()
-    json_path, text_path = keep_record(tmp_path, "elastic", "weft bench elastic", document, "## table\n")
-    kept = json.loads(json_path.read_text())
+    keep_record(tmp_path, "elastic", "weft bench elastic", document, "## table\n")
+    kept = json.loads((tmp_path / "elastic.json").read_text())
     assert kept["command"] == "weft bench elastic"
     assert kept["machine"]["cores"] >= 1
     assert kept["date"].endswith("UTC")
     assert kept["rows"] == []
     assert kept["doubling_over_exact"] == [{"instances": 1}]
-    assert text_path.read_text().startswith("# elastic\n\n`weft bench elastic`, 20")
+    assert (tmp_path / "elastic.md").read_text().startswith("# elastic\n\n`weft bench elastic`, 20")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["elastic.json", "elastic.md"]
 
 
-def test_results_are_written_only_where_the_user_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_results_go_where_the_user_says_or_beside_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    assert record_folder(None) is None
-    assert record_folder(tmp_path) == tmp_path
+    assert results_folder(None) == Path("weft-bench")
+    assert results_folder(tmp_path) == tmp_path
+    assert results_folder(tmp_path, quick=True) == tmp_path / "quick"
+    (tmp_path / "benchmarks" / "results").mkdir(parents=True)
+    assert results_folder(None) == Path("benchmarks") / "results"
     with pytest.raises(InputError, match="--out: this folder does not exist"):
-        record_folder(tmp_path / "missing")
+        results_folder(tmp_path / "missing")

@@ -1,8 +1,8 @@
 """``weft bench``: compare weft with its peers on this machine.
 
-[Note: benchmarks stay in the repository]  ``overlap`` and ``crossover`` build network namespaces as root, compare with
-reimplementations of other systems, and write their tables into the repository: 5,000 lines that no training machine
-needs.  They are not part of the installed package; from a wheel these two commands say where to find them.
+[Note: where the benchmarks are]  In the repository's ``benchmarks`` folder, not in ``src``: they build network
+namespaces as root and compare with reimplementations of other systems, which no other part of weft may depend on.  A
+wheel carries the same folder inside the package, so that ``weft bench`` also runs where weft was installed with pip.
 """
 
 from __future__ import annotations
@@ -17,7 +17,14 @@ from weft.cli.verb import Group, Json
 from weft.core.command_line import Option
 from weft.errors import MissingToolError
 
+PACKAGE = Path(__file__).resolve().parents[1]
+# In a checkout next to src/; in a wheel inside the package.
+PLACES = (PACKAGE.parents[1] / "benchmarks", PACKAGE / "bundled" / "benchmarks")
+
 Quick = Annotated[bool, Option("the short version, under 5 minutes")]
+Out = Annotated[Path | None, Option("folder for the results", "benchmarks/results in a checkout, else ./weft-bench")]
+Minutes = Annotated[float | None, Option("make fewer rounds so that it ends in about N minutes", "none", min=0.1)]
+Fresh = Annotated[bool, Option("also measure again what this version has measured already")]
 
 
 def overlap(
@@ -29,16 +36,26 @@ def overlap(
     ratio: Annotated[
         list[float] | None, Option("only rows with this network/compute ratio, 0.3 to 2; repeatable", "all")
     ] = None,
+    minutes: Minutes = None,
+    fresh: Fresh = False,
+    out: Out = None,
     as_json: Json = False,
 ) -> None:
     """Step times of DDP, FSDP2, DeAR, and weft on a slow network.
 
-    Needs a checkout of the repository, torch, root, and iproute2. Run nothing else meanwhile. Results go to
-    benchmarks/results as JSON, Markdown, and PNG. The full run takes about 100 minutes; --model and --ratio select
-    a part of it.
+    Needs torch, root, and iproute2. Run nothing else meanwhile. The full run is limited to 88 minutes (--minutes) and
+    saved after every row: start it again to continue where it stopped. --model and --ratio select a part of it.
     """
-    _from_checkout("overlap_command").overlap(
-        _command(), quick=quick, as_json=as_json, models=model, ratios=ratio, profiles=profiles
+    _benchmark("overlap_command").overlap(
+        _command(),
+        quick=quick,
+        as_json=as_json,
+        models=model,
+        ratios=ratio,
+        profiles=profiles,
+        out=out,
+        minutes=minutes,
+        fresh=fresh,
     )
 
 
@@ -47,39 +64,55 @@ def crossover(
     only: Annotated[
         list[str] | None, Option('only rows whose name starts with this, such as "equal plain"; repeatable', "all")
     ] = None,
-    resume: Annotated[Path | None, Option("JSON file of an interrupted run: measure the missing rows", "none")] = None,
+    minutes: Minutes = None,
+    fresh: Fresh = False,
+    out: Out = None,
     as_json: Json = False,
 ) -> None:
     """Step times of two jobs on the same hosts: one after the other, uncoordinated, taking turns.
 
-    Needs a checkout of the repository, torch, root, and iproute2. Run nothing else meanwhile. Results go to
-    benchmarks/results after every row.
+    Needs torch, root, and iproute2. Run nothing else meanwhile. The full run is limited to 65 minutes (--minutes) and
+    saved after every row: start it again to continue where it stopped.
     """
-    _from_checkout("crossover_command").crossover(_command(), quick=quick, as_json=as_json, only=only, resume=resume)
+    _benchmark("crossover_command").crossover(
+        _command(), quick=quick, as_json=as_json, only=only, out=out, minutes=minutes, fresh=fresh
+    )
 
 
 def elastic(
     quick: Quick = False,
     data: Annotated[Path | None, Option("folder of the public traces", "$WEFT_DATA, else ../shared/data")] = None,
-    out: Annotated[
-        Path | None, Option("folder for the table, JSON, and figure", "benchmarks/results, if it exists")
-    ] = None,
+    out: Out = None,
     as_json: Json = False,
 ) -> None:
     """Completion times and decision speed of every policy on the public workloads, next to the published ones."""
-    from weft.cli.bench_elastic import run_elastic
-
-    run_elastic(quick=quick, as_json=as_json, data=data, out=out)
+    _benchmark("elastic_command").elastic(_command(), quick=quick, as_json=as_json, data=data, out=out)
 
 
-def _from_checkout(name: str) -> Any:
-    """A module of the repository's ``benchmarks`` package, found next to ``src/`` without changing ``sys.path``."""
-    folder = Path(__file__).resolve().parents[3] / "benchmarks"
+def all(
+    quick: Quick = False,
+    only: Annotated[str, Option("benchmarks to run, such as overlap,elastic", "all", metavar="NAME[,NAME...]")] = "",
+    minutes: Minutes = None,
+    fresh: Fresh = False,
+    dry_run: Annotated[bool, Option("print the plan and stop")] = False,
+    out: Out = None,
+) -> None:
+    """Every benchmark, one after the other: all tables, JSON files, and figures.
+
+    Prints the plan first, and after each benchmark how long is left. Results of this very code are kept, so an
+    interrupted run continues where it stopped. --quick takes a few minutes per benchmark.
+    """
+    _benchmark("all_command").run_all(quick=quick, only=only, minutes=minutes, fresh=fresh, dry_run=dry_run, out=out)
+
+
+def _benchmark(name: str) -> Any:
+    """A module of the ``benchmarks`` package, found without changing ``sys.path``."""
     if "benchmarks" not in sys.modules:
-        if not (folder / f"{name}.py").is_file():
+        folder = next((place for place in PLACES if (place / f"{name}.py").is_file()), None)
+        if folder is None:
             raise MissingToolError(
-                "this benchmark is not part of the installed package: clone the repository and run `scripts/bench` in "
-                "it, for example `scripts/bench overlap --quick`"
+                "this installation of weft has no benchmarks: clone the repository and run `scripts/bench` in it, for "
+                "example `scripts/bench overlap --quick`"
             )
         spec = util.spec_from_file_location("benchmarks", folder / "__init__.py")
         assert spec is not None
@@ -94,4 +127,6 @@ def _command() -> str:
     return shlex.join(["weft", "bench", *sys.argv[sys.argv.index("bench") + 1 :]] if "bench" in sys.argv else sys.argv)
 
 
-bench = Group("Compare weft with its peers on this machine. Run nothing else meanwhile.", overlap, crossover, elastic)
+bench = Group(
+    "Compare weft with its peers on this machine. Run nothing else meanwhile.", overlap, crossover, elastic, all
+)

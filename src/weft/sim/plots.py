@@ -1,14 +1,13 @@
-"""Figures of replays.  The only module of the simulator that uses matplotlib, which is optional."""
+"""Figures of replays (``weft sim --plot``)."""
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from weft.errors import MissingToolError
 from weft.sim.experiment import ReplayOutcome
+from weft.sim.figure_style import INK, LIGHT, legend_below, policy_color, pyplot, save
 from weft.sim.result import SimulationResult
 
 if TYPE_CHECKING:
@@ -19,8 +18,6 @@ HOUR_S = 3600.0
 MAX_GANTT_JOBS = 200
 MAX_STACKED_JOBS = 200
 MAX_MOMENTS = 4000
-WAIT_COLOR = "#d9d9d9"
-INK = "#333333"
 
 
 def plot_replays(path: Path, outcomes: Sequence[ReplayOutcome]) -> None:
@@ -53,61 +50,36 @@ def plot_sweep(path: Path, outcomes: Sequence[ReplayOutcome]) -> None:
         _sweep_panel(axis, chosen, over_gpus=over_gpus)
         axis.set_title(f"load {panel:g}" if over_gpus else f"{panel:g} GPUs")
     axes[0][0].set_ylabel("mean completion time, hours")
-    axes[0][-1].legend(fontsize=8, loc="upper left", bbox_to_anchor=(1.0, 1.0))
+    legend_below(figure, list(axes.flat), 5)
     figure.suptitle(f"{outcomes[0].result.workload}, {len(outcomes[0].result.jobs)} jobs")
     save(figure, path)
 
 
-def save(figure: Figure, path: Path) -> None:
-    """Write under another name and rename: a reader sees the whole figure or none."""
-    aside = path.with_name(f".{path.stem}.{os.getpid()}{path.suffix}")
-    try:
-        # Without a date, so that the same replay gives the same bytes.
-        figure.savefig(aside, dpi=110, metadata={"Software": None} if path.suffix == ".png" else None)
-        aside.replace(path)
-    finally:
-        aside.unlink(missing_ok=True)
-        pyplot().close(figure)
-
-
-def pyplot() -> Any:
-    """matplotlib without a window; raises a clear error if it is not installed."""
-    try:
-        import matplotlib
-    except ImportError:
-        raise MissingToolError("figures need matplotlib, which is not installed: pip install 'weft[plot]'") from None
-    matplotlib.use("Agg")
-    import matplotlib.pyplot
-
-    return matplotlib.pyplot
-
-
 def _distribution(axis: Axes, outcomes: Sequence[ReplayOutcome]) -> None:
-    for number, outcome in enumerate(outcomes):
+    for outcome in outcomes:
         times = sorted(outcome.result.completion_times_s)
         shares = [(position + 1) / len(times) for position in range(len(times))]
         hours = [time / HOUR_S for time in times]
-        axis.step(hours, shares, where="post", label=outcome.result.policy, color=f"C{number}")
+        axis.step(hours, shares, where="post", label=outcome.result.policy, color=policy_color(outcome.result.policy))
     axis.set_xscale("log")
     axis.xaxis.set_major_formatter("{x:g}")
     axis.set_xlabel("completion time, hours")
     axis.set_ylabel("share of jobs done within")
     axis.set_ylim(0, 1.02)
     axis.grid(alpha=0.3)
-    axis.legend(fontsize=8)
-    axis.set_title("completion times")
+    axis.set_title("completion times (colors as on the right)")
 
 
 def _means(axis: Axes, outcomes: Sequence[ReplayOutcome]) -> None:
     names = [outcome.result.policy for outcome in outcomes]
     hours = [outcome.result.mean_jct_s / HOUR_S for outcome in outcomes]
-    bars = axis.barh(names, hours, color=[f"C{number}" for number in range(len(names))])
+    bars = axis.barh(names, hours, color=[policy_color(name) for name in names])
     axis.bar_label(bars, fmt="%.2f h", padding=3, fontsize=8)
     axis.axvline(outcomes[0].lower_bound_s / HOUR_S, color=INK, linestyle="--", label="lower bound")
     axis.set_ylim(max(4, len(names)) - 0.5, -0.5)
     axis.set_xlim(0, 1.15 * max(hours))
     axis.set_xlabel("mean completion time, hours")
-    axis.legend(fontsize=8, loc="lower right")
+    axis.legend(loc="upper right", bbox_to_anchor=(1.0, 1.12))
     axis.set_title("mean completion times")
 
 
@@ -131,7 +103,7 @@ def _devices_over_time(axis: Axes, result: SimulationResult) -> None:
         change[band, np.searchsorted(moments, span.start_s)] += held
         change[band, np.searchsorted(moments, span.end_s)] -= held
     color = _palette()
-    colors = [WAIT_COLOR, *(color(number) for number in range(len(row)))]
+    colors = [LIGHT, *(color(number) for number in range(len(row)))]
     stack = np.cumsum(change, axis=1)[:, :-1]
     axis.stackplot(moments / HOUR_S, stack, colors=colors, step="post", linewidth=0)
     axis.axhline(result.num_devices, color=INK, linewidth=1)
@@ -148,7 +120,7 @@ def _gantt(figure: Figure, axis: Axes, result: SimulationResult) -> None:
     line = {job.name: position for position, job in enumerate(jobs)}
     for job in jobs:
         wait = (job.submitted_s / HOUR_S, job.completion_s / HOUR_S)
-        axis.broken_barh([wait], (line[job.name] - 0.4, 0.8), color=WAIT_COLOR)
+        axis.broken_barh([wait], (line[job.name] - 0.4, 0.8), color=LIGHT)
     plt = pyplot()
     spans = [span for span in result.spans if span.job in line]
     norm = plt.matplotlib.colors.LogNorm(1, max(2, *(len(span.devices) for span in spans)))
@@ -181,10 +153,10 @@ def _sweep_panel(axis: Axes, outcomes: Sequence[ReplayOutcome], *, over_gpus: bo
     def value(outcome: ReplayOutcome) -> float:
         return outcome.scenario.num_gpus if over_gpus else outcome.scenario.load
 
-    for number, policy in enumerate(dict.fromkeys(outcome.result.policy for outcome in outcomes)):
+    for policy in dict.fromkeys(outcome.result.policy for outcome in outcomes):
         mine = sorted((o for o in outcomes if o.result.policy == policy), key=value)
         hours = [outcome.result.mean_jct_s / HOUR_S for outcome in mine]
-        axis.plot([value(o) for o in mine], hours, marker="o", label=policy, color=f"C{number}")
+        axis.plot([value(o) for o in mine], hours, marker="o", label=policy, color=policy_color(policy))
     bounds = {value(outcome): outcome.lower_bound_s / HOUR_S for outcome in outcomes}
     axis.plot(sorted(bounds), [bounds[x] for x in sorted(bounds)], "--", color=INK, label="lower bound")
     axis.set_xlabel("GPUs" if over_gpus else "load")

@@ -3,25 +3,37 @@
 from __future__ import annotations
 
 import json
-from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
 from benchmarks import crossover as benchmark
-from benchmarks.crossover_results import Results, read_results
-from benchmarks.crossover_rows import FIELDS, Cost, PairTimes, Row, Timed, bound_s, make_row, pair_times, slowest
-from benchmarks.crossover_scenarios import Effort, Scenario, equal, filler, full_run, quick_run
+from benchmarks.crossover_results import keep, open_record
+from benchmarks.crossover_rows import FIELDS, Cost, PairTimes, Timed, bound_s, make_row, pair_times, ratio, slowest
+from benchmarks.crossover_scenarios import (
+    MIN_ROUNDS,
+    QUICK_MINUTES,
+    Effort,
+    Lone,
+    Scenario,
+    equal,
+    filler,
+    full_run,
+    quick_run,
+    within,
+)
+from benchmarks.record import Row, RowRecord
 
 from weft.cli.bench import bench
-from weft.errors import InputError, UsageError
+from weft.errors import UsageError
 
 PLAIN = Cost(compute_s=1.0, network_s=1.0, alone_s=2.0)
 
 
 def row_of(scenario: Scenario, shared: PairTimes, second: Cost = PLAIN) -> Row:
     cells = {"in_phase": PairTimes(4.0, 4.0), "random_phase": PairTimes(3.0, 3.0), "crossover": shared}
-    details: dict[str, Any] = {"loss_equal": True, "timelines": {}}
+    rounds = [{"alone": [2000, 2000], **{name: [1e3 * c.first_s, 1e3 * c.second_s] for name, c in cells.items()}}] * 2
+    details: dict[str, Any] = {"loss_equal": True, "timelines": {}, "rounds": rounds}
     return {**make_row(scenario, PLAIN, second, cells, details), "key": scenario.key}
 
 
@@ -88,38 +100,60 @@ def test_every_row_of_a_run_has_a_name_of_its_own() -> None:
         assert len({scenario.key for scenario in run}) == len(run)
 
 
+def test_a_ratio_has_an_interval_over_rounds() -> None:
+    row = row_of(equal("plain", 1.0, Effort()), PairTimes(2.0, 2.0))
+    assert str(ratio(row, "in_phase")) == "2.00x (2.00-2.00)"
+    assert str(ratio(row, "serial")) == "2.00x (2.00-2.00)"
+    for cells in row["rounds"]:  # as rows were before each round had the job alone
+        cells.pop("alone", None)
+    assert str(ratio(row, "serial")) == "2.00x"
+
+
+def test_rounds_shrink_to_fit_a_budget_but_two_are_left() -> None:
+    scenarios = full_run()
+    tight = within(scenarios, 1.0)
+    assert isinstance(tight, Scenario)
+    assert tight.effort.num_rounds == MIN_ROUNDS
+    assert within(scenarios, float("inf")) == scenarios[0]
+    assert isinstance(within(scenarios[-1:], 1.0), Lone)
+    assert sum(scenario.estimated_s for scenario in quick_run()) < 60 * QUICK_MINUTES * 1.05
+
+
 def test_an_interrupted_run_resumes_with_the_missing_rows(tmp_path: Path) -> None:
-    results = Results(tmp_path, datetime(2026, 1, 2), "weft bench crossover")
+    record = open_record(tmp_path, "weft bench crossover")
     scenario = equal("plain", 1.0, Effort())
-    results.add(scenario, row_of(scenario, PairTimes(2.2, 2.2)))
-    again = read_results(results.path("json"))
-    assert again.keys == {scenario.key}
-    assert again.rows == json.loads(json.dumps(results.rows))
-    with pytest.raises(InputError, match="cannot be gone on with"):
-        read_results(tmp_path / "missing.json")
+    record.put(scenario.key, row_of(scenario, PairTimes(2.2, 2.2)))
+    keep(record)
+    again = open_record(tmp_path, "weft bench crossover")
+    assert again.rows == json.loads(json.dumps(record.rows))
+    assert again.measured(scenario.key) is not None
+    assert again.measured(equal("plain", 0.5, Effort()).key) is None
 
 
 @pytest.fixture
-def measured(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Results:
-    results = Results(tmp_path, datetime(2026, 1, 2), "weft bench crossover")
-    scenario = equal("plain", 1.0, Effort())
+def measured(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> RowRecord:
+    monkeypatch.chdir(tmp_path)
+    record = open_record(tmp_path, "weft bench crossover")
+    scenario = equal("plain", 1.2, Effort())
     timelines = {cell: {"A": [["compute", 0, 900]], "B": [["turn", 0, 900]]} for cell in ("in_phase", "crossover")}
-    results.add(scenario, {**row_of(scenario, PairTimes(2.2, 2.2)), "timelines": timelines})
-    monkeypatch.setattr(benchmark, "run_scenarios", lambda scenarios, **options: results)
-    return results
+    record.put(scenario.key, {**row_of(scenario, PairTimes(2.2, 2.2)), "timelines": timelines})
+    monkeypatch.setattr(benchmark, "run_scenarios", lambda scenarios, **options: record)
+    return record
 
 
-def test_json_is_all_there_is_on_stdout(measured: Results, capsys: pytest.CaptureFixture[str]) -> None:
+def test_json_is_all_there_is_on_stdout(measured: RowRecord, capsys: pytest.CaptureFixture[str]) -> None:
     bench(["crossover", "--quick", "--json"], "weft bench")
     assert set(FIELDS) <= set(json.loads(capsys.readouterr().out)["rows"][0])
 
 
-def test_the_table_shows_the_gain_and_a_picture_is_drawn(measured: Results, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_table_shows_the_gain_and_a_picture_is_drawn(
+    measured: RowRecord, capsys: pytest.CaptureFixture[str]
+) -> None:
     bench(["crossover", "--quick"], "weft bench")
     assert "1.82" in capsys.readouterr().out
     assert measured.path("png").exists()
 
 
-def test_a_row_that_does_not_exist_is_named(measured: Results) -> None:
+def test_a_row_that_does_not_exist_is_named(measured: RowRecord) -> None:
     with pytest.raises(UsageError, match=r"equal plain 0\.5"):
         bench(["crossover", "--only", "equal nonsense"], "weft bench")

@@ -6,7 +6,6 @@ from benchmarks.overlap_bounds import (
     barrier_bound_s,
     eager_bound_s,
     half_exchange_s,
-    network_over_compute,
     rate_for_ratio,
 )
 from hypothesis import given
@@ -40,7 +39,18 @@ def test_no_bound_promises_less_than_the_compute_or_the_network(
 @given(shapes, workers, st.floats(min_value=0.05, max_value=5))
 def test_the_link_rate_reaches_the_ratio_that_was_asked_for(shape: StepShape, num_workers: int, ratio: float) -> None:
     rate = rate_for_ratio(shape, num_workers, ratio)
-    assert network_over_compute(shape, num_workers, rate) == pytest.approx(ratio)
+    network_s = 2 * half_exchange_s(shape.gradient_bytes, num_workers, rate)
+    assert network_s / shape.compute_s == pytest.approx(ratio)
+
+
+@given(shapes, workers, rates, times_s)
+def test_a_bound_is_below_the_step_alone_only_by_the_part_of_the_update_that_others_make(
+    shape: StepShape, num_workers: int, rate: float, alone_s: float
+) -> None:
+    scaled = shape.scaled_to(alone_s)
+    assert scaled.compute_s == pytest.approx(alone_s)
+    shared_s = scaled.update_s * (1 - 1 / num_workers)
+    assert barrier_bound_s(scaled, num_workers, rate) >= (alone_s - shared_s) * (1 - 1e-9)
 
 
 def test_the_worked_example_of_the_design() -> None:

@@ -1,17 +1,18 @@
 from __future__ import annotations
 
 import json
-from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
 from benchmarks.overlap_plot import draw
-from benchmarks.overlap_results import Results
-from benchmarks.overlap_rows import FIELDS, make_row, speedup
+from benchmarks.overlap_results import keep, open_record
+from benchmarks.overlap_rows import FIELDS, best_of, best_peer, make_row, speedup
 from benchmarks.overlap_scenarios import (
     CONTENDERS,
+    FULL_MINUTES,
     MODELS,
+    QUICK_MINUTES,
     RATIOS,
     Effort,
     Scenario,
@@ -19,6 +20,7 @@ from benchmarks.overlap_scenarios import (
     full_run,
     quick_run,
     scenario_from_json,
+    within,
 )
 
 SHAPE = {
@@ -35,7 +37,7 @@ SHAPE = {
 def lane(step_s: float) -> dict[str, Any]:
     return {
         "step_s": step_s,
-        "round_s": [step_s],
+        "round_s": [0.9 * step_s, 1.1 * step_s],
         "wire_bytes_per_step": 1e8,
         "state_bytes": 10,
         "loss_equal_to_ddp": True,
@@ -44,7 +46,13 @@ def lane(step_s: float) -> dict[str, Any]:
 
 def measured(*names: str) -> dict[str, Any]:
     contenders = {name: lane(1.0 + 0.1 * index) for index, name in enumerate(names)}
-    return {"shape": SHAPE, "contenders": contenders, "ddp_bucket_mb": 4.0}
+    return {
+        "shape": SHAPE,
+        "contenders": contenders,
+        "network_s": [0.8, 0.8],
+        "ddp_bucket_mb": 4.0,
+        "dear_bucket_mb": 8.0,
+    }
 
 
 def scenario(model: str = "mlp", num_hosts: int = 2, timed: Timed | None = None) -> Scenario:
@@ -71,28 +79,65 @@ def test_emulated_compute_is_labelled() -> None:
 
 
 def test_a_speedup_needs_both_times() -> None:
-    assert speedup({"ddp_ms": 3.0, "weft_ms": 2.0}, "ddp", "weft") == 1.5
-    assert speedup({"ddp_ms": 3.0, "weft_ms": None}, "ddp", "weft") is None
+    row = {"round_ms": {"ddp": [3.0, 6.0], "weft": [2.0, 4.0]}}
+    ratio = speedup(row, "ddp", "weft")
+    assert ratio is not None
+    assert (ratio.value, ratio.low, ratio.high) == pytest.approx((1.5, 1.5, 1.5))
+    assert speedup(row, "dear", "weft") is None
 
 
-def test_a_crash_after_some_rows_leaves_them_readable(tmp_path: Path) -> None:
-    results = Results(tmp_path, datetime(2026, 1, 2, 3, 4, 5), "weft bench overlap --quick")
-    results.rows.append(make_row(scenario(), 1e9, measured(*CONTENDERS), {"ddp": 10, "weft": 9}))
-    results.save()
-    kept = json.loads((tmp_path / "overlap-2026-01-02-030405.json").read_text())
-    assert kept["rows"] == json.loads(json.dumps(results.rows))
+def test_each_peer_is_quoted_at_its_best() -> None:
+    row = {"ddp_ms": 9.0, "ddp_best_ms": 7.0, "ddp_list_ms": 6.0, "ddp_plan_ms": None, "fsdp2_ms": 20.0, "dear_ms": 6.5}
+    assert best_of(row, "DDP") == "ddp_list"
+    assert best_of(row, "FSDP2") == "fsdp2"
+    assert best_peer(row) == "ddp_list"
+    assert best_of({"ddp_ms": 1.0}, "DeAR") is None
+
+
+def test_a_crash_after_some_rows_leaves_them_readable_and_the_next_run_goes_on_after_them(tmp_path: Path) -> None:
+    record = open_record(tmp_path, "weft bench overlap --quick")
+    done = scenario()
+    record.put(done.key, make_row(done, 1e9, measured(*CONTENDERS), {"ddp": 10, "weft": 9}))
+    keep(record)
+    kept = json.loads((tmp_path / "overlap.json").read_text())
+    assert kept["rows"] == json.loads(json.dumps(record.rows))
     assert kept["command"] == "weft bench overlap --quick"
-    assert kept["date"].startswith("2026-01-02")
     assert kept["machine"]["cores"] >= 1
+    again = open_record(tmp_path, "weft bench overlap")
+    assert again.measured(done.key) == kept["rows"][0]
+    again.rows[0]["code"] = "another version"
+    assert again.measured(done.key) is None
+    again.put(done.key, make_row(done, 1e9, measured("alone", "ddp"), {}))
+    assert [row["weft_ms"] for row in again.rows] == [None]
 
 
-def test_the_table_names_what_could_not_be_measured(tmp_path: Path) -> None:
-    results = Results(tmp_path, datetime(2026, 1, 2), "weft bench overlap", failures=["mlp, 2 hosts: lost\nmore"])
-    results.rows.append(make_row(scenario(), 1e9, measured("alone", "ddp"), {}))
-    results.save()
-    text = results.path("md").read_text()
+def test_the_table_names_what_could_not_be_measured_and_how_many_rounds_were_made(tmp_path: Path) -> None:
+    record = open_record(tmp_path, "weft bench overlap")
+    record.failures.append("mlp, 2 hosts: lost\nmore")
+    record.put("mlp", make_row(scenario(), 1e9, measured("alone", "ddp"), {}))
+    keep(record)
+    text = record.path("md").read_text()
     assert "- mlp, 2 hosts: lost" in text
-    assert any(line.startswith("| mlp |") for line in text.splitlines()), "the row that was measured is missing"
+    (line,) = [line for line in text.splitlines() if line.startswith("| mlp |")][:1]
+    assert [cell.strip() for cell in line.split("|")][2:5] == ["2", "1.00", "2"]  # hosts, ratio, rounds
+
+
+def test_rounds_shrink_to_fit_a_budget_but_never_below_the_least() -> None:
+    scenarios = full_run()
+    wanted_s = sum(s.estimated_s for s in scenarios)
+    assert within(scenarios, 2 * wanted_s).effort.round_budget_s <= scenarios[0].effort.round_budget_s
+    tight = within(scenarios, 0.0).effort
+    assert tight.rounds_in_budget(10.0) == tight.min_rounds
+    some = within(scenarios, 0.9 * wanted_s)
+    assert scenarios[0].fixed_s < some.estimated_s < scenarios[0].estimated_s
+
+
+def test_a_run_fits_into_the_time_it_promises_at_the_least_number_of_rounds() -> None:
+    for run, minutes, most in ((full_run(), FULL_MINUTES, 90), (quick_run(), QUICK_MINUTES, 5)):
+        took_s = 0.0
+        for place in range(len(run)):
+            took_s += within(run[place:], 60 * minutes - took_s).estimated_s
+        assert took_s < 60 * most
 
 
 def test_the_picture_is_drawn_from_whatever_was_measured(tmp_path: Path) -> None:
@@ -101,8 +146,9 @@ def test_the_picture_is_drawn_from_whatever_was_measured(tmp_path: Path) -> None
         make_row(scenario(), 1e9, measured(*CONTENDERS), {}),
         make_row(scenario("timed", 4, Timed()), 1e9, measured("alone", "ddp", "weft"), {}),
     ]
-    draw(rows, tmp_path / "all.png", "a caption")
-    draw(rows[1:], tmp_path / "emulated.png", "a caption")
+    about = {"date": "2026-01-02 03:04 UTC", "machine": {"cores": 2}}
+    draw({**about, "rows": rows}, tmp_path / "all.png")
+    draw({**about, "rows": rows[1:]}, tmp_path / "emulated.png")
     for name in ("all.png", "emulated.png"):
         assert (tmp_path / name).read_bytes().startswith(b"\x89PNG")
 
@@ -111,18 +157,18 @@ def test_the_full_run_covers_every_model_ratio_and_number_of_hosts() -> None:
     scenarios = full_run()
     real = {(s.model, s.ratio) for s in scenarios if s.timed is None and s.num_hosts == 2}
     assert real == {(model, ratio) for model in MODELS for ratio in RATIOS} | {("vocabulary", 1.3)}
-    emulated = [(s.num_hosts, s.workers_per_host) for s in scenarios if s.timed is not None]
-    assert emulated == [(2, 1), (4, 1), (8, 1), (2, 2), (2, 4), (4, 4)]
+    layouts = [(s.num_hosts, s.workers_per_host) for s in scenarios if s.timed is not None]
+    assert layouts == [(2, 1), (4, 1), (8, 1), (2, 2), (2, 4), (4, 4)]
     for s in scenarios:
         assert set(FIELDS) >= {f"{name}_ms" for name in s.contenders} & set(FIELDS)
         assert {"alone", "ddp", "weft"} <= set(s.contenders)
     compared = [s for s in scenarios if "ddp_best" in s.contenders]
     assert {(s.model, s.ratio) for s in compared if s.timed is None} == real
-    assert all("weft_eager" in s.contenders for s in compared if s.timed is None)
+    assert all("weft_eager" in s.contenders for s in compared if s.model in ("resnet", "mlp"))
     assert all("dear" in s.contenders for s in compared if s.timed is None)
-    assert {(s.model, s.ratio) for s in compared if "fsdp2" in s.contenders and s.timed is None} == {
-        (model, ratio) for model in MODELS for ratio in (1.0, 1.3)
-    }
+    everybody = {(s.model, s.ratio) for s in compared if set(s.contenders) == set(CONTENDERS)}
+    assert everybody == {(model, ratio) for model in MODELS for ratio in (1.0, 1.3)}
+    assert len({s.key for s in scenarios}) == len(scenarios)
 
 
 def test_the_quick_run_has_two_ratios_and_four_emulated_hosts() -> None:

@@ -10,12 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from benchmarks.overlap_scenarios import Scenario, tiny_run
+from benchmarks.overlap_scenarios import CONTENDERS, Scenario, tiny_run
 from tests.hang_limit import HANG_S
 from weft.engines.ports import ReservedPort
 
 ROOT = Path(__file__).resolve().parents[3]
-CONTENDERS = ("alone", "ddp", "ddp_best", "fsdp2", "fsdp2_async", "dear", "weft", "weft_eager")
 
 
 def run_on_loopback(module: str, scenario: Scenario) -> list[dict[str, Any]]:
@@ -65,7 +64,7 @@ def test_every_contender_is_timed(messages: list[dict[str, Any]]) -> None:
 
 def test_contenders_that_promise_exact_training_give_ddps_losses(messages: list[dict[str, Any]]) -> None:
     contenders = messages[-1]["result"]["contenders"]
-    exact = ("ddp", "ddp_best", "dear", "weft", "weft_eager")
+    exact = ("ddp", "ddp_best", "ddp_list", "ddp_plan", "dear", "weft", "weft_eager")
     assert {name: contenders[name]["loss_equal_to_ddp"] for name in exact} == dict.fromkeys(exact, True)
 
 
@@ -80,14 +79,24 @@ def test_sharded_optimizer_state_is_counted_as_half(messages: list[dict[str, Any
         assert contenders[sharded]["state_bytes"] < 0.55 * contenders["ddp"]["state_bytes"]
 
 
-def test_the_progress_bar_ends_at_its_announced_total(messages: list[dict[str, Any]]) -> None:
-    assert sum(message.get("steps", 0) for message in messages) == tiny_run(CONTENDERS)[0].num_steps
+def test_rounds_are_interleaved_and_the_network_is_measured_in_each(messages: list[dict[str, Any]]) -> None:
+    result = messages[-1]["result"]
+    assert len(result["network_s"]) == 2
+    assert min(result["network_s"]) > 0
+    assert {len(lane["round_s"]) for lane in result["contenders"].values()} == {2}
+    said = [message["progress"] for message in messages if message.get("progress", "").startswith("round")]
+    # Every second round goes backward, and another contender begins.
+    assert [text.rpartition(" ")[2] for text in said[: len(CONTENDERS)]] == list(CONTENDERS)
+    assert said[len(CONTENDERS)].endswith("alone")
+    assert said[-1].endswith("ddp")
 
 
 def test_the_shape_of_a_step_is_measured(messages: list[dict[str, Any]]) -> None:
     shape = messages[-1]["result"]["shape"]
     assert shape["first_layer_bytes"] == (32 * 64 + 64) * 4
     assert min(shape["forward_s"], shape["backward_s"]) > 0
+    step_s = messages[-1]["result"]["contenders"]["alone"]["step_s"]
+    assert shape["forward_s"] + shape["backward_s"] + shape["update_s"] == pytest.approx(step_s)
 
 
 def test_peak_memory_is_measured_in_a_process_of_its_own() -> None:

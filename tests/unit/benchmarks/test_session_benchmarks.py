@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 from benchmarks import restart, session_costs
 from benchmarks.restart import PARTS, WORDS, JobRun, parts_s
-from benchmarks.restart_plot import draw
 
 OLD = JobRun(asked_s=10.0, gone_s=13.0, marks=({"step": 11.0, "saved": 12.0}, {"step": 10.5, "saved": 12.5}))
 MARKS = {"script": 14.0, "imported": 15.0, "joined": 16.0, "loaded": 17.0, "first_step": 18.0}
@@ -30,7 +29,7 @@ def test_the_parts_of_a_restart_follow_the_slowest_worker_and_add_up() -> None:
 def test_the_table_of_restarts_compares_with_torchrun() -> None:
     times = {name: [{**dict.fromkeys(PARTS, 0.1), "total": 0.8}] for name in WORDS}
     times["torchrun"] = [{**dict.fromkeys(PARTS, 0.4), "total": 3.2}]
-    shown = restart.table(times)
+    shown = restart.tables({"rounds": 1, "times_s": times})
     assert shown.endswith("torchrun / warm: 4.0x")
     assert cells(shown, WORDS["warm"])[1] == "100"
 
@@ -38,11 +37,12 @@ def test_the_table_of_restarts_compares_with_torchrun() -> None:
 def test_a_restart_is_drawn_for_every_contender(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     times = {name: [{**dict.fromkeys(PARTS, 0.1), "total": 0.8}] for name in WORDS}
-    draw(times, PARTS, WORDS, tmp_path / "restart.png", "two workers")
+    about = {"date": "2026-01-02 03:04 UTC", "machine": {"cores": 2}}
+    restart.draw({**about, "rounds": 1, "times_s": times}, tmp_path / "restart.png")
     assert (tmp_path / "restart.png").read_bytes().startswith(b"\x89PNG")
 
 
 def test_the_costs_of_a_session_show_their_worst_round_too() -> None:
     row = {field: 0.001 for field, _, _ in session_costs.MEASURED} | {"step_ms": 9.0, "num_late_checkpoints": 0.0}
-    shown = session_costs.table([row, {**row, "checkpoint_fraction": 0.04}, row])
+    shown = session_costs.tables({"rows": [row, {**row, "checkpoint_fraction": 0.04}, row]})
     assert [cell for cell in cells(shown, "a checkpoint every 50 steps") if "%" in cell] == ["0.10%", "4.00%", "5.0%"]

@@ -5,8 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-
-from weft.sim.studies.comparison import find_data
+from benchmarks.elastic.comparison import find_data
 
 
 @pytest.fixture(scope="session")

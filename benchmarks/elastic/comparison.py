@@ -1,0 +1,216 @@
+"""All studies of the elastic layer in one run: replays, claims, gap, decision speed, long log, fits."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from benchmarks.elastic.claims import Claim, at_least, at_most, replay_claims
+from benchmarks.elastic.decision_speed import decision_times, replay_speeds
+from benchmarks.elastic.fit_study import fit_rows
+from benchmarks.elastic.optimality_gap import optimality_gaps
+from benchmarks.elastic.published import SAME_POLICY, published_means
+from weft.elastic import POLICIES
+from weft.errors import InputError
+from weft.sim.experiment import ReplayOutcome, Scenario, run_scenarios
+from weft.sim.readers import read_workload
+from weft.sim.readers.application_profiles import ApplicationFolder
+from weft.sim.replay_options import SimulationOptions
+from weft.sim.synthetic import OFFERED_LOAD, PREFIX, JobKind, measured_kinds, own_kinds, synthetic_workload
+from weft.sim.workload import Workload
+
+Progress = Callable[[str, int, int], None]
+
+SCENARIO = Scenario(num_gpus=64, gpus_per_node=4)
+LOG_SCENARIO = Scenario(num_gpus=1024, gpus_per_node=8)
+DEFAULT_POLICY = next(iter(POLICIES))
+NUM_INSTANCES = 2000
+QUICK_INSTANCES = 1000
+QUICK_LOG_JOBS = 10_000
+SIDE_TABLES = ("doubling_over_exact", "decision_speed", "replay_speed", "long_log", "hardships", "fit_quality")
+# The knobs of the full run: what happens to the default policy when the world is less kind than assumed.
+HARDSHIPS: dict[str, dict[str, Any]] = {
+    "predictions 20 % off": {"prediction_error": 0.2},
+    "predictions 50 % off": {"prediction_error": 0.5},
+    "speeds found by exploration": {"explore": True},
+    "restart 120 s": {"restart_s": 120.0},
+    "a node fails every 24 h": {"node_mtbf_s": 24 * 3600.0},
+}
+
+
+@dataclass
+class Comparison:
+    """What was measured, filled study by study."""
+
+    outcomes: list[tuple[ReplayOutcome, bool]] = field(default_factory=list)
+    """With and without crossover (the flag)."""
+    published: dict[str, dict[str, float]] = field(default_factory=dict)
+    claims: list[Claim] = field(default_factory=list)
+    gap: dict[str, Any] = field(default_factory=dict)
+    decisions: list[dict[str, Any]] = field(default_factory=list)
+    replay_speed: list[dict[str, Any]] = field(default_factory=list)
+    long_log: list[dict[str, Any]] = field(default_factory=list)
+    hardships: list[dict[str, Any]] = field(default_factory=list)
+    fits: list[dict[str, Any]] = field(default_factory=list)
+
+    def rows(self) -> list[dict[str, Any]]:
+        """The rows of ``weft sim`` with the workload's name and, where there is one, the published number."""
+        rows = []
+        for outcome, crossover in self.outcomes:
+            workload, row = outcome.result.workload, outcome.row()
+            published_s = None
+            for name, same in SAME_POLICY.items():
+                if same == row["policy"] and not crossover:
+                    published_s = self.published.get(name, {}).get(workload)
+            rows.append(
+                {
+                    "workload": workload,
+                    **row,
+                    "crossover": crossover,
+                    "published_mean_jct_s": published_s,
+                    "over_published": published_s and round(row["mean_jct_s"] / published_s, 4),
+                }
+            )
+        return rows
+
+    def document(self) -> dict[str, Any]:
+        return {
+            "rows": self.rows(),
+            "claims": [claim.row() for claim in self.claims],
+            "published_mean_jct_s": self.published,
+            **self.side_tables(),
+        }
+
+    def side_tables(self) -> dict[str, list[dict[str, Any]]]:
+        """The small tables beside the replays; those that were not measured are left out."""
+        gap = [self.gap] if self.gap else []
+        found = (gap, self.decisions, self.replay_speed, self.long_log, self.hardships, self.fits)
+        return {title: rows for title, rows in zip(SIDE_TABLES, found, strict=True) if rows}
+
+    def means(self, *, crossover: bool) -> dict[str, dict[str, float]]:
+        """Policy -> workload -> mean completion time."""
+        means: dict[str, dict[str, float]] = {}
+        for outcome, shared in self.outcomes:
+            if shared == crossover:
+                result = outcome.result
+                means.setdefault(result.policy, {})[result.workload] = result.mean_jct_s
+        return means
+
+
+def find_data(named: Path | None) -> Path | None:
+    """The folder of public traces: as named, else WEFT_DATA, else ``../shared/data`` of the repository."""
+    if named is None and os.environ.get("WEFT_DATA"):
+        named = Path(os.environ["WEFT_DATA"])
+    if named is not None:
+        if not (named / "pollux" / "workloads").is_dir():
+            raise InputError("expected a folder with pollux/workloads inside", file=str(named))
+        return named
+    repository = Path(__file__).resolve().parents[2]
+    for start in (Path.cwd(), repository):
+        folder = start.parent / "shared" / "data"
+        if (folder / "pollux" / "workloads").is_dir():
+            return folder
+    return None
+
+
+def compare(data: Path | None, *, quick: bool, progress: Progress) -> Comparison:
+    """Run every study; without ``data`` on synthetic workloads, and without what needs the data."""
+    done = Comparison()
+    workloads = list(_workloads(data))
+    kinds = own_kinds() if data is None else measured_kinds(ApplicationFolder(data / "pollux" / "profiles"))
+    _replay(done, workloads, progress)
+    if data is not None:
+        done.published = {name: dict(m) for name, m in published_means(data / "pollux" / "published").items()}
+        crossover = done.means(crossover=True)[DEFAULT_POLICY]
+        done.claims += replay_claims(done.means(crossover=False), done.published, crossover)
+    _measure(done, kinds, quick=quick, progress=progress)
+    _replay_speed(done, workloads)
+    if not quick:
+        done.hardships = _hardships(workloads, progress)
+    if data is not None:
+        done.fits = fit_rows(data)
+        _long_log(done, data, quick=quick, progress=progress)
+    return done
+
+
+def _workloads(data: Path | None) -> Iterator[Workload]:
+    num_gpus = SCENARIO.num_gpus
+    if data is not None:
+        for path in sorted((data / "pollux" / "workloads").glob("*.csv")):
+            yield read_workload(path, num_devices=num_gpus)
+        return
+    for level in OFFERED_LOAD:
+        yield synthetic_workload(f"{PREFIX}{level}", num_devices=num_gpus)
+
+
+def _replay(done: Comparison, workloads: Sequence[Workload], progress: Progress) -> None:
+    for workload in workloads:
+        for crossover in (False, True):
+            policies = [DEFAULT_POLICY] if crossover else list(POLICIES)
+            options = SimulationOptions(crossover=crossover)
+            for outcome in run_scenarios(workload, [SCENARIO], policies, options, progress=progress):
+                done.outcomes.append((outcome, crossover))
+
+
+def _measure(done: Comparison, kinds: Sequence[JobKind], *, quick: bool, progress: Progress) -> None:
+    num_instances = QUICK_INSTANCES if quick else NUM_INSTANCES
+    study = optimality_gaps(
+        kinds,
+        num_instances=num_instances,
+        progress=lambda n, all_: progress("doubling against exact", n, all_),
+    )
+    done.gap = study.row()
+    job_counts = (500,) if quick else (125, 250, 500, 1000)
+    done.decisions = decision_times(kinds, list(POLICIES), job_counts=job_counts)
+    slowest = max(row["decision_ms"] for row in done.decisions if row["jobs"] == 500)
+    done.claims.append(at_most("ms for a decision, 500 jobs on 1,024 GPUs, slowest policy", slowest, 100.0))
+
+
+def _replay_speed(done: Comparison, workloads: Sequence[Workload]) -> None:
+    done.replay_speed = replay_speeds(workloads, list(POLICIES), SCENARIO.cluster())
+    slowest = min(row["slowest_jobs_per_s"] for row in done.replay_speed)
+    done.claims.append(at_least("jobs replayed per second of one core, slowest policy and workload", slowest, 1000.0))
+
+
+def _long_log(done: Comparison, data: Path, *, quick: bool, progress: Progress) -> None:
+    path = data / "pollux" / "philly.csv"
+    if not path.exists():
+        return
+    began, core_began = time.perf_counter(), time.process_time()
+    workload = read_workload(path, num_devices=LOG_SCENARIO.num_gpus)
+    if quick:
+        workload = replace(workload, jobs=workload.jobs[:QUICK_LOG_JOBS])
+    options = SimulationOptions(record=False)
+    (outcome,) = run_scenarios(workload, [LOG_SCENARIO], [DEFAULT_POLICY], options, progress=progress)
+    took_s, core_s = time.perf_counter() - began, time.process_time() - core_began
+    row = outcome.row()
+    done.long_log = [
+        {
+            "workload": workload.name,
+            "jobs": len(workload.jobs),
+            "gpus": LOG_SCENARIO.num_gpus,
+            "end_to_end_s": round(took_s, 1),
+            "core_s": round(core_s, 1),
+            **{name: row[name] for name in ("policy", "mean_jct_s", "lower_bound_s", "restarts_per_job")},
+        }
+    ]
+    if not quick:
+        done.claims.append(at_most("seconds of one core for the Philly log, read to result", core_s, 180.0))
+
+
+def _hardships(workloads: Sequence[Workload], progress: Progress) -> list[dict[str, Any]]:
+    rows = []
+    for label, knobs in {"as assumed": {}, **HARDSHIPS}.items():
+        means = [
+            outcome.result.mean_jct_s
+            for workload in workloads
+            for outcome in run_scenarios(
+                workload, [SCENARIO], [DEFAULT_POLICY], SimulationOptions(**knobs), progress=progress
+            )
+        ]
+        rows.append({"hardship": label, "policy": DEFAULT_POLICY, "mean_jct_s": round(sum(means) / len(means), 1)})
+    return rows

@@ -1,0 +1,147 @@
+"""Every benchmark with its name, how it is started, how long it takes, and how its result is shown.
+
+To add one: a module whose result is a JSON document, with a function that makes the page and one that draws the figure,
+and an entry here; `scripts/bench all` and `scripts/bench redraw` do the rest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from benchmarks import crossover_scenarios, overlap_scenarios
+from benchmarks.profile_scenarios import profiles_run
+from benchmarks.record import code_id, page, read_document
+
+Document = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One benchmark; times are estimates for two cores of an AMD EPYC."""
+
+    name: str
+    about: str
+    minutes: float
+    quick_minutes: float
+    words: tuple[str, ...]
+    """What comes after ``python -m``."""
+    page: Callable[[Document], str]
+    draw: Callable[[Document, Path], None]
+    keys: Callable[[bool], dict[str, float]] | None = None
+    """Where rows are kept one by one: their names with the minutes each takes; the flag is for the quick run."""
+    has_rounds: bool = False
+    """Whether fewer rounds make it shorter."""
+    by_request: bool = False
+    """Whether it runs only when named."""
+
+    def todo(self, folder: Path, *, quick: bool) -> Todo:
+        """What this very code has not measured yet."""
+        path = folder / f"{self.name}.json"
+        document = read_document(path) if path.exists() else {}
+        whole = self.quick_minutes if quick else self.minutes
+        if self.keys is None:
+            is_done = document.get("code") == code_id()
+            return Todo(int(not is_done), 1, 0.0 if is_done else whole)
+        rows = [*document.get("rows", []), *document.get("lone", [])]
+        done = {row["key"] for row in rows if row.get("code") == code_id()}
+        keys = self.keys(quick)
+        left = {key: minutes for key, minutes in keys.items() if key not in done}
+        return Todo(len(left), len(keys), min(whole, sum(left.values())))
+
+
+@dataclass(frozen=True, slots=True)
+class Todo:
+    """Rows of a benchmark that are left."""
+
+    num_left: int
+    num_rows: int
+    minutes: float
+
+
+def _late(module: str, name: str, *args: Any) -> Any:
+    """A benchmark's modules load torch, a controller, or matplotlib: only the one that is needed is imported."""
+    return getattr(import_module(f"benchmarks.{module}"), name)(*args)
+
+
+def _page(name: str, module: str, document: Document) -> str:
+    return page(name, document, _late(module, "tables", document))
+
+
+def _alone(name: str, about: str, minutes: float, quick_minutes: float, *, has_rounds: bool = False) -> Part:
+    """A benchmark made in one go, by a module of its own."""
+    words = (f"benchmarks.{name}",)
+    show, draw = partial(_page, name, name), partial(_late, name, "draw")
+    return Part(name, about, minutes, quick_minutes, words, show, draw, has_rounds=has_rounds)
+
+
+def _overlap_keys(quick: bool) -> dict[str, float]:
+    scenarios = overlap_scenarios.quick_run() if quick else overlap_scenarios.full_run()
+    return {scenario.key: scenario.estimated_s / 60 for scenario in scenarios}
+
+
+def _profile_keys(quick: bool) -> dict[str, float]:
+    return {scenario.key: scenario.estimated_s / 60 for scenario in profiles_run()}
+
+
+def _crossover_keys(quick: bool) -> dict[str, float]:
+    scenarios = crossover_scenarios.quick_run() if quick else crossover_scenarios.full_run()
+    return {scenario.key: scenario.estimated_s / 60 for scenario in scenarios}
+
+
+PARTS = {
+    part.name: part
+    for part in (
+        Part(
+            "overlap",
+            "a training step of DDP, FSDP2, DeAR, and weft on a slow link",
+            overlap_scenarios.FULL_MINUTES,
+            overlap_scenarios.QUICK_MINUTES,
+            ("weft", "bench", "overlap"),
+            partial(_late, "overlap_results", "markdown"),
+            partial(_late, "overlap_plot", "draw"),
+            _overlap_keys,
+        ),
+        Part(
+            "overlap_profiles",
+            "popular models with emulated compute, next to what weft predict says",
+            180.0,
+            180.0,
+            ("weft", "bench", "overlap", "--profiles"),
+            partial(_late, "overlap_results", "markdown"),
+            partial(_late, "overlap_plot", "draw_profiles"),
+            _profile_keys,
+            by_request=True,
+        ),
+        Part(
+            "crossover",
+            "two jobs on the same hosts, in every way they can share them",
+            crossover_scenarios.FULL_MINUTES,
+            crossover_scenarios.QUICK_MINUTES,
+            ("weft", "bench", "crossover"),
+            partial(_late, "crossover_results", "markdown"),
+            partial(_late, "crossover_plot", "draw"),
+            _crossover_keys,
+        ),
+        Part(
+            "elastic",
+            "every policy on the public workloads, simulated",
+            6.0,
+            2.0,
+            ("weft", "bench", "elastic"),
+            partial(_page, "elastic", "elastic_command"),
+            partial(_late, "elastic.pictures", "draw"),
+        ),
+        _alone(
+            "controller", "real jobs on a controller, elastic and fixed, next to the simulator", 11, 3, has_rounds=True
+        ),
+        _alone("controller_costs", "what the controller costs and how long it makes people wait", 2, 2),
+        _alone("restart", "from a stop request to the first step again", 4, 1, has_rounds=True),
+        _alone("session_costs", "what a session costs a training step", 5, 1, has_rounds=True),
+        _alone("lease_handover", "what handing over a device costs", 1, 0.5),
+    )
+}

@@ -1,0 +1,224 @@
+"""One current result per benchmark: NAME.json for programs, NAME.md for people, NAME.png to look at.
+
+Date, machine, commit, and command are inside the files, not in their names, so that a link to a result stays valid.
+Benchmarks that take long keep their rows one by one (:class:`RowRecord`): each row has its own date and commit, a row
+measured again replaces the old one, and an interrupted run goes on where it stopped.
+
+[Note: the code that was measured]  A commit that only adds results must not make them look out of date.  What counts
+is the content of every Python file of weft and of the benchmarks (``code_id``); the commit is for people.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import platform
+import subprocess
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import weft
+from weft.errors import InputError
+from weft.version import __version__
+
+CHECKOUT_FOLDER = Path("benchmarks") / "results"
+ELSEWHERE = Path("weft-bench")
+QUICK = "quick"
+Row = dict[str, Any]
+
+
+def results_folder(out: Path | None, *, quick: bool = False) -> Path:
+    """Where results go: as named, else the checkout's folder, else ``./weft-bench``.  Quick ones stay apart."""
+    if out is None:
+        out = CHECKOUT_FOLDER if CHECKOUT_FOLDER.is_dir() else ELSEWHERE
+    elif not out.is_dir():
+        raise InputError("--out: this folder does not exist: create it", file=str(out))
+    folder = out / QUICK if quick else out
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
+
+
+def machine() -> dict[str, Any]:
+    """What a reader needs to judge a timing, without host names or addresses."""
+    return {
+        "cpu": _cpu_model(),
+        "cores": os.cpu_count(),
+        "load": round(os.getloadavg()[0], 1),
+        "system": f"{platform.system()} {platform.machine()}",
+        "python": platform.python_version(),
+        "weft": __version__,
+    }
+
+
+def provenance(command: str) -> dict[str, str]:
+    """When, from which code, and how something was measured."""
+    date = datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")
+    return {"date": date, "commit": commit(), "code": code_id(), "command": command}
+
+
+@cache
+def code_id() -> str:
+    """The same for the same Python files, whatever the commit; see the note above."""
+    digest = hashlib.sha256()
+    for folder in (Path(weft.__file__).parent, Path(__file__).parent):
+        for path in sorted(folder.rglob("*.py")):
+            digest.update(f"{path.relative_to(folder)}\0".encode() + path.read_bytes())
+    return digest.hexdigest()[:12]
+
+
+@cache
+def commit() -> str:
+    """The commit, with ``+`` if tracked files differ from it; empty outside a checkout."""
+    here = Path(__file__).parent
+    try:
+        head = _git(here, "rev-parse", "--short=10", "HEAD")
+        changed = _git(here, "status", "--porcelain", "--untracked-files=no", "--", "../src", ".", ":!results")
+    except (OSError, subprocess.CalledProcessError):
+        return ""
+    return head + ("+" if changed else "")
+
+
+def _git(folder: Path, *args: str) -> str:
+    done = subprocess.run(("git", *args), cwd=folder, capture_output=True, text=True, check=True)
+    return done.stdout.strip()
+
+
+@dataclass
+class RowRecord:
+    """The rows of one benchmark, written after every row so that an interruption loses nothing."""
+
+    folder: Path
+    name: str
+    command: str
+    asides: tuple[str, ...] = ()
+    """Rows whose key starts with one of these words have other fields; they are a list of that name in the file."""
+    rows: list[Row] = field(default_factory=list)
+    failures: list[str] = field(default_factory=list)
+
+    @classmethod
+    def open(cls, folder: Path, name: str, command: str, asides: tuple[str, ...] = ()) -> RowRecord:
+        """With the rows that are there already."""
+        record = cls(folder, name, command, asides)
+        if record.path("json").exists():
+            document = read_document(record.path("json"))
+            record.rows = [row for part in ("rows", *asides) for row in document.get(part, [])]
+        return record
+
+    def path(self, suffix: str) -> Path:
+        return self.folder / f"{self.name}.{suffix}"
+
+    def measured(self, key: str) -> Row | None:
+        """The row of that name, if this very code has measured it."""
+        return next((row for row in self.rows if row["key"] == key and row["code"] == code_id()), None)
+
+    def put(self, key: str, row: Mapping[str, Any]) -> None:
+        """Add a row, in place of an older one of the same name."""
+        stamped = {"key": key, **row, **provenance(self.command)}
+        places = [place for place, old in enumerate(self.rows) if old["key"] == key]
+        if places:
+            self.rows[places[0]] = stamped
+        else:
+            self.rows.append(stamped)
+
+    def document(self) -> dict[str, Any]:
+        parts: dict[str, list[Row]] = {"rows": [], **{aside: [] for aside in self.asides}}
+        for row in self.rows:
+            first = row["key"].partition(" ")[0]
+            parts[first if first in self.asides else "rows"].append(row)
+        return {**provenance(self.command), "machine": machine(), **parts, "failures": self.failures}
+
+    def save(self, text: str) -> None:
+        """Both files; ``text`` is what people read."""
+        write_whole(self.path("json"), as_text(self.document()))
+        write_whole(self.path("md"), text)
+
+
+def read_document(path: Path) -> dict[str, Any]:
+    """A result file."""
+    try:
+        document: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise InputError(f"cannot be read ({error.strerror})", file=str(path)) from None
+    except ValueError as error:
+        raise InputError(f"is not JSON ({error}): delete it, and it is measured again", file=str(path)) from None
+    return document
+
+
+def keep_record(folder: Path, name: str, command: str, document: Mapping[str, Any], tables: str) -> dict[str, Any]:
+    """Write ``name.json`` and ``name.md``, each atomically; the document with its provenance."""
+    whole = {**provenance(command), "machine": machine(), **document}
+    write_whole(folder / f"{name}.json", as_text(whole))
+    write_whole(folder / f"{name}.md", page(name, whole, tables))
+    return whole
+
+
+def page(name: str, document: Mapping[str, Any], tables: str) -> str:
+    """What people read of a result."""
+    return f"# {name}\n\n{headline(document)}\n\n{tables.rstrip()}\n"
+
+
+def headline(document: Mapping[str, Any]) -> str:
+    """How, when, from which commit, and where a result was made."""
+    about = document["machine"]
+    commit_text = f"commit {document['commit']}, " if document.get("commit") else ""
+    return (
+        f"`{document['command']}`, {document['date']}, {commit_text}{about['cores']} cores ({about['cpu']}), "
+        f"{about['system']}, Python {about['python']}."
+    )
+
+
+def sources(rows: Sequence[Row]) -> list[str]:
+    """Lines on where rows of several runs come from; none if all are of one code.
+
+    >>> sources([{"date": "2026-01-01 10:00 UTC", "commit": "a", "command": "c"}] * 2)
+    []
+    """
+    runs = dict.fromkeys((row["date"][:10], row["commit"] or "unknown") for row in rows)
+    if len({commit for _, commit in runs}) < 2:
+        return []
+    listed = "; ".join(f"{date}, commit {commit}" for date, commit in runs)
+    return ["", f"Rows of several versions of the code (a row's own date and commit are in the JSON file): {listed}."]
+
+
+def markdown_table(heads: Sequence[str], body: Iterable[Sequence[object]]) -> list[str]:
+    """The lines of a table.
+
+    >>> markdown_table(["job", "s"], [["a", 1.5]])
+    ['| job | s |', '|---|---|', '| a | 1.5 |']
+    """
+    lines = ["| " + " | ".join(heads) + " |", "|" + "---|" * len(heads)]
+    return lines + ["| " + " | ".join(map(str, cells)) + " |" for cells in body]
+
+
+def as_text(document: Mapping[str, Any]) -> str:
+    """JSON with one row a line: a new measurement is a small difference."""
+    rows = document.get("rows")
+    if not isinstance(rows, list):
+        return json.dumps(document, indent=1, allow_nan=False) + "\n"
+    lines = ",\n  ".join(json.dumps(row, allow_nan=False) for row in rows)
+    head = json.dumps({**document, "rows": []}, indent=1, allow_nan=False)
+    return head.replace('"rows": []', f'"rows": [\n  {lines}\n ]' if rows else '"rows": []', 1) + "\n"
+
+
+def write_whole(path: Path, text: str) -> None:
+    """Replace a file atomically."""
+    aside = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        aside.write_text(text, encoding="utf-8")
+        aside.replace(path)
+    finally:
+        aside.unlink(missing_ok=True)
+
+
+def _cpu_model() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return platform.processor()
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.processor()

@@ -1,0 +1,103 @@
+"""``scripts/bench all``: nobody waits hours for what is measured already, and nothing is left out silently."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from benchmarks import all_command
+from benchmarks.all_command import arguments_of, chosen, plan_lines, run_all, share_out
+from benchmarks.parts import PARTS, Todo
+from benchmarks.record import code_id
+
+from weft.errors import UsageError, WeftError
+
+RESULTS = Path(__file__).parents[3] / "benchmarks" / "results"
+OPTIONS: dict[str, Any] = {"quick": False, "only": "", "minutes": None, "fresh": False, "dry_run": False}
+
+
+@pytest.fixture
+def started(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
+    """What would be run; ``restart`` fails."""
+    commands: list[list[str]] = []
+
+    def pretend(command: list[str]) -> int:
+        commands.append(list(command[1:]))
+        return int("benchmarks.restart" in command)
+
+    monkeypatch.setattr(all_command, "_run", pretend)
+    return commands
+
+
+def test_a_benchmark_that_fails_stops_no_other_and_is_named(started: list[list[str]], tmp_path: Path) -> None:
+    with pytest.raises(WeftError, match="restart failed"):
+        run_all(**OPTIONS, out=tmp_path)
+    assert [command[3] if command[1] == "weft" else command[1].rpartition(".")[2] for command in started] == [
+        name for name, part in PARTS.items() if not part.by_request
+    ]
+
+
+def test_what_this_code_has_measured_is_not_run_again(
+    started: list[list[str]], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "controller.json").write_text(json.dumps({"code": code_id(), "rows": []}))
+    keys = PARTS["overlap"].keys
+    assert keys is not None
+    rows = [{"key": key, "code": code_id()} for key in keys(False)]
+    (tmp_path / "overlap.json").write_text(json.dumps({"rows": rows[1:]}))
+    run_all(**{**OPTIONS, "only": "overlap,controller"}, out=tmp_path)
+    assert [command[1:4] for command in started] == [["weft", "bench", "overlap"]]
+    said = capsys.readouterr().err
+    assert f"1 of {len(rows)} rows left" in said
+    assert "measured already" in said
+    run_all(**{**OPTIONS, "only": "controller", "fresh": True}, out=tmp_path)
+    assert started[-1][1] == "benchmarks.controller"
+
+
+def test_a_dry_run_measures_nothing(started: list[list[str]], tmp_path: Path) -> None:
+    run_all(**{**OPTIONS, "dry_run": True}, out=tmp_path)
+    assert started == []
+
+
+def test_a_budget_makes_fewer_rounds_and_the_plan_says_so() -> None:
+    parts = chosen("overlap,elastic,restart")
+    todo = {part.name: Todo(1, 1, part.minutes) for part in parts}
+    limits = share_out(parts, todo, 30.0)
+    assert limits["elastic"] == PARTS["elastic"].minutes  # it has no rounds to give up
+    assert sum(limits.values()) == pytest.approx(30.0)
+    assert any("fewer rounds" in line for line in plan_lines(parts, todo, limits))
+    words = arguments_of(PARTS["restart"], quick=False, minutes=limits["restart"], fresh=False, out=None)
+    assert words == ["--rounds", "1"]
+    assert share_out(parts, todo, None) == {part.name: part.minutes for part in parts}
+
+
+def test_an_unknown_benchmark_is_named() -> None:
+    with pytest.raises(UsageError, match="there is no benchmark 'nonsense': expected one of overlap"):
+        chosen("elastic,nonsense")
+
+
+def test_no_benchmark_is_started_with_python_of_somebody_else(started: list[list[str]], tmp_path: Path) -> None:
+    run_all(**{**OPTIONS, "only": "lease_handover", "quick": True}, out=tmp_path)
+    assert started == [["-m", "benchmarks.lease_handover", "--quick", "--out", str(tmp_path)]]
+    assert Path(sys.executable).exists()
+
+
+def test_there_is_one_current_result_per_benchmark() -> None:
+    names = {path.stem for path in RESULTS.iterdir() if path.is_file()}
+    assert names <= set(PARTS)
+    for name in names:
+        assert {path.suffix for path in RESULTS.glob(f"{name}.*")} == {".json", ".md", ".png"}
+
+
+@pytest.mark.parametrize("name", sorted(PARTS))
+def test_a_published_page_is_what_its_json_file_says(name: str, tmp_path: Path) -> None:
+    path = RESULTS / f"{name}.json"
+    if not path.exists():
+        pytest.skip("not measured yet")
+    document = json.loads(path.read_text())
+    assert path.with_suffix(".md").read_text() == PARTS[name].page(document)
+    PARTS[name].draw(document, tmp_path / "figure.png")
+    assert (tmp_path / "figure.png").read_bytes().startswith(b"\x89PNG")
