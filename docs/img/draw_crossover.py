@@ -8,16 +8,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-import matplotlib
-
-matplotlib.use("Agg")
-
-import matplotlib.pyplot as plt
 from matplotlib.axes import Axes
+
+from weft.sim.figure_style import JOBS, WIDTH_IN, pyplot, save
 
 Bar = tuple[float, float, float, float, str, str]  # left, width, row, height, color, label
 
-JOBS = {"A": "#219ebc", "B": "#ffb703"}
 DEVICE, LINK = 1.0, 0.0
 LENGTH = 8.0
 
@@ -72,12 +68,12 @@ def draw(axes: Axes, bars: Sequence[Bar], title: str, remark: str) -> None:
 
 
 def main() -> None:
-    figure, axes = plt.subplots(3, 1, figsize=(10, 5.4), layout="constrained")
+    figure, axes = pyplot().subplots(3, 1, figsize=(WIDTH_IN, 5.0), layout="constrained")
     draw(axes[0], one_after_the_other(), "one after the other", "2 + 2 steps in 8")
     draw(axes[1], in_phase(), "at the same time, uncoordinated", "2 + 2 steps in 8: they stay in phase")
     draw(axes[2], crossover(), "crossover", "4 + 4 steps in 8")
     axes[2].set_xlabel("time")
-    figure.savefig(Path(__file__).with_name("crossover.png"), dpi=130)
+    save(figure, Path(__file__).with_name("crossover.png"))
 
 
 if __name__ == "__main__":

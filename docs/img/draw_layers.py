@@ -8,17 +8,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-import matplotlib
-
-matplotlib.use("Agg")
-
-import matplotlib.pyplot as plt
 from matplotlib.axes import Axes
+
+from weft.sim.figure_style import JOBS, PHASES, WIDTH_IN, pyplot, save
 
 Bar = tuple[float, float, float, float, str, str]  # left, width, row, height, color, label
 
-FORWARD, BACKWARD, REDUCE, GATHER = "#8ecae6", "#219ebc", "#6a994e", "#9d79bc"
-JOBS = {"A": "#219ebc", "B": "#ffb703", "C": "#6a994e", "D": "#bc6c25"}
+FORWARD, BACKWARD, REDUCE, GATHER = (PHASES[name] for name in ("forward", "backward", "reduce-scatter", "all-gather"))
 LENGTH = 12.0
 
 
@@ -78,8 +74,8 @@ def draw(axes: Axes, bars: Sequence[Bar], title: str, status: str, rows: Sequenc
 
 
 def main() -> None:
-    figure, (inside, between, across) = plt.subplots(
-        3, 1, figsize=(10, 6.2), height_ratios=(2, 2, 3.4), layout="constrained"
+    figure, (inside, between, across) = pyplot().subplots(
+        3, 1, figsize=(WIDTH_IN, 5.8), height_ratios=(2, 2, 3.4), layout="constrained"
     )
     draw(inside, inside_a_job(), "inside a job: overlap", "weft.overlap", ("network", "compute"))
     draw(
@@ -92,7 +88,7 @@ def main() -> None:
     devices = [f"device {k}" for k in range(4)]
     draw(across, across_the_cluster(), "across the cluster: elastic", "weft up, weft sim", devices)
     across.set_xlabel("time")
-    figure.savefig(Path(__file__).with_name("layers.png"), dpi=130)
+    save(figure, Path(__file__).with_name("layers.png"))
 
 
 if __name__ == "__main__":

@@ -9,11 +9,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-import matplotlib
-
-matplotlib.use("Agg")
-
-import matplotlib.pyplot as plt
 from matplotlib.axes import Axes
 from matplotlib.patches import Patch
 
@@ -22,20 +17,12 @@ from weft.perf.fusion import plan_cuts
 from weft.perf.link import Link
 from weft.perf.schedule import Timeline, simulate
 from weft.perf.step_profile import Mode, ParameterTiming, StepProfile
+from weft.sim.figure_style import PHASES, pyplot, save
 
 NUM_LAYERS = 36
 FORWARD_MS, BACKWARD_MS, HALF_MS = 100.0, 200.0, 140.0  # HALF: all reduce-scatters, or all all-gathers
 SHOWN_MS = 830.0
 
-COLOURS = {
-    "forward": "#8ecae6",
-    "backward": "#219ebc",
-    "update": "#ffb703",
-    "wait": "#ffffff",
-    "all-reduce": "#bc6c25",
-    "reduce-scatter": "#6a994e",
-    "all-gather": "#9d79bc",
-}
 LABELS = {"wait": "waiting for the network"}
 TITLES = {
     Mode.DDP: "DDP: all-reduce under backward",
@@ -82,7 +69,7 @@ def draw_span(axes: Axes, span: Span, row: int) -> None:
         right - left,
         left=left,
         height=0.82,
-        color=COLOURS[kind],
+        color=PHASES[kind],
         edgecolor="#c1121f" if waiting else "white",
         linewidth=0.6 if span.track == "communication" else 0.0,
         hatch="/////" if waiting else None,
@@ -99,7 +86,7 @@ def draw_mode(axes: Axes, mode: Mode, timeline: Timeline, slowest_ms: float) -> 
         axes.axvline(k * step_ms, color="#333333", linewidth=1.1, linestyle=(0, (4, 2)))
     gain = "" if mode == Mode.DDP else f", {slowest_ms / step_ms - 1:.0%} faster than DDP"
     axes.set_title(TITLES[mode], loc="left", fontsize=10, fontweight="bold")
-    axes.set_title(f"{step_ms:.0f} ms a step{gain}", loc="right", fontsize=10)
+    axes.set_title(f"{step_ms:.0f} ms per step{gain}", loc="right", fontsize=10)
     axes.set_yticks([1, 0], ["compute", "communication"])
     axes.set_ylim(-0.55, 1.55)
     axes.tick_params(axis="y", length=0)
@@ -110,7 +97,7 @@ def draw_mode(axes: Axes, mode: Mode, timeline: Timeline, slowest_ms: float) -> 
 def legend(kinds: Sequence[str]) -> list[Patch]:
     return [
         Patch(
-            facecolor=COLOURS[kind],
+            facecolor=PHASES[kind],
             edgecolor="#c1121f" if kind == "wait" else "white",
             hatch="/////" if kind == "wait" else None,
             linewidth=0.0,
@@ -127,15 +114,16 @@ def main() -> None:
         cuts = plan_cuts(profile, link, 2, mode, granularity=1)
         timelines[mode] = simulate(profile, cuts, link, 2, mode)
     slowest_ms = timelines[Mode.DDP].step_s * 1e3
+    plt = pyplot()
     plt.rcParams["hatch.color"] = "#c1121f"
     plt.rcParams["hatch.linewidth"] = 0.7
-    figure, rows = plt.subplots(len(TITLES), 1, figsize=(11, 5.6), sharex=True, layout="constrained")
+    figure, rows = plt.subplots(len(TITLES), 1, figsize=(10.5, 5.6), sharex=True, layout="constrained")
     for axes, (mode, timeline) in zip(rows, timelines.items(), strict=True):
         draw_mode(axes, mode, timeline, slowest_ms)
     rows[-1].set_xlim(0, SHOWN_MS)
     rows[-1].set_xlabel("milliseconds; dashed lines: step() is done, the next forward may begin")
-    figure.legend(handles=legend(list(COLOURS)), loc="outside lower center", ncols=len(COLOURS), frameon=False)
-    figure.savefig(Path(__file__).with_name("overlap-timelines.png"), dpi=150)
+    figure.legend(handles=legend(list(PHASES)), loc="outside lower center", ncols=len(PHASES), frameon=False)
+    save(figure, Path(__file__).with_name("overlap-timelines.png"))
 
 
 if __name__ == "__main__":
