@@ -23,8 +23,8 @@ DEFINITIONS = (
     "(DeAR's) can take: max(backward + update/P, R) + max(forward, G), where R and G are the reduce-scatter and the "
     "all-gather at line rate ((H - 1) / H of the bytes on each of H hosts' links) and P is the number of workers. "
     "P workers share the update, so the bound is below `alone` where the link is fast, by at most update x (1 - 1/P). "
-    "Ratios: how many times as fast weft is, the geometric mean over rounds, with its 95 % confidence interval (paired t on the "
-    "logarithms). Where a system has several variants, the table quotes the fastest."
+    "Ratios: how many times as fast weft is, the geometric mean over rounds, with its 95 % confidence interval (paired "
+    "t on the logarithms). Where a system has several variants, the table quotes the fastest."
 )
 OLDER = (
     "Rows without a measured network time are from before 2026-11-17: their network/compute uses the line rate, DeAR "
