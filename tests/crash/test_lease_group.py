@@ -12,12 +12,12 @@ from pathlib import Path
 
 import pytest
 from tests.hang_limit import HANG_S
-from weft.engines.ports import ReservedPort
 
 from lease_processes import lease_server, wait_until
 from weft.crossover.lease_client import LeaseGate
 from weft.crossover.lease_messages import Join
 from weft.crossover.phases import Role
+from weft.engines.rendezvous import ReservedPort
 
 NUM_STEPS = 16
 COMPUTE_S = 0.003

@@ -22,7 +22,8 @@ from pathlib import Path
 from typing import Any
 
 from tests.hang_limit import HANG_S
-from weft.engines.ports import ReservedPort
+
+from weft.engines.rendezvous import ReservedPort
 
 _CONTEXT = multiprocessing.get_context("forkserver")
 # torch._dynamo is loaded by the first optimizer: seconds, if every process did it itself.

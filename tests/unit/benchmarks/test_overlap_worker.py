@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 from benchmarks.overlap_scenarios import CONTENDERS, Scenario, tiny_run
 from tests.hang_limit import HANG_S
-from weft.engines.ports import ReservedPort
+
+from weft.engines.rendezvous import ReservedPort
 
 ROOT = Path(__file__).resolve().parents[3]
 

@@ -10,8 +10,8 @@ from collections.abc import Iterator
 
 import pytest
 from tests.hang_limit import HANG_S
-from weft.engines.ports import ReservedPort
 
+from weft.engines.rendezvous import ReservedPort
 from weft.errors import SessionError, UsageError
 from weft.worker.environment import read_environment
 from weft.worker.meeting import meet
