@@ -16,7 +16,7 @@ import torch.distributed as dist
 from tests.hang_limit import HANG_S
 
 from weft.errors import SessionError
-from weft.worker.checkpoint import CheckpointFolder, verify
+from weft.worker.checkpoint_folder import CheckpointFolder, verify
 from weft.worker.manifest import Manifest
 from weft.worker.peers import Peers
 from weft.worker.rng import capture_rng

@@ -11,7 +11,7 @@ Read the files in the order of a run:
     weighting.py      uneven splits;  scaling.py  a batch that grows with the number of workers
     stopping.py       stop requests;  agreement.py  all workers stop after the same step
     checkpointing.py  when to save, what to save, and loading it again;  rng.py  random generators
-    shards.py         which worker writes what;  writer.py  in the background;  checkpoint.py  complete or absent
+    shards.py         which worker writes what;  writer.py  in the background;  checkpoint_folder.py  complete or absent
     channel.py        the connection to the controller;  reports.py  step reports and the progress bar
 """
 

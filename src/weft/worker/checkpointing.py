@@ -12,7 +12,7 @@ import torch
 
 from weft.errors import CheckpointError, InputError, UsageError
 from weft.version import __version__
-from weft.worker.checkpoint import CheckpointFolder
+from weft.worker.checkpoint_folder import CheckpointFolder
 from weft.worker.data import SessionLoader
 from weft.worker.manifest import MANIFEST_NAME, Manifest, first_difference, parse_manifest
 from weft.worker.peers import Peers

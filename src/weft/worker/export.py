@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from weft.errors import CheckpointError, InputError, MissingToolError, WeftError
-from weft.worker.checkpoint import CheckpointFolder, verify
+from weft.worker.checkpoint_folder import CheckpointFolder, verify
 from weft.worker.manifest import MANIFEST_NAME, Manifest
 from weft.worker.shards import model_state, read_parts
 

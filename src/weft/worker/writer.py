@@ -17,7 +17,7 @@ import torch
 
 from weft.errors import CheckpointError
 from weft.process.turns import TURNS
-from weft.worker.checkpoint import CheckpointFolder, write_file
+from weft.worker.checkpoint_folder import CheckpointFolder, write_file
 from weft.worker.manifest import FileEntry, Manifest
 from weft.worker.peers import Peers
 from weft.worker.shards import REPLICATED_NAME, rank_file_name

@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from weft.errors import CheckpointError, UsageError
-from weft.worker.checkpoint import CheckpointFolder, verify
+from weft.worker.checkpoint_folder import CheckpointFolder, verify
 from weft.worker.checkpointing import find_checkpoint, load_checkpoint
 from weft.worker.manifest import Manifest
 from weft.worker.peers import Peers
@@ -216,7 +216,7 @@ def _save_on_full_disk(path: Path, in_background: bool) -> None:
 
 
 def _open_impatiently(path: Path, in_background: bool) -> None:
-    import weft.worker.checkpoint as module
+    import weft.worker.checkpoint_folder as module
 
     module._LOCK_PATIENCE_S = 0.0
     CheckpointFolder(path, 3).open()

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from tests.unit.worker.test_checkpoint import make_model, newest, save
 
 from weft.errors import CheckpointError
-from weft.worker.checkpoint import verify
+from weft.worker.checkpoint_folder import verify
 from weft.worker.checkpointing import load_checkpoint
 from weft.worker.shards import register
 
