@@ -224,7 +224,7 @@ def test_a_full_disk_is_reported_and_not_blamed_on_the_job() -> None:
     [
         ({"comand": ["x"]}, "there is no field 'comand': did you mean 'command'?"),
         ({"min_workers": "1"}, "min_workers: Input should be a valid integer"),
-        ({"max_workers": 10**9}, "the job requests more than 10000 workers"),
+        ({"max_workers": 10**9}, "max_workers is 1000000000: expected a number from 1 to 10000"),
         ({"min_workers": 3}, "job this-job asks for 3 to 1 workers"),
         ({"cwd": "relative"}, "the job's folder is 'relative': expected an absolute path"),
         ({"command": []}, "the job has no command"),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import pwd
-from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -12,7 +11,7 @@ from weft.cli import render
 from weft.cli.verb import Json, connect
 from weft.core.command_line import Argument, Option, Tail
 from weft.core.job import Launch
-from weft.core.submission import Submission, worker_range
+from weft.core.submission import FIELDS, WORKERS, Submission, worker_range
 from weft.engines.plain_script import is_plain_script
 from weft.errors import UsageError
 
@@ -20,20 +19,16 @@ from weft.errors import UsageError
 def submit(
     file: Annotated[str | None, Argument("FILE", "a job file, unless a command follows after `--`")] = None,
     command: Annotated[list[str] | None, Tail("COMMAND [ARGS]...")] = None,
-    workers: Annotated[
-        str | None, Option("number of workers, such as 2, or a range such as 1:4", "1", metavar="N|MIN:MAX")
-    ] = None,
-    name: Annotated[str | None, Option("the job's name", "the script's name")] = None,
-    weight: Annotated[float | None, Option("share of the cluster relative to other jobs", "1")] = None,
-    priority: Annotated[int | None, Option("jobs with a higher priority are served first", "0")] = None,
-    total_steps: Annotated[int | None, Option("number of training steps", "as reported by the script")] = None,
-    max_restarts: Annotated[int | None, Option("restart after a failure, at most N times", "0")] = None,
+    workers: Annotated[str | None, WORKERS] = None,
+    name: Annotated[str | None, FIELDS["name"].option] = None,
+    weight: Annotated[float | None, FIELDS["weight"].option] = None,
+    priority: Annotated[int | None, FIELDS["priority"].option] = None,
+    total_steps: Annotated[int | None, FIELDS["total_steps"].option] = None,
+    max_restarts: Annotated[int | None, FIELDS["max_restarts"].option] = None,
     env: Annotated[
         list[str] | None, Option("environment variable for the job; repeatable", "none", metavar="NAME=VALUE")
     ] = None,
-    cwd: Annotated[
-        Path | None, Option("folder to run in", "the current folder, or the job file's", metavar="DIR")
-    ] = None,
+    cwd: Annotated[Path | None, FIELDS["cwd"].option] = None,
     dry_run: Annotated[bool, Option("show the job and the workers it would get now; submit nothing")] = False,
     schema: Annotated[bool, Option("print the JSON schema of job files")] = False,
     as_json: Json = False,
@@ -95,31 +90,16 @@ def _described(file: str | None, command: list[str] | None) -> Submission:
     return read_job_file(Path(file), user=user)
 
 
-def _changed(
-    job: Submission,
-    *,
-    workers: str | None,
-    name: str | None,
-    max_restarts: int | None,
-    env: list[str],
-    cwd: Path | None,
-    **values: Any,
-) -> Submission:
+def _changed(job: Submission, workers: str | None, env: list[str], cwd: Path | None, **values: Any) -> Submission:
     """The job, overridden by what the command line says."""
-    launch = job.launch
-    if env:
-        launch = replace(launch, environment={**launch.environment, **dict(map(_assignment, env))})
+    document = job.document() | {key: value for key, value in values.items() if value is not None}
+    document["environment"] = {**document["environment"], **dict(map(_assignment, env))}
     if cwd is not None:
-        launch = replace(launch, cwd=str(cwd.absolute()))
-    if max_restarts is not None:
-        launch = replace(launch, max_restarts=max_restarts)
-    changes = {key: value for key, value in values.items() if value is not None}
-    if name is not None:
-        changes["name"] = name
+        document["cwd"] = str(cwd.absolute())
     if workers is not None:
-        changes["min_workers"], changes["max_workers"] = worker_range(workers)
-        changes["requested_workers"], changes["sizes"] = None, ()
-    return replace(job, launch=launch, **changes)
+        document["min_workers"], document["max_workers"] = worker_range(workers)
+        document["requested_workers"], document["sizes"] = None, ()
+    return Submission.from_document(document)
 
 
 def _assignment(text: str) -> tuple[str, str]:

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 SEPARATOR = "--"
 _MAX_NUMBER = 10**300
-_MAX_S = 1e9
+_MAX_S = 1_000_000_000
 """30 years: what the system can sleep."""
 _KINDS = {int: "a whole number", float: "a number"}
 _METAVARS = {int: "N", float: "X", Path: "PATH", str: "TEXT"}
@@ -209,8 +209,8 @@ def _converter(kind: Any, about: Argument | Option, name: str) -> Callable[[str]
             raise argparse.ArgumentTypeError(f"{shortened(text)!r} is not {_KINDS[kind]}") from None
         # Compared as is, never converted to float: a whole number may have any number of digits.
         if not (low <= value <= high and -_MAX_NUMBER < value < _MAX_NUMBER):
-            least = f" of at least {low:g}" if low > -math.inf else ""
-            most = f", at most {high:g}" if high < math.inf else ""
+            least = f" of at least {low}" if low > -math.inf else ""
+            most = f", at most {high}" if high < math.inf else ""
             raise argparse.ArgumentTypeError(f"{shortened(text)} is out of range: expected {_KINDS[kind]}{least}{most}")
         return value
 

@@ -5,8 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Annotated
 
+from weft.core.command_line import Option
 from weft.errors import UsageError
+
+MAX_RESTARTS = 1_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,12 +64,15 @@ class JobSpec:
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """How a job's workers are started: an argument list, never a line for a shell."""
+    """How a job's workers are started: an argument list, never a line for a shell.
 
-    argv: tuple[str, ...]
+    As in ``Submission``, what a field is and may be is said once, here: see ``submission.FIELDS``.
+    """
+
+    argv: Annotated[tuple[str, ...], Option("the command as a list of words; no shell reads it")]
     """As its owner would type it: ``("python", "train.py", "--lr", "0.1")``."""
-    cwd: str
-    environment: Mapping[str, str] = field(default_factory=dict)
-    """What the owner set for this job, beside what the controller itself runs in."""
-    max_restarts: int = 0
-    """How often the job is started again after it failed by itself."""
+    cwd: Annotated[str, Option("folder to run in", "the current folder, or the job file's", metavar="DIR")]
+    environment: Annotated[
+        Mapping[str, str], Option("environment variables, beside those the controller itself runs with", "none")
+    ] = field(default_factory=dict)
+    max_restarts: Annotated[int, Option("restart after a failure, at most N times", "0", min=0, max=MAX_RESTARTS)] = 0

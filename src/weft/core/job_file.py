@@ -10,40 +10,22 @@ The published schema is made from the same table of keys: :func:`job_schema`, ``
 
 from __future__ import annotations
 
+import math
 import re
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-from weft.core.job import Launch
 from weft.core.plain_yaml import compose, items, line_of, mapping, scalar
-from weft.core.submission import (
-    MAX_NAME_BYTES,
-    MAX_RESTARTS,
-    MAX_TOTAL_STEPS,
-    MAX_WEIGHT,
-    MAX_WORKERS,
-    Submission,
-    worker_range,
-)
+from weft.core.submission import FIELDS, MAX_NAME_BYTES, WORKERS, Submission, worker_range
 from weft.errors import InputError, UsageError
 
 MAX_JOB_FILE_BYTES = 256 * 1024
 _WHOLE = re.compile(r"[+-]?[0-9]{1,18}")
 _NUMBER = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]{1,3})?")
 _YES, _NO = ("yes", "true"), ("no", "false")
-
-
-@dataclass(frozen=True, slots=True)
-class Key:
-    """A key of the file: how its value is read, and how the schema describes it."""
-
-    read: Callable[[yaml.Node, str, str], Any]
-    schema: dict[str, Any]
-    about: str
 
 
 def _text(node: yaml.Node, file: str, name: str) -> str:
@@ -99,57 +81,21 @@ def _environment(node: yaml.Node, file: str, name: str) -> dict[str, str]:
     return {key: _word(value, file, key) for key, value in mapping(node, file, None, name).items()}
 
 
-KEYS: dict[str, Key] = {
-    "name": Key(_text, {"type": "string"}, "What you call it; the script's name if left out."),
-    "command": Key(
-        _words,
-        {"type": "array", "items": {"type": ["string", "number", "boolean"]}, "minItems": 1},
-        "The command as a list of words. No shell reads it: no $VARIABLES, no pipes.",
-    ),
-    "cwd": Key(_text, {"type": "string"}, "Folder to run in, from the folder of this file; that folder if left out."),
-    "environment": Key(
-        _environment,
-        {"type": "object", "additionalProperties": {"type": ["string", "number", "boolean"]}},
-        "Environment variables, beside those the controller itself runs with.",
-    ),
-    "workers": Key(
-        _range,
-        {"anyOf": [{"type": "integer", "minimum": 1}, {"type": "string", "pattern": "^[0-9]+(:[0-9]+)?$"}]},
-        "How many workers: 2, or from 1 to 4 as 1:4. 1 if left out.",
-    ),
-    "requested_workers": Key(
-        _whole,
-        {"type": "integer", "minimum": 1, "maximum": MAX_WORKERS},
-        "The size it gets under a policy that never resizes; the largest if left out.",
-    ),
-    "sizes": Key(
-        _sizes,
-        {"type": "array", "items": {"type": "integer", "minimum": 1, "maximum": MAX_WORKERS}},
-        "Worker counts it can run with, such as [1, 2, 4]; all of the range if left out.",
-    ),
-    "total_steps": Key(
-        _whole,
-        {"type": "integer", "minimum": 1, "maximum": MAX_TOTAL_STEPS},
-        "Training steps until it is done; a script with weft.session() says so itself.",
-    ),
-    "weight": Key(
-        _number,
-        {"type": "number", "minimum": 1 / MAX_WEIGHT, "maximum": MAX_WEIGHT},
-        "How much it counts against other jobs; 1 if left out.",
-    ),
-    "priority": Key(_whole, {"type": "integer"}, "Jobs of a higher priority are served first; 0 if left out."),
-    "max_restarts": Key(
-        _whole,
-        {"type": "integer", "minimum": 0, "maximum": MAX_RESTARTS},
-        "How often it is started again after it failed by itself; 0 if left out.",
-    ),
-    "may_share": Key(
-        _yes_or_no,
-        {"anyOf": [{"type": "boolean"}, {"enum": ["yes", "no"]}]},
-        "Whether it may take turns with another job on its devices; yes if left out.",
-    ),
-    "user": Key(_text, {"type": "string"}, "Whose quota it counts against; who submits it if left out."),
+_SCALAR = {"type": ["string", "number", "boolean"]}
+_KINDS: dict[Any, tuple[Callable[[yaml.Node, str, str], Any], dict[str, Any]]] = {
+    str: (_text, {"type": "string"}),
+    int: (_whole, {"type": "integer"}),
+    int | None: (_whole, {"type": "integer"}),
+    float: (_number, {"type": "number"}),
+    bool: (_yes_or_no, {"anyOf": [{"type": "boolean"}, {"enum": ["yes", "no"]}]}),
+    tuple[str, ...]: (_words, {"type": "array", "items": _SCALAR, "minItems": 1}),
+    tuple[int, ...]: (_sizes, {"type": "array", "items": {"type": "integer"}}),
+    Mapping[str, str]: (_environment, {"type": "object", "additionalProperties": _SCALAR}),
 }
+"""How a value of each kind is read, and how the schema describes it."""
+
+_WORKERS_SCHEMA = {"anyOf": [{"type": "integer", "minimum": 1}, {"type": "string", "pattern": "^[0-9]+(:[0-9]+)?$"}]}
+KEYS = tuple(dict.fromkeys("workers" if key in ("min_workers", "max_workers") else key for key in FIELDS))
 
 
 def read_job_file(path: Path, *, user: str = "") -> Submission:
@@ -165,30 +111,20 @@ def parse_job(text: str, file: str, *, folder: Path, user: str = "") -> Submissi
     nodes = mapping(document, file, KEYS, "a job")
     if "command" not in nodes:
         raise InputError("the job has no 'command': add one such as [python, train.py]", file=file, line=1)
-    values = {name: KEYS[name].read(node, file, name) for name, node in nodes.items()}
-    low, high = values.get("workers", (1, 1))
-    command = values["command"]
+    values = {name: _reader(name)(node, file, name) for name, node in nodes.items()}
+    if "workers" in values:
+        values["min_workers"], values["max_workers"] = values.pop("workers")
+    values["name"] = values.get("name") or name_of(values["command"])
+    values["user"] = values.get("user") or user
+    values["cwd"] = str((folder / values.get("cwd", "")).absolute())
     try:
-        return Submission(
-            Launch(
-                command,
-                str((folder / values.get("cwd", "")).absolute()),
-                values.get("environment", {}),
-                values.get("max_restarts", 0),
-            ),
-            name=values.get("name") or name_of(command),
-            min_workers=low,
-            max_workers=high,
-            requested_workers=values.get("requested_workers"),
-            sizes=values.get("sizes", ()),
-            user=values.get("user") or user,
-            weight=values.get("weight", 1.0),
-            priority=values.get("priority", 0),
-            may_share=values.get("may_share", True),
-            total_steps=values.get("total_steps"),
-        )
+        return Submission.from_document(values)
     except UsageError as error:
         raise InputError(str(error), file=file) from None
+
+
+def _reader(key: str) -> Callable[[yaml.Node, str, str], Any]:
+    return _range if key == "workers" else _KINDS[FIELDS[key].kind][0]
 
 
 def name_of(command: tuple[str, ...]) -> str:
@@ -210,8 +146,21 @@ def job_schema() -> dict[str, Any]:
         "type": "object",
         "required": ["command"],
         "additionalProperties": False,
-        "properties": {name: {"description": key.about, **key.schema} for name, key in KEYS.items()},
+        "properties": {key: _key_schema(key) for key in KEYS},
     }
+
+
+def _key_schema(key: str) -> dict[str, Any]:
+    option = WORKERS if key == "workers" else FIELDS[key].option
+    schema = dict(_WORKERS_SCHEMA if key == "workers" else _KINDS[FIELDS[key].kind][1])
+    bounds = {"minimum": option.min, "maximum": option.max}
+    bounds = {name: bound for name, bound in bounds.items() if math.isfinite(bound)}
+    if "items" in schema:
+        schema["items"] = schema["items"] | bounds
+    else:
+        schema |= bounds
+    default = f" (default: {option.default})" if option.default else ""
+    return {"description": f"{option.help[0].upper()}{option.help[1:]}{default}.", **schema}
 
 
 def _read_text(path: Path) -> str:

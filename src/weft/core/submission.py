@@ -12,9 +12,11 @@ from __future__ import annotations
 import math
 import os
 import re
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Mapping
+from dataclasses import MISSING, dataclass, fields
+from typing import Annotated, Any, Final, get_args, get_type_hints
 
+from weft.core.command_line import Option
 from weft.core.job import JobSpec, Launch
 from weft.errors import UsageError
 
@@ -25,78 +27,110 @@ MAX_USER_BYTES = 64
 MAX_ARGUMENT_BYTES = 128 * 1024
 MAX_ARGUMENTS_BYTES = 512 * 1024
 MAX_TOTAL_STEPS = 2**53
-MAX_RESTARTS = 1_000_000
 MAX_PRIORITY = 1_000_000
-MAX_WEIGHT = 1e6
+MAX_WEIGHT = 1_000_000
 _ENVIRONMENT_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _WORKER_RANGE = re.compile(r"([0-9]{1,9})(?::([0-9]{1,9}))?")
 
 
 @dataclass(frozen=True, slots=True)
 class Submission:
-    """What was asked for; refuses at once what could never be started."""
+    """What was asked for; refuses at once what could never be started.
+
+    A field added here, or to ``Launch``, is a key of the REST api, of the job file and of the published schema.
+    """
 
     launch: Launch
-    name: str = ""
-    min_workers: int = 1
-    max_workers: int = 1
-    requested_workers: int | None = None
-    """The size its owner would run it at; the largest if not said."""
-    sizes: tuple[int, ...] = ()
-    user: str = ""
-    weight: float = 1.0
-    priority: int = 0
-    may_share: bool = True
-    total_steps: int | None = None
+    name: Annotated[str, Option("the job's name", "the script's name")] = ""
+    min_workers: Annotated[int, Option("smallest number of workers", "1", min=1, max=MAX_WORKERS)] = 1
+    max_workers: Annotated[int, Option("largest number of workers", "1", min=1, max=MAX_WORKERS)] = 1
+    requested_workers: Annotated[
+        int | None,
+        Option("number of workers under a policy that never resizes", "the largest", min=1, max=MAX_WORKERS),
+    ] = None
+    sizes: Annotated[
+        tuple[int, ...],
+        Option("numbers of workers it can run with, such as [1, 2, 4]", "all of the range", min=1, max=MAX_WORKERS),
+    ] = ()
+    user: Annotated[str, Option("whose quota it counts against", "whoever submits it")] = ""
+    weight: Annotated[
+        float, Option("share of the cluster relative to other jobs", "1", min=1 / MAX_WEIGHT, max=MAX_WEIGHT)
+    ] = 1.0
+    priority: Annotated[
+        int, Option("jobs with a higher priority are served first", "0", min=-MAX_PRIORITY, max=MAX_PRIORITY)
+    ] = 0
+    may_share: Annotated[bool, Option("whether it may take turns with another job on its devices", "yes")] = True
+    total_steps: Annotated[
+        int | None, Option("number of training steps", "as reported by the script", min=1, max=MAX_TOTAL_STEPS)
+    ] = None
 
     def __post_init__(self) -> None:
         _check_text("the job's name", self.name, MAX_NAME_BYTES)
         _check_text("the user's name", self.user, MAX_USER_BYTES)
         _check_launch(self.launch)
-        if self.max_workers > MAX_WORKERS or any(size > MAX_WORKERS for size in self.sizes):
-            raise UsageError(f"the job requests more than {MAX_WORKERS} workers: request fewer")
-        if not (math.isfinite(self.weight) and 1 / MAX_WEIGHT <= self.weight <= MAX_WEIGHT):
-            raise UsageError(f"weight is {self.weight}: expected a number from {1 / MAX_WEIGHT:g} to {MAX_WEIGHT:g}")
-        _check_range("priority", self.priority, -MAX_PRIORITY, MAX_PRIORITY)
-        if self.total_steps is not None:
-            _check_range("total_steps", self.total_steps, 1, MAX_TOTAL_STEPS)
+        for key, one in FIELDS.items():
+            value = one.of(self)
+            if one.option.min > -math.inf and value is not None:
+                for number in value if isinstance(value, tuple) else (value,):
+                    _check_range(key, number, one.option.min, one.option.max)
         if self.requested_workers is not None:
             _check_range("requested_workers", self.requested_workers, self.min_workers, self.max_workers)
         self.spec("this-job", submitted_s=0.0)
 
     def spec(self, job_id: str, submitted_s: float) -> JobSpec:
         """The same as the policies see it, once it has an id and a time."""
-        return JobSpec(
-            id=job_id,
-            submitted_s=submitted_s,
-            min_workers=self.min_workers,
-            max_workers=self.max_workers,
-            requested_workers=self.requested_workers or self.max_workers,
-            sizes=self.sizes,
-            user=self.user,
-            weight=self.weight,
-            priority=self.priority,
-            may_share=self.may_share,
-        )
+        values = {one.name: getattr(self, one.name) for one in fields(JobSpec) if one.name in FIELDS}
+        values["requested_workers"] = self.requested_workers or self.max_workers
+        return JobSpec(job_id, submitted_s, **values)
 
     def document(self) -> dict[str, Any]:
         """The body of ``POST /v1/jobs``."""
-        return {
-            "name": self.name,
-            "command": list(self.launch.argv),
-            "cwd": self.launch.cwd,
-            "environment": dict(self.launch.environment),
-            "max_restarts": self.launch.max_restarts,
-            "min_workers": self.min_workers,
-            "max_workers": self.max_workers,
-            "requested_workers": self.requested_workers,
-            "sizes": list(self.sizes),
-            "user": self.user,
-            "weight": self.weight,
-            "priority": self.priority,
-            "may_share": self.may_share,
-            "total_steps": self.total_steps,
-        }
+        values = {key: one.of(self) for key, one in FIELDS.items()}
+        return {key: list(value) if isinstance(value, tuple) else value for key, value in values.items()}
+
+    @classmethod
+    def from_document(cls, document: Mapping[str, Any]) -> Submission:
+        """The job of which this is the document; keys that are left out have their defaults."""
+        launch: dict[str, Any] = {}
+        values: dict[str, Any] = {}
+        for key, value in document.items():
+            one = FIELDS[key]
+            (launch if one.of_launch else values)[one.name] = tuple(value) if isinstance(value, list) else value
+        return cls(Launch(**launch), **values)
+
+
+@dataclass(frozen=True, slots=True)
+class SubmissionField:
+    """A key of a job's document: what it is, and the field it becomes."""
+
+    name: str
+    of_launch: bool
+    kind: Any
+    option: Option
+    default: Any
+    """``MISSING`` if it must be given."""
+
+    def of(self, job: Submission) -> Any:
+        return getattr(job.launch if self.of_launch else job, self.name)
+
+
+def _fields() -> dict[str, SubmissionField]:
+    """By key: the fields of ``Launch`` (whose ``argv`` is called ``command``) and of ``Submission``."""
+    found = {}
+    for owner in (Launch, Submission):
+        hints = get_type_hints(owner, include_extras=True)
+        for one in fields(owner):
+            if one.name != "launch":
+                kind, option = get_args(hints[one.name])
+                default = one.default if one.default_factory is MISSING else one.default_factory()
+                key = "command" if one.name == "argv" else one.name
+                found[key] = SubmissionField(one.name, owner is Launch, kind, option, default)
+    return found
+
+
+FIELDS: Final = _fields()
+WORKERS: Final = Option("number of workers, such as 2, or a range such as 1:4", "1", metavar="N|MIN:MAX")
+"""``min_workers`` and ``max_workers`` as people write them."""
 
 
 def worker_range(text: str) -> tuple[int, int]:
@@ -110,8 +144,8 @@ def worker_range(text: str) -> tuple[int, int]:
         raise UsageError(f"workers is {text!r}: expected a number such as 2, or a range such as 1:4")
     low = int(found[1])
     high = low if found[2] is None else int(found[2])
-    if not 1 <= low <= high:
-        raise UsageError(f"workers is {text!r}: expected at least 1, and the smaller number first, as in 1:4")
+    if not 1 <= low <= high <= MAX_WORKERS:
+        raise UsageError(f"workers is {text!r}: expected 1 to {MAX_WORKERS}, the smaller number first, as in 1:4")
     return low, high
 
 
@@ -134,7 +168,6 @@ def _check_launch(launch: Launch) -> None:
         raise UsageError(
             f"command and environment are longer than {MAX_ARGUMENTS_BYTES // 1024} KiB: put long values in a file"
         )
-    _check_range("max_restarts", launch.max_restarts, 0, MAX_RESTARTS)
 
 
 def _check_text(what: str, text: str, max_length: int) -> None:
@@ -149,6 +182,6 @@ def _check_text(what: str, text: str, max_length: int) -> None:
         raise UsageError(f"{what} is {length} bytes long: expected at most {max_length}")
 
 
-def _check_range(what: str, value: int, low: int, high: int) -> None:
+def _check_range(what: str, value: float, low: float, high: float) -> None:
     if not low <= value <= high:
-        raise UsageError(f"{what} is {value}: expected {low} to {high}")
+        raise UsageError(f"{what} is {value}: expected a number from {low} to {high}")

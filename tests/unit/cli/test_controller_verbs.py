@@ -151,7 +151,7 @@ def test_dry_run_tells_and_submits_nothing(weft: Any, home: Home, controller: Fa
         (["job.yaml", "--", "python"], "got both a job file (job.yaml) and a command"),
         (["--workers", "x", "--", "python"], "workers is 'x': expected a number such as 2"),
         (["--env", "A", "--", "python"], "--env A: expected NAME=VALUE"),
-        (["--weight", "-1", "--", "python"], "weight is -1.0"),
+        (["--weight", "-1", "--", "python"], "--weight: -1 is out of range"),
         (["--cwd", "/no/such", "--", "python"], "the job's folder '/no/such' does not exist"),
     ],
 )

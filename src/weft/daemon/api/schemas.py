@@ -9,12 +9,13 @@ from __future__ import annotations
 import functools
 import operator
 import types
+from collections.abc import Mapping
+from dataclasses import MISSING
 from types import GenericAlias
 from typing import Annotated, Any, get_args, get_origin, get_type_hints, is_typeddict
 
 from pydantic import BaseModel, ConfigDict, Field, create_model
 
-from weft.core.job import Launch
 from weft.core.status_rows import (
     ChangesRow,
     DecisionRow,
@@ -27,7 +28,7 @@ from weft.core.status_rows import (
     PurgeRow,
     SentenceRow,
 )
-from weft.core.submission import Submission
+from weft.core.submission import FIELDS, Submission
 
 # Beyond this a number is a mistake, whatever it counts; Submission says so more precisely.
 _Count = Annotated[int, Field(ge=-(2**53), le=2**53)]
@@ -43,39 +44,31 @@ class NodeRequest(_Strict):
     name: str = Field(max_length=300)
 
 
-class JobRequest(_Strict):
-    """A job to be submitted."""
+def _job_fields() -> dict[str, Any]:
+    """Those of a job's document, with the types of JSON."""
+    kinds: dict[Any, Any] = {str: str, bool: bool, float: float, int: _Count, int | None: _Count | None}
+    kinds |= {tuple[str, ...]: list[str], tuple[int, ...]: list[_Count], Mapping[str, str]: dict[str, str]}
+    return {
+        key: (
+            kinds[one.kind],
+            Field(description=one.option.help)
+            if one.default is MISSING
+            else Field(default=_plain(one.default), description=f"{one.option.help}; default: {one.option.default}"),
+        )
+        for key, one in FIELDS.items()
+    }
 
-    command: list[str] = Field(description="argument list, never a line for a shell")
-    cwd: str = Field(description="folder to run in, an absolute path")
-    name: str = ""
-    environment: dict[str, str] = Field(default_factory=dict, description="beside what the controller runs in")
-    max_restarts: _Count = Field(default=0, description="how often it is started again after it failed by itself")
-    min_workers: _Count = 1
-    max_workers: _Count = 1
-    requested_workers: _Count | None = Field(default=None, description="for policies that never resize")
-    sizes: list[_Count] = Field(default_factory=list, description="worker counts to choose from; empty: all")
-    user: str = ""
-    weight: float = 1.0
-    priority: _Count = 0
-    may_share: bool = True
-    total_steps: _Count | None = None
+
+def _plain(value: Any) -> Any:
+    return list(value) if isinstance(value, tuple) else value
+
+
+class JobRequest(create_model("JobDocument", __base__=_Strict, **_job_fields())):  # type: ignore[misc]
+    """A job to be submitted."""
 
     def submission(self) -> Submission:
         """The same, checked."""
-        return Submission(
-            Launch(tuple(self.command), self.cwd, dict(self.environment), self.max_restarts),
-            name=self.name,
-            min_workers=self.min_workers,
-            max_workers=self.max_workers,
-            requested_workers=self.requested_workers,
-            sizes=tuple(self.sizes),
-            user=self.user,
-            weight=self.weight,
-            priority=self.priority,
-            may_share=self.may_share,
-            total_steps=self.total_steps,
-        )
+        return Submission.from_document(self.model_dump())
 
 
 class PurgeRequest(_Strict):
