@@ -20,8 +20,6 @@ class FixedSizePolicy(BasePolicy):
         """The one size ``job`` is run at, within its quota if possible; 0 where the cluster is too small."""
         if not menu.sizes:
             return 0
-        if job.workers in menu.sizes and self.rules.pinned(job):
-            return job.workers
         wanted = job.spec.requested_workers
         return menu.nearest(min(wanted, snapshot.quotas.get(job.spec.user, wanted)) if snapshot.quotas else wanted)
 
@@ -43,7 +41,7 @@ class Fifo(FixedSizePolicy):
                 room.take(job, job.workers)
                 sizes[row] = job.workers
         for row, held in sizes.items():  # one whose speed at the size it asked for was not known before
-            more = self._size(snapshot, jobs[row], menus[row]) - held
+            more = 0 if self.rules.pinned(jobs[row]) else self._size(snapshot, jobs[row], menus[row]) - held
             if more > 0 and room.fits(jobs[row], more):
                 room.take(jobs[row], more)
                 sizes[row] = held + more
@@ -73,6 +71,8 @@ class QueuePolicy(FixedSizePolicy):
         for row in ordered(snapshot, self.rules, keys):
             job = snapshot.jobs[row]
             size = self._size(snapshot, job, menus[row])
+            if self.rules.pinned(job) and job.workers in menus[row].sizes and room.fits(job, job.workers):
+                size = job.workers
             if size and room.fits(job, size):
                 room.take(job, size)
                 workers[job.spec.id] = size

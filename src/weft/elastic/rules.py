@@ -130,17 +130,14 @@ def admitted(
     room = Room(snapshot)
     sizes: dict[int, int] = {}
     jobs = snapshot.jobs
-    keeping: set[int] = set()
+    wishes = [(row, menus[row].sizes[0]) for row in order if menus[row].sizes]
     if rules.hold_s > 0:
-        # One whose size is no longer on its menu must change: not at the expense of those that can stay as they are.
-        keeping = {row for row in order if rules.pinned(jobs[row]) and jobs[row].workers in menus[row].sizes}
-        order = [*(row for row in order if row in keeping), *(row for row in order if row not in keeping)]
-    for row in order:
-        job, menu = jobs[row], menus[row]
-        if not menu.sizes:
-            continue
-        size = job.workers if row in keeping else menu.sizes[0]
-        if room.fits(job, size):
-            room.take(job, size)
+        # A pinned one whose size is no longer on its menu, or beyond its quota, must change: not at the expense of
+        # those that can stay as they are.
+        pinned = [row for row in order if rules.pinned(jobs[row]) and jobs[row].workers in menus[row].sizes]
+        wishes = [*((row, jobs[row].workers) for row in pinned), *wishes]
+    for row, size in wishes:
+        if row not in sizes and room.fits(jobs[row], size):
+            room.take(jobs[row], size)
             sizes[row] = size
     return sizes, room

@@ -138,3 +138,11 @@ def test_devices_a_higher_priority_cannot_use_go_to_the_next(name: str) -> None:
     jobs = [JobView(JobSpec(f"p{one}", 0.0, 1, 4, 4, priority=one), curve, 1e4) for one in (-7, 0, 400)]
     workers = policy_named(name).decide(Snapshot(0.0, Cluster.uniform(9, 1), tuple(jobs))).workers
     assert workers == {"p400": 4, "p0": 4, "p-7": 1}
+
+
+@pytest.mark.parametrize("name", POLICIES)
+def test_a_job_just_resized_beyond_its_quota_runs_smaller_instead_of_not_at_all(name: str) -> None:
+    curve = SpeedCurve({size: StepTime(1.0 / size) for size in range(1, 9)})
+    job = JobView(JobSpec("a", 0.0, 1, 8, 4, user="ada"), curve, 1e4, workers=8, settled_s=1.0)
+    snapshot = Snapshot(10.0, Cluster.uniform(1, 8), (job,), {"ada": 4})
+    assert 1 <= policy_named(name, Rules(hold_s=10.0)).decide(snapshot).workers["a"] <= 4
