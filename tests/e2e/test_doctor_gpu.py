@@ -17,7 +17,7 @@ def doctor(*args: str) -> subprocess.CompletedProcess[str]:
         [sys.executable, "-m", "weft", "doctor", "--gpu", *args],
         capture_output=True,
         text=True,
-        timeout=HANG_S,
+        timeout=2 * HANG_S,  # three stages, each with its own limit
         check=False,
     )
 

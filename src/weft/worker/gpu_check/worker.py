@@ -20,7 +20,7 @@ STAGES: dict[str, Callable[[torch.device, bool], Iterator[Row]]] = {
     "plans": plans_and_state,
     "speed": speed,
 }
-_TIMEOUT = datetime.timedelta(seconds=60)
+_TIMEOUT_S = {"cuda": 60, "cpu": 300}
 
 
 def main(stage: str, kind: str) -> None:
@@ -33,7 +33,8 @@ def main(stage: str, kind: str) -> None:
     else:
         torch.set_num_threads(1)
     warnings.simplefilter("ignore")
-    dist.init_process_group("nccl" if kind == "cuda" else "gloo", timeout=_TIMEOUT)
+    timeout = datetime.timedelta(seconds=_TIMEOUT_S[kind])
+    dist.init_process_group("nccl" if kind == "cuda" else "gloo", timeout=timeout)
     for row in STAGES[stage](device, kind == "cpu"):
         if rank == 0:
             print(json.dumps(row), flush=True)
