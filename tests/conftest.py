@@ -17,8 +17,9 @@ import workers
 
 # The same examples on every run, so that a change is judged by what it changed.  To look further, now and then:
 # pytest --hypothesis-profile=random tests/unit
-settings.register_profile("repeatable", derandomize=True)
-settings.register_profile("random", max_examples=500)
+# No deadline: how long an example takes says more about what else the machine does than about weft.
+settings.register_profile("repeatable", derandomize=True, deadline=None)
+settings.register_profile("random", max_examples=500, deadline=None)
 settings.load_profile("repeatable")
 
 
