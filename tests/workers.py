@@ -11,6 +11,7 @@ fails; a rank that does not come back in time is killed with all others, and the
 
 from __future__ import annotations
 
+import contextlib
 import faulthandler
 import functools
 import gc
@@ -34,6 +35,9 @@ from hang_limit import HANG_S
 
 # Once one rank has failed the others usually wait for it in vain.
 PATIENCE_AFTER_FAILURE_S = 5.0
+# Models without detach() leave network threads behind that wake up a hundred times a second: with hundreds of them, the
+# tests of a long file took ten times as long.  Fresh processes cost a few seconds.
+MAX_THREADS = 80
 
 
 class WorkerError(AssertionError):
@@ -69,6 +73,8 @@ class Fleet:
         """Call ``function`` of ``module`` on every rank; what each returned."""
         with tempfile.TemporaryDirectory() as folder:
             rendezvous = str(Path(folder, "rendezvous"))
+            if any(_num_threads(process.pid) > MAX_THREADS for process, _ in self._members):
+                self.stop()
             self._grow(num_workers)
             for rank, (_, pipe) in enumerate(self._members[:num_workers]):
                 pipe.send(Task(module, function, arguments, rank, num_workers, rendezvous))
@@ -155,6 +161,12 @@ def on_workers(num_workers: int, limit_s: float = HANG_S) -> Callable[[Callable[
 def call_on_workers(num_workers: int, function: Callable[..., Any], limit_s: float = HANG_S, **kw: Any) -> list:
     """What an importable function returns on each rank, for tests that compare numbers of workers."""
     return FLEET.run(function.__module__, function.__qualname__, kw, num_workers, limit_s)
+
+
+def _num_threads(pid: int | None) -> int:
+    with contextlib.suppress(OSError):
+        return len(os.listdir(f"/proc/{pid}/task"))
+    return 0
 
 
 def _stack_file(pid: int | None) -> Path:
