@@ -213,6 +213,8 @@ def test_a_restarted_controller_finds_its_workers_three_times_in_a_row(tmp_path:
             controller.kill()
     bench = LocalBench(tmp_path, warm=False)
     try:
+        for job in ("a", "b"):  # a worker that has been started writes this down a moment later
+            until(lambda job=job: bench.num_starts(job, 1) == 1, bench)  # type: ignore[misc]
         if everybody:
             for job in ("a", "b"):
                 os.kill(keeper_of(bench, job), signal.SIGKILL)

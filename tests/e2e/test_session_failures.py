@@ -120,7 +120,7 @@ def test_a_stopped_worker_is_detected(start: Start) -> None:
     code, said = end_of(start("stop", "--hang-s", "1"))
     assert code == 124
     assert cause(said).startswith("worker 1 failed first")
-    assert "stopped by a signal" in cause(said)
+    assert "paused by a signal" in cause(said)
 
 
 @pytest.mark.parametrize(("fault", "wrap"), [("loop", "overlap"), ("sleep", "ddp")])

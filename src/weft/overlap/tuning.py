@@ -194,9 +194,11 @@ class Tuner:
 
     def _make_profile(self, steps: Sequence[StepTimes]) -> StepProfile:
         lane = self._schedule.memory.lanes[self._lane]
-        forward = statistics.median(step.forward_s for step in steps)
-        backward = statistics.median(step.backward_s for step in steps)
-        update = statistics.median(step.update_s for step in steps)
+        # What is left after subtracting waits can come out negative on a busy machine.
+        forward, backward, update = (
+            max(statistics.median(getattr(step, name) for step in steps), 0.0)
+            for name in ("forward_s", "backward_s", "update_s")
+        )
         num_elements = sum(other.num_elements for other in self._schedule.memory.lanes)
         timings = []
         for slot in lane.slots:
@@ -210,7 +212,7 @@ class Tuner:
                 )
             )
         per_element = update * self._schedule.transport.num_workers / num_elements
-        return StepProfile(tuple(timings), max(forward, 0.0), max(backward, 0.0), per_element, lane.element_bytes)
+        return StepProfile(tuple(timings), forward, backward, per_element, lane.element_bytes)
 
     def _agree(self, message: torch.Tensor) -> torch.Tensor:
         message = message.to(self._device)

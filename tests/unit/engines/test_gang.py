@@ -145,10 +145,15 @@ def test_children_of_a_worker_end_with_it(bench):
     pids = []
     outcome = bench.run(
         """
-        import os, subprocess, sys
+        import os, subprocess, sys, time
         child = subprocess.Popen(["sleep", "1000"])
         print("child", child.pid, flush=True)
-        os._exit(0 if os.environ["RANK"] == "0" else 5)
+        if os.environ["RANK"] == "0":
+            open("printed", "w").close()
+            os._exit(0)
+        while not os.path.exists("printed"):  # the others are killed when this one fails
+            time.sleep(0.01)
+        os._exit(5)
         """,
         on_line=lambda line: pids.append(int(line.split()[-1])),
     )
