@@ -69,9 +69,9 @@ def own_rate(optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
 Refusal = tuple[Callable[[nn.Module, torch.optim.Optimizer], Any], str, dict[str, Any]]
 
 REFUSED: dict[str, Refusal] = {
-    "lookahead": (lambda m, o: Lookahead(o), r"Lookahead around a SGD.*optimizer\._base_optimizer", {}),
-    "accelerated": (lambda m, o: accelerated(o), r"AcceleratedOptimizer around a SGD.*optimizer\.optimizer", {}),
-    "hooks by hand": (lambda m, o: ByHand(o, keep=True), r"ByHand around a SGD.*optimizer\.base", {}),
+    "lookahead": (lambda m, o: Lookahead(o), r"Lookahead that wraps a SGD.*optimizer\._base_optimizer", {}),
+    "accelerated": (lambda m, o: accelerated(o), r"AcceleratedOptimizer that wraps a SGD.*optimizer\.optimizer", {}),
+    "hooks by hand": (lambda m, o: ByHand(o, keep=True), r"ByHand that wraps a SGD.*optimizer\.base", {}),
     "hooks that never run": (lambda m, o: ByHand(o, keep=False), r"its step\(\) runs no hooks", {}),
     "unfinished": (lambda m, o: Unfinished(list(m.parameters())), r"Optimizer\.__init__", {}),
     "not an optimizer": (lambda m, o: m.parameters, "expected a torch", {}),

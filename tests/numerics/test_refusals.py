@@ -257,5 +257,5 @@ def test_unsupported_gradient_reads_are_refused() -> None:
     foreign = nn.Parameter(torch.zeros(1))
     assert isinstance(run, Run)
     assert run.handle is not None
-    with pytest.raises(OverlapError, match="not one of the overlapped"):
+    with pytest.raises(OverlapError, match="not a trainable parameter of the overlapped"):
         run.handle.full_gradient(foreign)

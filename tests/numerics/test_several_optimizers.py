@@ -264,7 +264,7 @@ def nothing_to_train(model: nn.Module) -> Any:
 
 REFUSALS: dict[str, tuple[Callable[[nn.Module], Any], str]] = {
     "in_two": (in_two, "is in two optimizers, 0 and 1"),
-    "nothing": (nothing_to_train, r"optimizer 1 \(Adam\) holds no parameter that requires a gradient"),
+    "nothing": (nothing_to_train, r"optimizer 1 \(Adam\) has no parameter that requires a gradient"),
     "empty": (lambda model: [], "list of optimizers given to weft.overlap is empty"),
     "no_optimizer": (lambda model: [adamw(model), 3], "is a int, expected"),
 }

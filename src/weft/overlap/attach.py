@@ -1,7 +1,8 @@
-"""``weft.overlap(model, optimizer)``: check, build, hook up, hand back the handle."""
+"""``weft.overlap(model, optimizer)``: check, build, install hooks, return the handle."""
 
 from __future__ import annotations
 
+import logging
 import weakref
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
@@ -17,7 +18,6 @@ from weft.errors import OverlapError
 from weft.overlap import checks
 from weft.overlap.buffers import BufferSync
 from weft.overlap.compiled import CompiledModules
-from weft.overlap.ddp_prefix import PrefixStripper
 from weft.overlap.flat import FlatMemory
 from weft.overlap.handle import Overlap
 from weft.overlap.initial_state import WholeState
@@ -38,7 +38,10 @@ from weft.overlap.transport.choice import check_device
 from weft.overlap.transport.groups import make_group
 from weft.overlap.update import group_numbers
 
-# Until the link has been measured: small enough that several buckets are under way in any real model.
+logger = logging.getLogger("weft.overlap")
+
+_DDP_PREFIX = "module."
+# Until the link has been measured: small enough to give any real model several buckets.
 DEFAULT_BUCKET_BYTES = 4 << 20
 
 
@@ -58,20 +61,20 @@ def overlap(
 ) -> Overlap:
     """Train ``model`` data-parallel, with communication under backward and the next forward.
 
-    The training loop stays as it is; every worker calls this once, after the optimizer was made.
+    The training loop does not change; every worker calls this once, after creating the optimizer.
 
     Args:
-        optimizer: or a list of them, each with its own parameters of the model (Muon for matrices, AdamW for the rest).
-        eager: update and gather during backward too.  Not with gradient clipping or GradScaler.
+        optimizer: one or several, each with its own parameters of the model (Muon for matrices, AdamW for the rest).
+        eager: also update and gather during backward.  Not with gradient clipping or GradScaler.
         tune: find the best bucket sizes during the first steps.  Off when ``bucket_bytes`` is given.
         bucket_bytes: a fixed size for all buckets.
         comm_dtype: send gradients in this dtype (``torch.bfloat16`` halves their bytes; not bit-exact).
         enabled: ``False`` gives the same numbers without any overlap, for comparison.
-        exact_clipping: give gradient norms DDP's bits with two workers, and the same bits under every plan with more.
-            Shards then hold whole parameters, which sends some padding (see docs/overlap.md).
-        broadcast_buffers: ``False`` leaves each worker its own buffers.
-        ignore: names of parameters and buffers that are left alone: not averaged, not copied from rank 0.
-        process_group: the workers; all of them when not given.
+        exact_clipping: gradient norms equal DDP's bit for bit with two workers, and are the same bits under every plan
+            with more.  Shards then hold whole parameters, which sends some padding (see docs/overlap.md).
+        broadcast_buffers: ``False`` lets each worker keep its own buffers.
+        ignore: names of parameters and buffers to leave alone: not averaged, not copied from rank 0.
+        process_group: the workers; by default, all.
 
     >>> handle = weft.overlap(model, optimizer)             # doctest: +SKIP
     >>> for x, y in data:                                   # doctest: +SKIP
@@ -81,7 +84,7 @@ def overlap(
     """
     if not dist.is_available() or not dist.is_initialized():
         raise OverlapError(
-            "weft.overlap needs a process group and there is none: start the script with torchrun and call "
+            "weft.overlap needs a process group, and there is none: start the script with torchrun and call "
             "torch.distributed.init_process_group() first"
         )
     group = dist.group.WORLD if process_group is None else process_group
@@ -99,19 +102,19 @@ def overlap(
         plans = checks.check_local(model, optimizers, eager, ignored)
     except OverlapError as error:
         refusal = error
-    except Exception as error:  # unforeseen, but the other workers must not wait for us
-        refusal = unforeseen(error)
+    except Exception as error:  # unexpected, but the other workers must not wait for us
+        refusal = unexpected(error)
     device = plans[0].parameters[0].device if plans else _any_device(group)
     settings = f"eager={eager} tune={tune} bucket_bytes={bucket_bytes} comm_dtype={comm_dtype} enabled={enabled}"
     settings += f" exact_clipping={exact_clipping} broadcast_buffers={broadcast_buffers} ignore={sorted(ignored)}"
     description = [settings, f"on {device.type}", *(line for plan in plans for line in _describe(plan))]
     checks.check_alike(group, device, [] if refusal else description, refusal)
-    check_device(device)  # the same on all workers by now
+    check_device(device)  # now known to be the same on all workers
     close_abandoned(group, checks.meeting_device(group, device))
 
-    # The main part first: it is the one that is tuned, and most of what there is to send.
+    # The main part first: it is tuned, and usually has the most to send.
     plans.sort(key=lambda plan: (plan.optimizer is None, not plan.element_wise, -plan.num_bytes))
-    # Everything collective first, then what one worker alone may fail at, then an agreement that nobody has.
+    # First everything collective, then what may fail on a single worker, then a check that it failed on none.
     transports = [transport_for(group, device) for _ in plans]
     services = [StateService(make_group(group, "gloo")) if plan.needs_service(group) else None for plan in plans]
     _agree_on_values(model, transports[0], ignored, broadcast_buffers)
@@ -121,7 +124,7 @@ def overlap(
     connections = Connections(group, services, transports)
     rnns = RnnWeights(model)
     with ExitStack() as undo:
-        undo.callback(rnns.remove)  # last, when the weights are out of the flat memory
+        undo.callback(rnns.remove)  # last, when the weights have left the flat memory
         undo.callback(connections.close, group)
         try:
             clocks = [StepClock(transport.rank, device=transport.device) for transport in transports]
@@ -131,12 +134,12 @@ def overlap(
             named = {name: p for plan in plans for name, p in zip(plan.names, plan.parameters, strict=True)}
             passes = Passes(model, named, buffers)
             for plan, transport, clock, service in zip(plans, transports, clocks, services, strict=True):
-                objects = _never if parts else buffers.changed
+                objects = (lambda: False) if parts else buffers.changed
                 round = Round(plan.names, plan.parameters, transport, clock, comm_dtype, objects)
                 changes = StateChanges(service)
                 schedule, make_state = _schedule(plan, round, passes, changes, eager, enabled, shared)
                 passes.schedules.append(schedule)
-                # Until a backward has shown the true order: last module first.
+                # Until the first backward shows the actual order: last module first.
                 order = range(len(plan.parameters))[::-1]
                 whole = exact_clipping and schedule.is_sharded
                 memory = FlatMemory(plan.parameters, order, transport.num_workers, whole)
@@ -148,10 +151,10 @@ def overlap(
                 tuned = tune and enabled and bucket_bytes is None and not parts
                 parts.append(Part(plan.optimizer, schedule, make_state(), ignored=apart, tune=tuned))
             handle = Overlap(model, parts, passes, buffers, group, connections)
-            undo.callback(handle.let_go)
+            undo.callback(handle.remove_hooks)
             _hook_up(model, handle)
         except Exception as error:
-            refusal = unforeseen(error)
+            refusal = unexpected(error)
         checks.check_alike(group, device, [] if refusal else description, refusal)
         undo.pop_all()
     handle.hooks.append(rnns)
@@ -161,10 +164,10 @@ def overlap(
     return handle
 
 
-def unforeseen(error: Exception) -> OverlapError:
+def unexpected(error: Exception) -> OverlapError:
     refusal = OverlapError(
-        f"weft.overlap failed with {type(error).__name__}: {error}; everything is as it was, and the same model and "
-        "optimizer can be trained without weft; if what it says is not about your optimizer's options or about memory, "
+        f"weft.overlap failed with {type(error).__name__}: {error}; nothing was changed, and the same model and "
+        "optimizer can be trained without weft; unless the error is about your optimizer's options or about memory, "
         "please report it"
     )
     refusal.__cause__ = error
@@ -180,17 +183,13 @@ def _schedule(
     enabled: bool,
     shared: set[int],
 ) -> tuple[Schedule, Callable[[], OptimizerState]]:
-    """A schedule, and its optimizer's state, which can be made once the schedule has a plan."""
+    """A schedule, and a factory for its optimizer's state, to be called once the schedule has a plan."""
     if plan.optimizer is None or not plan.element_wise:
         replicated = ReplicatedSchedule(round, passes, overlapped=enabled)
         return replicated, partial(WholeState, plan.optimizer, replicated)
     numbers = frozenset(n for n, parameter in enumerate(plan.parameters) if id(parameter) in shared)
     sharded = ShardedSchedule(round, passes, plan.optimizer, changes, eager=eager, overlapped=enabled, shared=numbers)
     return sharded, partial(ShardedState, sharded, changes)
-
-
-def _never() -> bool:
-    return False
 
 
 def _check_options(bucket_bytes: int | None, comm_dtype: torch.dtype | None) -> None:
@@ -201,7 +200,7 @@ def _check_options(bucket_bytes: int | None, comm_dtype: torch.dtype | None) -> 
 
 
 def _ignored_by_ddp(model: nn.Module) -> set[str]:
-    """What the model has told DDP to ignore, in DDP's own attribute."""
+    """What the model told DDP to ignore, in DDP's own attribute."""
     names = set(getattr(model, "_ddp_params_and_buffers_to_ignore", ()))
     return names & {name for name, _ in (*model.named_parameters(), *model.named_buffers())} if names else names
 
@@ -222,7 +221,7 @@ def _describe(plan: checks.PartPlan) -> list[str]:
 
 
 def _agree_on_values(model: nn.Module, transport: Any, ignored: set[str], broadcast_buffers: bool) -> None:
-    """Rank 0's parameters and buffers for everybody, as DDP does."""
+    """Copy rank 0's parameters and buffers to all workers, as DDP does."""
     with torch.no_grad():
         for name, tensor in [*model.named_parameters(), *(model.named_buffers() if broadcast_buffers else ())]:
             if name in ignored:
@@ -239,7 +238,7 @@ def _shared_parameters(model: nn.Module) -> set[int]:
 
 
 def _hook_up(model: nn.Module, handle: Overlap) -> None:
-    """Hooks of the model and the optimizers hold the handle: it lives as long as they do."""
+    """The hooks of the model and the optimizers keep the handle alive."""
     for part in handle.parts:
         _hook_up_gradients(part.schedule, handle)
         if part.optimizer is not None:
@@ -248,20 +247,39 @@ def _hook_up(model: nn.Module, handle: Overlap) -> None:
 
     def begins() -> None:
         handle.passes.forward_begins()
-        if scripted:  # reads parameters without passing through Python
+        if scripted:  # reads parameters without going through Python
             handle.flush()
 
     passes = handle.passes
     compiled = CompiledModules(model, handle.parts, passes.submodule_begins)
     compiled.hook_up_root(begins, passes.forward_ended)
     add_load_hook: Any = model.register_load_state_dict_pre_hook
-    handle.hooks += [compiled, add_load_hook(PrefixStripper())]
+    handle.hooks += [compiled, add_load_hook(_ddp_prefix_stripper())]
     passes.listen_to([module for module in model.modules() if module._buffers])
 
 
+def _ddp_prefix_stripper() -> Callable[..., None]:
+    """A hook that removes ``module.`` from a state dict saved by a DistributedDataParallel model; logs that once."""
+    is_logged = False
+
+    def strip(module: nn.Module, state_dict: dict[str, Any], prefix: str, *_: Any) -> None:
+        nonlocal is_logged
+        if prefix or not state_dict or not all(key.startswith(_DDP_PREFIX) for key in state_dict):
+            return
+        if any(key.startswith(_DDP_PREFIX) for key in module.state_dict(keep_vars=True)):
+            return
+        for key in list(state_dict):
+            state_dict[key[len(_DDP_PREFIX) :]] = state_dict.pop(key)
+        if not is_logged:
+            is_logged = True
+            logger.warning("removed %r from the keys of a state dict of a DistributedDataParallel model", _DDP_PREFIX)
+
+    return strip
+
+
 def _hook_up_gradients(schedule: Schedule, handle: Overlap) -> None:
-    """Hooks of parameters must not hold the handle: they lie in C++, where the garbage collector cannot see that they
-    are all that holds a model nobody trains any more."""
+    """Hooks of parameters must not keep the handle alive: they live in C++, where the garbage collector cannot see the
+    reference cycle."""
     weak_schedule = weakref.ref(schedule)
 
     def on_gradient(number: int) -> Any:

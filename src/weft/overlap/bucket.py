@@ -11,25 +11,25 @@ from weft.overlap.exchange_memory import ExchangeShape
 from weft.overlap.layout import BucketPlan, Piece
 from weft.overlap.transport.base import NUM_SIGNALS, Exchange
 
-# Elements: 16 bytes in whatever dtype gradients travel in.
+# In elements: at least 16 bytes in any dtype.
 _ROW_ALIGN = 16
 
 
 class Phase(enum.Enum):
-    """Where a bucket is in its step; each comment says what moves it there."""
+    """Where a bucket is in its step; each comment says when it is entered."""
 
-    IDLE = "idle"  # nothing under way: before the first gradient, or after the gather was waited for
-    COLLECTING = "collecting"  # a backward has begun; the others may send
+    IDLE = "idle"  # nothing in flight: before the first gradient, or after waiting for the gather
+    COLLECTING = "collecting"  # a backward has begun; other workers may send
     REDUCING = "reducing"  # every parameter in it has its gradient (or the backward has ended)
     REDUCED = "reduced"  # our shard of the sum is complete
     UPDATED = "updated"  # the optimizer has run on our shard
-    GATHERING = "gathering"  # our shard is on its way, the others' may be half here: not to be read
+    GATHERING = "gathering"  # shards are in flight: must not be read
 
 
 def exchange_shape(plan: BucketPlan, dtype: torch.dtype) -> ExchangeShape:
-    """A row is a worker's shard, who used which parameter, and the signals.
+    """A row is a worker's shard, a use count per parameter, and the signals.
 
-    NCCL is fastest with rows that start at multiples of 16 bytes; padding lies in front of the signals.
+    NCCL is fastest with rows that start at multiples of 16 bytes; padding goes before the signals.
     """
     length = plan.shard + len(plan.parameters) + NUM_SIGNALS
     return ExchangeShape(plan.shard, -(-length // _ROW_ALIGN) * _ROW_ALIGN, dtype)
@@ -43,7 +43,7 @@ class Bucket:
         self.phase = Phase.IDLE
         self.own = plan.owned_by(rank)
         self.arrived: set[int] = set()
-        # Parameters whose gradient somebody has set to None since.
+        # Parameters whose gradient was set to None after backward.
         self.skipped: set[int] = set()
         self.shard = plan.shard
         self.exchange = exchange
@@ -55,30 +55,26 @@ class Bucket:
         self._flat = flat
 
     def own_parameter_run(self, piece: Piece) -> torch.Tensor:
-        """The elements of a parameter that this worker updates, in their place."""
+        """The elements of a parameter that this worker updates, in place."""
         start = self._own_start + piece.offset
         return self._flat[start : start + piece.length]
 
     def own_gradient_run(self, piece: Piece) -> torch.Tensor:
         """The reduced gradient of those elements."""
-        reduced = self.exchange.reduced
-        assert reduced is not None
-        return reduced[piece.offset : piece.offset + piece.length]
+        return self.reduced[piece.offset : piece.offset + piece.length]
 
     @property
-    def carry(self) -> torch.Tensor | None:
-        return self.exchange.carry
-
-    @carry.setter
-    def carry(self, carry: torch.Tensor | None) -> None:
-        self.exchange.carry = carry
+    def reduced(self) -> torch.Tensor:
+        """This worker's row of the sums, once the reduction has finished."""
+        assert self.exchange.reduced is not None
+        return self.exchange.reduced
 
     @property
     def complete(self) -> bool:
         return len(self.arrived) == len(self.plan.parameters)
 
     def collect(self, parameter: int, gradient: torch.Tensor, share: float) -> None:
-        """Copy a gradient (flat, in memory order) in, times this worker's share of the average, as DDP does."""
+        """Copy in a gradient (flat, in memory order), times this worker's share of the average, as DDP does."""
         again = parameter in self.arrived
         self.arrived.add(parameter)
         for piece, run in self._targets[parameter]:
@@ -91,17 +87,17 @@ class Bucket:
                 run.copy_(part * share)
 
     def used_lately(self) -> set[int]:
-        """What this worker, or any other, had a gradient for in the last round, as far as is known here."""
+        """Parameters for which any worker had a gradient in the last round, as far as known here."""
         others = self.used() if self.exchange.reduced is not None else []
         return self.arrived.union(n for n, used in zip(self.plan.parameters, others, strict=False) if used)
 
     def collect_zeros(self, parameters: set[int]) -> None:
-        """Gradients of zero for these parameters."""
+        """Send zeros, and count these parameters as used."""
         self.exchange.send.zero_()
         self.arrived.update(parameters)
 
     def close(self, vote: bool, objects: bool) -> None:
-        """No more gradients come: zeros for those missing, and a note of who was used and how we vote."""
+        """After the last gradient: fill in zeros for missing ones, the use counts, and our signals."""
         tail = self.exchange.send[:, self.shard : -1]
         tail.fill_(1.0)
         tail[:, -1] = float(vote)
@@ -116,7 +112,7 @@ class Bucket:
     def used(self, device: Device = CPU) -> list[bool]:
         """For each parameter of the plan: whether any worker had a gradient for it in this step.
 
-        What this worker has used itself needs no look at the numbers, and so no wait for a GPU.
+        If this worker used all of them, the counts need not be read, so the host does not wait for a GPU.
         """
         if self.complete:
             return [parameter not in self.skipped for parameter in self.plan.parameters]
@@ -125,41 +121,33 @@ class Bucket:
 
     def counts(self) -> torch.Tensor:
         """How many workers had a gradient, for each parameter of the plan."""
-        reduced = self.exchange.reduced
-        assert reduced is not None
-        return reduced[self.shard : self.shard + len(self.plan.parameters)]
+        return self.reduced[self.shard : self.shard + len(self.plan.parameters)]
 
     def mark_used(self, parameter: int) -> None:
-        """A gradient was put there that no backward made."""
+        """A gradient was assigned by hand."""
         if self.exchange.reduced is not None:
             self.counts()[self.plan.parameters.index(parameter)] = 1.0
 
     def signals(self) -> tuple[int, int]:
         """How many workers objected and voted when they closed this bucket; the same on all of them."""
-        reduced = self.exchange.reduced
-        assert reduced is not None
-        objections, votes = reduced[-3:-1].tolist()
+        objections, votes = self.reduced[-3:-1].tolist()
         return round(objections), round(votes)
 
     def add_carry(self) -> None:
-        """Gradients of an earlier backward that were not zeroed count on top, unless the carrier has added them."""
-        if self.carry is not None:
-            reduced = self.exchange.reduced
-            assert reduced is not None
-            reduced[:-NUM_SIGNALS].add_(self.carry[:-NUM_SIGNALS])
-            self.carry = None
+        """Add gradients of an earlier backward that were not zeroed, unless the transport already has."""
+        if self.exchange.carry is not None:
+            self.reduced[:-NUM_SIGNALS].add_(self.exchange.carry[:-NUM_SIGNALS])
+            self.exchange.carry = None
 
     def keep_as_carry(self, parameters: set[int]) -> None:
-        """Keep the reduced gradients of ``parameters``; the memory is about to be used again."""
-        reduced = self.exchange.reduced
-        assert reduced is not None
-        if not parameters.intersection(self.plan.parameters):
-            self.carry = None
+        """Keep the reduced gradients of ``parameters``, because the memory is about to be reused."""
+        self.exchange.carry = None
+        if parameters.isdisjoint(self.plan.parameters):
             return
-        self.carry = reduced.clone()
+        carry = self.exchange.carry = self.reduced.clone()
         for position, parameter in enumerate(self.plan.parameters):
             if parameter not in parameters:
-                self.carry[self.shard + position] = 0.0
+                carry[self.shard + position] = 0.0
                 for piece in self.own:
                     if piece.parameter == parameter:
-                        self.carry[piece.offset : piece.offset + piece.length] = 0.0
+                        carry[piece.offset : piece.offset + piece.length] = 0.0

@@ -1,13 +1,13 @@
-"""Buffers (BatchNorm's running averages): rank 0's values for everybody, once per round, as DDP does.
+"""Buffers (BatchNorm's running averages): rank 0's values are copied to all workers once per round, as DDP does.
 
-They leave when backward ends, before the gathers, behind whose bytes they would arrive when forward is half over, and
-are put in place when the next forward begins.  A buffer that this worker has written in between (``load_state_dict``,
-``reset_running_stats``) keeps what was written.
+They are sent when backward ends, before the gathers, behind which they would arrive halfway through forward, and are
+written when the next forward begins.  A buffer that this worker has written in between (``load_state_dict``,
+``reset_running_stats``) keeps its value.
 
-[Note: layout]  A message has the size all workers have agreed on, whatever has become of the buffers since.  A worker
-whose buffers have changed in shape, dtype or name objects with its gradients (``Round``), so that everybody
-learns of it in the same step; then all of them compare what they have, and take up the new layout or raise.  Until
-then a message that rank 0 could not fill is marked as such.
+[Note: layout]  A message has the size on which all workers have agreed, even if the buffers have changed since.  A
+worker whose buffers have changed in shape, dtype, or name sends an objection with its gradients (``Round``), so that
+all workers learn of it in the same step; then all of them compare their buffers, and adopt the new layout or raise.
+Until then, a message that rank 0 could not fill is marked as invalid.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from weft.process.turns import TURNS
 
 Layout = tuple[tuple[str, tuple[int, ...], torch.dtype], ...]
 
-_HEADER_BYTES = 16  # a multiple of any dtype's size, so that what follows can be viewed in place
+_HEADER_BYTES = 16  # a multiple of any dtype's size, so that the values can be viewed in place
 _VALID = 1
 
 
@@ -63,17 +63,17 @@ class BufferSync:
         self._layout = _layout(self._buffers())
 
     @property
-    def under_way(self) -> bool:
+    def in_flight(self) -> bool:
         return self._message is not None
 
     def changed(self) -> bool:
-        """Whether this worker's buffers are no longer those that messages are made for."""
+        """Whether this worker's buffers no longer have the agreed layout."""
         return self.enabled and _layout(self._buffers()) != self._layout
 
     @torch.no_grad()
     def launch(self) -> None:
-        """Everybody's buffers have the values of this round.  Collective."""
-        self.finish()  # nobody may have begun a forward since: there is never more than one message
+        """Send the buffers of this round.  Collective."""
+        self.finish()  # there may have been no forward since the last message, and there is only one at a time
         if not self.enabled:
             return
         buffers = self._buffers()
@@ -81,7 +81,7 @@ class BufferSync:
         if changed and self._transport.ordered:
             raise OverlapError(
                 f"buffers changed in shape, dtype or name since weft.overlap was called ({self._difference(buffers)}); "
-                "on this device that cannot be told to the other workers: keep buffers as they are, or call detach() "
+                "the other workers cannot be notified on this device: keep the buffers unchanged, or call detach() "
                 "before such a change and weft.overlap after it"
             )
         if self._layout and self._transport.num_workers > 1:
@@ -89,12 +89,12 @@ class BufferSync:
 
     @torch.no_grad()
     def finish(self) -> None:
-        """Put the values under way in place."""
+        """Write the values in flight into the buffers."""
         message, self._message = self._message, None
         if message is None:
             return
         device = self._transport.device
-        # On the stream it was packed on, wherever the forward runs that wants it: others order themselves behind that.
+        # On the stream it was packed on, whichever stream forward runs on: that one joins it below.
         with device.on_stream(message.stream):
             with TURNS.yielded(later=True), self._clock.waiting("buffers"):
                 message.work.wait()
@@ -113,14 +113,14 @@ class BufferSync:
         )
 
     def forget(self) -> None:
-        """Let what is under way arrive, and keep nothing of it."""
+        """Let the message in flight arrive, and discard it."""
         if self._message is not None:
             self._message.work.wait()
             self._message = None
 
     @torch.no_grad()
     def share(self, group: dist.ProcessGroup, source: int) -> None:
-        """One worker's buffers for everybody, now, on a gloo group.  Collective."""
+        """Copy one worker's buffers to all, now, over a gloo group.  Collective."""
         buffers = self._buffers()
         if buffers and self.enabled:
             packed = torch.cat([_line(buffer).cpu() for buffer in buffers.values()])
@@ -128,7 +128,7 @@ class BufferSync:
             _unpack(packed, buffers, lambda name, buffer: True)
 
     def agree(self) -> None:
-        """Somebody's buffers have changed: take up the new layout if it is everybody's, or raise.  Collective."""
+        """After a worker's buffers have changed: adopt the new layout if all workers have it, or raise.  Collective."""
         self.finish()
         buffers = self._buffers()
         lines = [f"buffer {name} {shape} {dtype}" for name, shape, dtype in _layout(buffers)]
@@ -154,9 +154,9 @@ class BufferSync:
         return next(self._model.parameters()).device
 
     def _buffers(self) -> dict[str, torch.Tensor]:
-        """By name, each time: ``self.average = 0.9 * self.average + ...`` puts a new tensor under the old name."""
+        """Looked up each time: ``self.average = 0.9 * self.average + ...`` replaces the tensor."""
         named = [(name, buffer) for name, buffer in self._model.named_buffers() if name not in self._ignored]
-        # Large elements first: each then begins at a multiple of its own size.
+        # Large dtypes first, so that each buffer begins at a multiple of its dtype's size.
         return dict(sorted(named, key=lambda item: -item[1].dtype.itemsize))
 
     def _difference(self, buffers: dict[str, torch.Tensor]) -> str:
@@ -175,7 +175,7 @@ def _unpack(
     for name, buffer in buffers.items():
         stop = start + buffer.numel() * buffer.element_size()
         if wanted(name, buffer):
-            # As DDP: a graph that has saved the buffer may still run backward.
+            # As in DDP: a graph that has saved the buffer may still run backward.
             with torch.autograd.grad_mode._unsafe_preserve_version_counter(buffer):
                 buffer.copy_(packed[start:stop].view(buffer.dtype).view(buffer.shape))
         start = stop

@@ -1,4 +1,4 @@
-"""What must be true before anything is touched: refusals with a message that says what to do."""
+"""Checks before anything is changed; each refusal says what to do."""
 
 from __future__ import annotations
 
@@ -15,17 +15,13 @@ from weft.overlap.graphs import check_not_captured
 from weft.overlap.layout import checksum
 from weft.overlap.update import is_element_wise
 
-# Parameters that are overlapped now; weak, so that a model that is thrown away is forgotten.
+# Parameters that are currently overlapped; weak, so that it keeps no model alive.
 _TAKEN = WeakIdKeyDictionary()
 
 
 def take(parameters: Iterable[nn.Parameter]) -> None:
     for parameter in parameters:
         _TAKEN[parameter] = True
-
-
-def is_taken(parameter: nn.Parameter) -> bool:
-    return parameter in _TAKEN
 
 
 def give_back(parameters: Iterable[nn.Parameter]) -> None:
@@ -36,7 +32,7 @@ def give_back(parameters: Iterable[nn.Parameter]) -> None:
 
 @dataclass(frozen=True)
 class PartPlan:
-    """An optimizer with its trainable parameters, or those that no optimizer holds."""
+    """An optimizer with its trainable parameters, or those that belong to no optimizer."""
 
     optimizer: torch.optim.Optimizer | None
     element_wise: bool
@@ -44,7 +40,7 @@ class PartPlan:
     parameters: list[nn.Parameter]
 
     def needs_service(self, group: dist.ProcessGroup) -> bool:
-        """Whether other workers keep a part of the optimizer's state."""
+        """Whether other workers keep parts of the optimizer's state."""
         return self.element_wise and dist.get_world_size(group) > 1
 
     @property
@@ -55,7 +51,7 @@ class PartPlan:
 def check_local(
     model: nn.Module, optimizers: Sequence[torch.optim.Optimizer], eager: bool, ignored: Collection[str]
 ) -> list[PartPlan]:
-    """What to overlap, or an :class:`OverlapError`."""
+    """The parts to overlap; raises :class:`OverlapError`."""
     if not isinstance(model, nn.Module):
         raise OverlapError(f"the model given to weft.overlap is a {type(model).__name__}, expected a torch.nn.Module")
     for optimizer in optimizers:
@@ -79,14 +75,14 @@ def check_local(
     foreign = [p for p in in_optimizer if id(p) not in of_model]
     if foreign:
         raise OverlapError(
-            f"the optimizer holds {len(foreign)} parameter(s) that are not in the model (the first has shape "
-            f"{tuple(foreign[0].shape)}): make the optimizer from model.parameters() of the same model"
+            f"the optimizer has {len(foreign)} parameter(s) that are not in the model (the first has shape "
+            f"{tuple(foreign[0].shape)}): create the optimizer from model.parameters() of the same model"
         )
     unknown = set(ignored) - set(named) - {name for name, _ in model.named_buffers()}
     if unknown:
         raise OverlapError(
-            f"ignore names {sorted(unknown)[0]!r}, which the model does not have: give names as "
-            "model.named_parameters() and model.named_buffers() do"
+            f"ignore contains {sorted(unknown)[0]!r}, which the model does not have: use names from "
+            "model.named_parameters() and model.named_buffers()"
         )
     trainable = [(name, p) for name, p in named.items() if p.requires_grad and name not in ignored]
     if not trainable:
@@ -101,15 +97,15 @@ def check_local(
 
 
 def _only_ignored(optimizer: torch.optim.Optimizer, named: dict[str, nn.Parameter], ignored: Collection[str]) -> bool:
-    """Such an optimizer is none of our business."""
+    """Whether weft can leave this optimizer alone."""
     apart = {id(named[name]) for name in ignored if name in named}
     return all(id(p) in apart for group in optimizer.param_groups for p in group["params"])
 
 
 def _check_initialized(optimizer: torch.optim.Optimizer) -> None:
-    """Wrappers around an optimizer often are one by name only: ``Optimizer.__init__`` was never called on them.
+    """Refuse wrappers that are optimizers in name only, because they never call ``Optimizer.__init__``.
 
-    It is also what makes ``step()`` run hooks; a wrapper that sets the attributes by hand has hooks that never run.
+    That call also makes ``step()`` run hooks; if a wrapper only sets the attributes, its hooks never run.
     """
     missing = [name for name in _NEEDED if not hasattr(optimizer, name)]
     if not missing and getattr(type(optimizer).step, "hooked", False):
@@ -118,8 +114,8 @@ def _check_initialized(optimizer: torch.optim.Optimizer) -> None:
     kind = type(optimizer).__name__
     if inner:
         raise OverlapError(
-            f"the optimizer is a {kind} around a {type(getattr(optimizer, inner[0])).__name__}: give weft.overlap the "
-            f"one inside (optimizer.{inner[0]}) and keep calling the wrapper's step()"
+            f"the optimizer is a {kind} that wraps a {type(getattr(optimizer, inner[0])).__name__}: give weft.overlap "
+            f"the inner one (optimizer.{inner[0]}) and keep calling the wrapper's step()"
         )
     found = f"{missing[0]} is missing" if missing else "its step() runs no hooks"
     raise OverlapError(
@@ -152,8 +148,8 @@ def _check_plans(plans: list[PartPlan], names: dict[int, str], eager: bool) -> N
         which = f"optimizer {number} ({type(plan.optimizer).__name__})" if len(plans) > 1 else "the optimizer"
         if not plan.parameters:
             raise OverlapError(
-                f"{which} holds no parameter that requires a gradient: there is nothing to overlap; leave it out, or "
-                "unfreeze its parameters first"
+                f"{which} has no parameter that requires a gradient: there is nothing to overlap; omit it, or unfreeze "
+                "its parameters first"
             )
         for parameter in plan.parameters:
             if holder.setdefault(id(parameter), number) != number:
@@ -171,7 +167,7 @@ def _check_plans(plans: list[PartPlan], names: dict[int, str], eager: bool) -> N
 def _check_parameters(named: dict[str, nn.Parameter]) -> None:
     seen: dict[int, str] = {}
     for name, parameter in named.items():
-        if is_taken(parameter):
+        if parameter in _TAKEN:
             raise OverlapError(
                 f"weft.overlap was already called on this model ({name} is overlapped): call detach() on the first "
                 "handle before making another"
@@ -179,7 +175,7 @@ def _check_parameters(named: dict[str, nn.Parameter]) -> None:
         if isinstance(parameter, nn.parameter.UninitializedParameter):
             raise OverlapError(f"parameter {name} has no shape yet: run one forward of the lazy module first")
         if parameter.is_meta:
-            raise OverlapError(f"parameter {name} is on the meta device: materialise the model first")
+            raise OverlapError(f"parameter {name} is on the meta device: materialize the model first")
         if hasattr(parameter, "_local_tensor"):
             raise OverlapError(f"parameter {name} is a DTensor (FSDP?): give weft.overlap the plain module")
         if parameter.is_complex():
@@ -187,8 +183,8 @@ def _check_parameters(named: dict[str, nn.Parameter]) -> None:
         pointer = parameter.data_ptr()
         if pointer and pointer in seen:
             raise OverlapError(
-                f"parameters {seen[pointer]} and {name} share memory but are two parameters: tie them by assigning the "
-                "same nn.Parameter to both modules"
+                f"parameters {seen[pointer]} and {name} share memory but are different objects: tie them by assigning "
+                "the same nn.Parameter to both modules"
             )
         seen[pointer] = name
     devices = {parameter.device for parameter in named.values()}
@@ -207,10 +203,10 @@ def _check_modules(model: nn.Module) -> None:
 
 
 def meeting_device(group: dist.ProcessGroup, device: torch.device) -> torch.device:
-    """Where workers compare what they have: the same kind of device on all of them, whatever their models are.
+    """The device on which workers compare their settings: the same on all of them, whatever their models are.
 
-    A group for both (``cpu:gloo,cuda:nccl``) carries CPU tensors over another backend than CUDA tensors.  A worker that
-    refuses a model before it knows its device must not wait on one of them while the others wait on the other.
+    A group for both (``cpu:gloo,cuda:nccl``) uses different backends for CPU and CUDA tensors.  A worker that refuses a
+    model before it knows its device must not wait on one backend while the other workers wait on the other.
     """
     kinds = sorted({offered.type for offered in group._device_types})
     if "cpu" in kinds or not kinds:
@@ -221,7 +217,7 @@ def meeting_device(group: dist.ProcessGroup, device: torch.device) -> torch.devi
 def check_alike(
     group: dist.ProcessGroup, device: torch.device, description: list[str], refusal: OverlapError | None
 ) -> None:
-    """All workers have the same plan, or all of them raise.  Collective.  ``device`` is the parameters' if known."""
+    """Raise on all workers unless all have the same description.  Collective.  ``device``: of the parameters."""
     device = meeting_device(group, device)
     workers = dist.get_world_size(group)
     refused = -1

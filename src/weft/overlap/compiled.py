@@ -1,17 +1,17 @@
 """torch.compile: a compiled module waits for its own parameters right before its compiled code runs.
 
-[Note: compiled code]  Compiled code reads memory without passing through Python, and Dynamo checks the exact class of
-every parameter.  So the class that waits (reading.py) must be gone before Dynamo looks: it would trace the wait and
-compile again in every step.  ``module.compile()`` and ``torch.compile(module)`` run the module's forward hooks outside
-the compiled code.  A pre-hook on each compiled module therefore waits for the parameters below that module and those
-it is given as arguments; parameters of later modules stay on their way.  A compiled module inside another compiled
-module is traced with it; its hook does nothing there, because the outer hook has waited already.
+[Note: compiled code]  Compiled code reads memory without going through Python, and Dynamo checks the exact class of
+every parameter.  So the class that waits (reading.py) must be gone before Dynamo looks: otherwise it would trace the
+wait and recompile in every step.  ``module.compile()`` and ``torch.compile(module)`` run the module's forward hooks
+outside the compiled code.  So a pre-hook on each compiled module waits for the parameters below that module and those
+among its arguments; parameters of later modules stay in flight.  A compiled module inside another one is traced with
+it; its hook does nothing there, because the outer hook has already waited.
 
-Modules are often compiled after ``weft.overlap`` was called, and functions that read parameters can be compiled too.
-Both are noticed when Dynamo begins to compile: everything under way is waited for at that moment, so that it never
-sees anything but ordinary parameters, and modules compiled by now get their hook.  A compiled function that is not a
-module has nowhere to put a hook.  If Dynamo keeps compiling, step after step, while parameters are under way, every
-``step()`` waits from then on: correct and compiled, with nothing hidden under forward.  The log says so.
+Modules are often compiled after ``weft.overlap`` was called, and functions that read parameters can be compiled, too.
+Both are noticed when Dynamo begins to compile: at that moment we wait for everything in flight, so that Dynamo sees
+only ordinary parameters, and newly compiled modules get their hook.  A compiled function that is not a module has no
+place for a hook.  If Dynamo keeps compiling, step after step, while parameters are in flight, every ``step()`` waits
+from then on: correct and compiled, with nothing hidden under forward.  The log says so.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ from weft.overlap.reading import on_guard, use_all
 
 _log = logging.getLogger("weft.overlap")
 
-# Steps in which Dynamo compiled something unknown while parameters were under way.
+# Steps in which Dynamo compiled something unknown while parameters were in flight.
 MAX_STEPS_SURPRISED = 3
 
 
 def is_compiled(module: nn.Module) -> bool:
-    """By ``.compile()``, by ``torch.compile(module)``, or with a compiled ``forward``."""
+    """Whether ``.compile()`` or ``torch.compile(module)`` was called, or ``forward`` is compiled."""
     if module._compiled_call_impl is not None:
         return True
     forward = getattr(module, "forward", None)
@@ -43,14 +43,14 @@ def is_compiled(module: nn.Module) -> bool:
 
 
 def uncompiled(model: nn.Module) -> nn.Module:
-    """The module inside ``torch.compile(model)``: every call of the compiled one goes through it."""
+    """The module inside ``torch.compile(model)``, which every call goes through."""
     while isinstance(model, torch._dynamo.OptimizedModule):
         model = model._orig_mod
     return model
 
 
 def untraced(function: Callable[..., Any]) -> Any:
-    """Dynamo neither traces this function nor what it calls; a graph that would have to include it breaks there."""
+    """Keep Dynamo from tracing this function and what it calls; a graph breaks there."""
     return torch._dynamo.disable(  # type: ignore[no-untyped-call]
         function,
         reason="weft.overlap waits for parameters when the model is called: compile the model or its blocks "
@@ -59,25 +59,25 @@ def untraced(function: Callable[..., Any]) -> Any:
 
 
 def outside_compiled(owner: nn.Module, function: Callable[..., None]) -> Callable[..., None]:
-    """A hook of ``owner``: calls ``function`` with what follows the module, but does nothing inside compiled code."""
+    """A hook of ``owner`` that calls ``function`` with the remaining arguments, but does nothing in compiled code."""
     dynamo_callback = torch._C._dynamo.eval_frame.get_eval_frame_callback
     call_untraced = untraced(function)
 
     def hook(module: nn.Module, *arguments: Any) -> None:
-        if torch.compiler.is_compiling() or module is not owner:  # a copy of the module took the hook along
+        if torch.compiler.is_compiling() or module is not owner:  # copies of the module have the hook, too
             return
-        if dynamo_callback() is None:  # nothing around us is compiled: save the detour
+        if dynamo_callback() is None:  # nothing around us is compiled
             function(*arguments)
         else:
             call_untraced(*arguments)
 
-    # Dynamo must not compile it, as nothing, where it comes across it as a function by itself.
+    # Otherwise Dynamo may compile the hook itself as an empty function.
     torch._dynamo.eval_frame.skip_code(hook.__code__)
     return hook
 
 
 class CompiledModules:
-    """The compiled modules of an overlapped model, also those that are compiled later."""
+    """The compiled modules of an overlapped model, including those compiled later."""
 
     def __init__(
         self,
@@ -90,7 +90,7 @@ class CompiledModules:
         self._parts = parts
         self._submodule_begins = submodule_begins
         self._hooks: dict[int, list[RemovableHandle]] = {}
-        # With their class: to be put on guard again when the compiled code that uses them has run.
+        # With their class: to be guarded again after the compiled code that uses them has run.
         self._again: list[tuple[torch.Tensor, type]] = []
         self._num_inside = 0
         self._surprised_at: set[int] = set()
@@ -98,7 +98,7 @@ class CompiledModules:
         self.look_again()
 
     def look_again(self) -> None:
-        """Hook up what has been compiled since the last look."""
+        """Install hooks on modules compiled since the last call."""
         for module in self._model.modules():
             if module is not self._root and id(module) not in self._hooks and is_compiled(module):
                 self._hooks[id(module)] = self._hook_up(module)
@@ -107,7 +107,7 @@ class CompiledModules:
             listeners.append(self._on_compile)
 
     def hook_up_root(self, begins: Callable[[], None], ended: Callable[[], None]) -> None:
-        """Hooks of the model itself: ``begins``, the wait for everything if all of it is compiled, ``ended``."""
+        """Hooks of the model itself: ``begins`` (then a wait for everything if it is compiled) and ``ended``."""
         dynamo_callback = torch._C._dynamo.eval_frame.get_eval_frame_callback
         root, parameters = self._root, [p for part in self._parts for p in part.schedule.parameters]
 
@@ -125,9 +125,9 @@ class CompiledModules:
         begin_untraced = untraced(begin)
 
         def before_model(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-            if module is not root:  # a copy of the model took the hook along
+            if module is not root:  # copies of the model have the hook, too
                 return
-            # Set inside torch.compile(model), which may have been called later: what runs there is compiled.
+            # Not None inside torch.compile(model), which may have been called later.
             callback = True if torch.compiler.is_compiling() else dynamo_callback()
             if callback is None:
                 begin(False, args, kwargs)
@@ -153,7 +153,7 @@ class CompiledModules:
         for part in self._parts:
             schedule = part.schedule
             if schedule.readable and any(map(on_guard, schedule.parameters)):
-                if not self._num_inside:  # otherwise a module we know: it will not happen again in the next step
+                if not self._num_inside:  # otherwise a known module, which will not be compiled in every step
                     self._surprised_at.add(schedule.num_steps)
                 schedule.flush()
         if len(self._surprised_at) == MAX_STEPS_SURPRISED:
@@ -183,9 +183,9 @@ class CompiledModules:
 
     def _wait_in_step(self) -> None:
         _log.warning(
-            "torch.compile keeps compiling while parameters are on their way (a compiled function, not a module, reads "
-            "them?): from now on step() waits for them and nothing is hidden under forward; compile modules instead "
-            "(block.compile())"
+            "torch.compile keeps compiling while parameters are in flight (does a compiled function that is not a "
+            "module read them?): from now on step() waits for them, and nothing is hidden under forward; compile "
+            "modules instead (block.compile())"
         )
         self._surprised_at.add(-1)  # only once
         for part in self._parts:
@@ -195,7 +195,7 @@ class CompiledModules:
 
 
 def _listener(modules: CompiledModules) -> Callable[[Any], None]:
-    """Dynamo keeps it: it must not keep a model alive that nobody trains any more."""
+    """Dynamo keeps a reference to it, which must not keep the model alive."""
     reference = weakref.ref(modules)
 
     def compile_begins(event: Any) -> None:

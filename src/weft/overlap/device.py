@@ -1,18 +1,18 @@
-"""Streams, events and memory of the device that computes.
+"""Streams, events, and memory of the device that computes.
 
-Everything in ``overlap/`` that has to be ordered between streams goes through this interface.  On the CPU there is
-one stream, the program itself, and nothing to order: callers ask ``has_streams`` first.  Tests replace it by a device
-that runs on CPU tensors, records every access, and reports those that no event orders (tests/streams).
+All ordering between streams in ``overlap/`` goes through this interface.  On the CPU there is nothing to order: callers
+check ``has_streams`` first.  Tests substitute a device that runs on CPU tensors, records every access, and reports
+those that no event orders (tests/streams).
 
-[Note: streams]  A GPU runs what one stream was given in order; nothing orders two streams but events.  A NCCL
-collective runs on a stream of its own, behind what was queued on the stream it was called from, and ``work.wait()``
-orders only the stream that is current at that moment.  So:
+[Note: streams]  A GPU runs the work of one stream in order; only events order two streams.  A NCCL collective runs on
+its own stream, behind the work queued on the stream it was called from, and ``work.wait()`` orders only the stream that
+is current at that moment.  So:
 
-- Whoever touches what a collective wrote waits for it once per stream (:class:`Arrival`), not once.
+- Each stream that uses the result of a collective waits for it (:class:`Arrival`), not just one.
 - Gradients of one bucket may be written on several streams; the one that launches the bucket joins the others first.
-- Memory that one stream allocated and another one uses is reported to the allocator (``keep``) before it is freed.
-- The host never waits for the device in a step.  What it wants to know it copies (:meth:`Device.read_later`) and
-  reads when the copy is there.
+- Memory allocated on one stream and used on another is reported to the allocator (``keep``) before it is freed.
+- The host never waits for the device in a step.  It copies values (:meth:`Device.read_later`) and reads them once they
+  have arrived.
 """
 
 from __future__ import annotations
@@ -25,81 +25,67 @@ import torch
 
 
 class HostCopy(Protocol):
-    """A small tensor on its way to the host."""
+    """A small tensor that is being copied to the host."""
 
     def values(self) -> list[float]:
-        """Its elements; waits for the copy if it is still under way."""
-        ...
+        """Its elements; waits for the copy if necessary."""
 
 
 class Timestamp(Protocol):
-    """When a stream passed a point; not known before it has."""
+    """The time at which a stream reaches a point, like a CUDA event with timing."""
 
     def query(self) -> bool:
-        """Whether it has.  Never waits."""
-        ...
+        """Whether it has been reached.  Never waits."""
 
     def synchronize(self) -> None:
-        """The host waits until it has."""
-        ...
+        """Make the host wait for it."""
 
     def elapsed_time(self, end_event: Any) -> float:
-        """Milliseconds from here to a later one; both have been passed."""
-        ...
+        """Milliseconds from here to a later one; both must have been reached."""
 
 
 class Device(Protocol):
-    """What the schedules ask of a device.  Streams are compared and put into sets; events are opaque."""
+    """What the schedules need from a device.  Streams are hashable; events are opaque."""
 
     has_streams: bool
 
     def current_stream(self) -> Any: ...
 
     def on_own_stream(self) -> AbstractContextManager[Any]:
-        """Inside, the current stream is one that only this interface uses, for a thread beside the training loop."""
-        ...
+        """Makes a stream current that only this interface uses, for a thread besides the training loop."""
 
     def on_stream(self, stream: Any) -> AbstractContextManager[Any]: ...
 
     def record(self) -> Any:
-        """An event behind everything that was queued on the current stream."""
-        ...
+        """An event behind everything queued on the current stream."""
 
     def wait(self, event: Any) -> None:
-        """What is queued on the current stream from now on runs after ``event``.  The host does not wait."""
-        ...
+        """Later work on the current stream runs after ``event``.  The host does not wait."""
 
     def join(self, stream: Any) -> None:
-        """What is queued on the current stream from now on runs after what ``stream`` was given so far."""
-        ...
+        """Later work on the current stream runs after everything queued on ``stream`` so far."""
 
     def keep(self, tensor: torch.Tensor) -> None:
         """The current stream uses memory that may have been allocated on another one."""
-        ...
 
     def read_later(self, tensor: torch.Tensor) -> HostCopy:
-        """Start copying to the host, behind what is queued on the current stream."""
-        ...
+        """Start copying to the host, behind the work queued on the current stream."""
 
     def to_host(self, tensor: torch.Tensor) -> torch.Tensor:
-        """A copy on the host, behind what is queued on the current stream; the tensor itself if it is there."""
-        ...
+        """A copy on the host, behind the work queued on the current stream; on the CPU, the tensor itself."""
 
     def synchronize(self) -> None:
-        """The host waits until the device is idle."""
-        ...
+        """Make the host wait until the device is idle."""
 
     def capturing(self) -> bool:
-        """Whether what is queued now goes into a CUDA graph instead of running."""
-        ...
+        """Whether work queued now goes into a CUDA graph instead of running."""
 
     def timestamp(self) -> Timestamp:
-        """The moment at which the current stream has done everything that was queued on it."""
-        ...
+        """The moment at which the current stream has done everything queued on it."""
 
 
 class HostDevice:
-    """The CPU: what is called is done on return."""
+    """The CPU, where every call is complete when it returns."""
 
     has_streams = False
 
@@ -112,26 +98,17 @@ class HostDevice:
     def on_stream(self, stream: Any) -> AbstractContextManager[Any]:
         return nullcontext()
 
-    def record(self) -> Any:
-        return None
-
-    def wait(self, event: Any) -> None:
-        pass
-
-    def join(self, stream: Any) -> None:
-        pass
-
-    def keep(self, tensor: torch.Tensor) -> None:
-        pass
+    def record(self) -> Any: ...
+    def wait(self, event: Any) -> None: ...
+    def join(self, stream: Any) -> None: ...
+    def keep(self, tensor: torch.Tensor) -> None: ...
+    def synchronize(self) -> None: ...
 
     def read_later(self, tensor: torch.Tensor) -> HostCopy:
         return _OnHost(tensor)
 
     def to_host(self, tensor: torch.Tensor) -> torch.Tensor:
         return tensor
-
-    def synchronize(self) -> None:
-        pass
 
     def capturing(self) -> bool:
         return False
@@ -141,7 +118,7 @@ class HostDevice:
 
 
 class CudaDevice:
-    """One GPU, by torch.cuda.  Never run where it was written; tests/streams runs its callers."""
+    """One GPU, through torch.cuda.  Nobody has run it on a GPU yet; tests/streams runs its callers."""
 
     has_streams = True
 
@@ -213,7 +190,7 @@ class _OnTheWay(_OnHost):
 
 
 class Arrival:
-    """What a collective wrote: each stream that touches it waits once."""
+    """The result of a collective: each stream that uses it waits once."""
 
     def __init__(self, device: Device, work: Any) -> None:
         self._device = device
@@ -221,20 +198,20 @@ class Arrival:
         self._waiting: set[Any] = set()
 
     def order(self) -> None:
-        """The current stream goes on after the collective.  The host does not wait."""
+        """Make the current stream wait for the collective.  The host does not wait."""
         stream = self._device.current_stream()
         if stream not in self._waiting:
             self._work.wait()
             self._waiting.add(stream)
 
     def ended(self) -> bool:
-        """Whether the collective is over, so that no stream need wait any more.  Never blocks."""
-        # To ask an event while a graph is captured would break the capture.
+        """Whether the collective is over, so that no stream has to wait any more.  Never blocks."""
+        # Querying an event would break a graph capture.
         return not self._device.capturing() and bool(self._work.is_completed())
 
 
 class Written:
-    """What the current stream has written just now, for other streams to wait for; used like an :class:`Arrival`."""
+    """What the current stream has just written; other streams wait for it as for an :class:`Arrival`."""
 
     def __init__(self, device: Device) -> None:
         self._device = device
@@ -255,5 +232,4 @@ make_cuda_device: Callable[[torch.device], Device] = CudaDevice
 
 
 def device_of(device: torch.device) -> Device:
-    """The interface to ``device``."""
     return make_cuda_device(device) if device.type == "cuda" else CPU

@@ -1,16 +1,16 @@
 """Which bucket is updated and gathered during backward, and when.
 
-[Note: eager]  With ``eager`` a bucket may be updated and gathered during backward, but only in the link's idle time:
-a gather ahead of a reduction delays the first layers, which every worker waits for.  So a bucket goes early only if
-our side of the link is idle, estimated from the bytes we have sent and the measured bandwidth, and if the gather and
-all remaining reductions fit into the rest of backward, estimated from the last step.  (Arrived reductions of the
-others say nothing about our own direction.  With that rule one worker filled its direction with gathers, the other
+[Note: eager]  With ``eager``, a bucket may be updated and gathered during backward, but only in the link's idle time: a
+gather ahead of a reduction delays the first layers, for which every worker waits.  So a bucket goes early only if our
+side of the link is idle, estimated from the bytes we have sent and the measured bandwidth, and if the gather and all
+remaining reductions fit into the rest of backward, estimated from the last step.  (Other workers' reductions that have
+arrived say nothing about our own direction.  With that rule, one worker filled its direction with gathers, the other
 waited for the reductions behind them, and a step took 1.30 s instead of 1.05 s with the barrier schedule.)  The rest
-goes at step(), in forward order; if the network is the bottleneck that is every bucket, and eager behaves like the
-barrier schedule.  The others may overwrite their shards of our parameters once our backward is done with all
-parameters of the bucket, because no node left in the graph reads them.  A parameter with several owners in the
-module tree is left to step().  The first round is never eager: it shows whether anything clips or rescales gradients,
-while a refusal still costs nothing.
+goes at step(), in forward order; if the network is the bottleneck, that is every bucket, and eager behaves like the
+barrier schedule.  Other workers may overwrite their shards of our parameters once our backward is done with all
+parameters of the bucket, because no remaining node of the graph reads them.  A parameter used by several modules is
+left to step().  The first round is never eager: it shows whether anything clips or rescales gradients, while refusing
+still costs nothing.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class EagerPacing:
         self._transport = transport
         self._clock = clock
         self._shared = shared
-        # Each worker decides on its own when to gather; a transport that needs one order cannot support that.
+        # Each worker decides on its own when to gather, which a transport that needs one order cannot support.
         self._enabled = enabled and not transport.ordered
         self._paused = False
         self._link_busy_until_s = 0.0
@@ -59,7 +59,7 @@ class EagerPacing:
 
     @property
     def _applies(self) -> bool:
-        """Whether a round could update during backward: what is refused must not depend on the tuner's choice."""
+        """Whether a round could update during backward: refusals must not depend on the tuner's choice."""
         return self._enabled and self._clock.link is not None and not self._paused
 
     def may_go_early(self, bucket: Bucket) -> bool:
@@ -76,26 +76,25 @@ class EagerPacing:
 
     def round_began(self) -> None:
         self._num_arrived = 0
-        # Saved before any update: workers differ in which buckets they update early, but a change that one of them
-        # refuses must be refused by all.
+        # Saved before any update: workers update different buckets early, but if one refuses a change, all must.
         self._options = frozen(options_of(self._optimizer)) if self._applies else None
 
     def check_options(self, options: Options) -> None:
         if self._options is not None and self._options != frozen(options):
             raise OverlapError(
                 "an option of the optimizer (the learning rate?) changed between backward() and step(), but eager=True "
-                "may have used the old one already: change it before backward(), or use eager=False"
+                "may have already used the old one: change it before backward(), or use eager=False"
             )
 
     def options_at_begin(self) -> Options:
-        """The options that early updates of this round have used."""
+        """The options used by early updates of this round."""
         return [
             {key: value if isinstance(value, torch.Tensor) else begun[key] for key, value in group.items()}
             for group, begun in zip(options_of(self._optimizer), self._options or [], strict=True)
         ]
 
     def sent(self, num_bytes: int) -> None:
-        """The link is busy with these bytes, after those it already had."""
+        """The link is busy with these bytes, after earlier ones."""
         link = self._clock.link
         if link is not None:
             self._link_busy_until_s = max(self._link_busy_until_s, self._clock.now()) + link.seconds(num_bytes)
@@ -111,7 +110,7 @@ class EagerPacing:
         now_s = self._clock.now()
         if now_s < self._link_busy_until_s:
             return None
-        # The newest first: of those that can go now, the next forward reads it earliest.
+        # Newest first: of those that can go now, the next forward reads it first.
         for bucket in reversed(buckets[: self._num_arrived]):
             if bucket.phase is Phase.REDUCING and self.may_go_early(bucket):
                 return bucket if self._fits(bucket, buckets[num_launched:], now_s) else None

@@ -1,19 +1,61 @@
-"""The memory of exchanges: what the transport has to reach comes from the transport, the rest is this worker's own."""
+"""The memory of exchanges: the transport allocates what it has to access itself, the rest is ordinary memory."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 import torch
 
-from weft.overlap.arena import Arena, Kind
 from weft.overlap.transport.base import Exchange, Transport
+
+# Total buffer sizes differ a little between plans: parameters that are cut count in two buckets.
+_SPARE = 1.02
+_ALIGN = 64
+
+Kind = tuple[torch.dtype, torch.device]
+Allocate = Callable[[int, torch.dtype, torch.device], torch.Tensor]
+
+
+def _allocate(num_elements: int, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+    return torch.empty(num_elements, dtype=dtype, device=device)
+
+
+class Arena:
+    """Memory for the buckets, one block per dtype and device, reused by plan after plan.
+
+    Tuning tries many plans.  If each bucket allocated its own buffers, those of one plan would not fit into the holes
+    that another one left, and the process would grow with every trial.
+    """
+
+    def __init__(self, allocate: Allocate = _allocate) -> None:
+        self._allocate = allocate
+        self._memory: dict[Kind, torch.Tensor] = {}
+        self._num_used: dict[Kind, int] = {}
+
+    def clear(self, sizes: dict[Kind, list[int]]) -> None:
+        """Free everything, and make room for buffers of these sizes."""
+        self._num_used = {}
+        for kind, lengths in sizes.items():
+            needed = sum(map(_padded, lengths))
+            if kind not in self._memory or self._memory[kind].numel() < needed:
+                self._memory.pop(kind, None)  # before allocating a larger one
+                self._memory[kind] = self._allocate(int(needed * _SPARE), *kind)
+
+    def take(self, kind: Kind, length: int) -> torch.Tensor:
+        """The next ``length`` elements, not zeroed."""
+        start = self._num_used.get(kind, 0)
+        self._num_used[kind] = start + _padded(length)
+        return self._memory[kind][start : start + length]
+
+
+def _padded(length: int) -> int:
+    return -(-length // _ALIGN) * _ALIGN
 
 
 @dataclass(frozen=True, slots=True)
 class ExchangeShape:
-    """``row`` elements of ``dtype`` go to each worker, the first ``shard`` of them gradients."""
+    """``row`` elements of ``dtype`` go to each worker; the first ``shard`` of them are gradients."""
 
     shard: int
     row: int
@@ -21,7 +63,7 @@ class ExchangeShape:
 
 
 class ExchangeMemory:
-    """Kept from plan to plan."""
+    """Two arenas, kept from plan to plan."""
 
     def __init__(self, transport: Transport) -> None:
         self._transport = transport
@@ -29,7 +71,7 @@ class ExchangeMemory:
         self._own = Arena()
 
     def clear(self, shapes: Iterable[tuple[ExchangeShape, torch.Tensor]]) -> None:
-        """All memory is free again; there will be room for exchanges of these shapes, whose regions lie in these."""
+        """Free everything, and make room for exchanges of these shapes with regions in these buffers."""
         workers = self._transport.num_workers
         reached: dict[Kind, list[int]] = {}
         own: dict[Kind, list[int]] = {}
@@ -43,7 +85,7 @@ class ExchangeMemory:
         self._own.clear(own)
 
     def make(self, index: int, shape: ExchangeShape, region: torch.Tensor) -> Exchange:
-        """Not zeroed: every element that counts is written before it is sent."""
+        """Not zeroed: every element that matters is written before it is sent."""
         workers = self._transport.num_workers
         kind = (shape.dtype, region.device)
         send = self._reached.take(kind, workers * shape.row).view(workers, shape.row)

@@ -1,11 +1,10 @@
-"""The flat memory that parameters live in while weft overlaps them.
+"""The flat memory in which parameters live while they are overlapped.
 
-The parameter objects stay; only the memory behind them moves, so that a gather writes straight into them
-and nothing is copied on the way.
+The parameter objects stay the same; only their memory moves, so that gathers write directly into them, without a copy.
 
-[Note: own storage]  A slice of the buffer would show the whole buffer through ``untyped_storage()``: ``torch.save``
-of a submodule would write every parameter, and safetensors would refuse the model because its tensors share memory.
-So each parameter gets a storage that covers its own elements only and keeps the buffer alive.
+[Note: own storage]  A slice of the buffer would expose the whole buffer through ``untyped_storage()``: ``torch.save``
+of a submodule would write every parameter, and safetensors would refuse the model because its tensors share memory.  So
+each parameter gets a storage that covers only its own elements and keeps the buffer alive.
 """
 
 from __future__ import annotations
@@ -22,10 +21,10 @@ Cuts = Sequence[Sequence[int]]
 
 
 class FlatMemory:
-    """One buffer per dtype and device, parameters in ``order`` (that in which gradients become ready).
+    """One buffer per dtype and device, with parameters in ``order`` (in which gradients become ready).
 
-    With ``whole``, no worker's shard cuts a parameter: then where parameters lie depends on the plan.  Plans are still
-    made, compared and described in terms of ``lanes``, where parameters follow each other in order.
+    With ``whole``, no shard cuts a parameter, so the location of parameters depends on the plan.  Plans are still made,
+    compared, and described in terms of ``lanes``, where parameters follow each other in order.
     """
 
     def __init__(
@@ -40,7 +39,7 @@ class FlatMemory:
             kinds.setdefault((parameters[number].dtype, parameters[number].device), []).append(number)
         self.lanes: list[Lane] = []
         self.buffers: list[torch.Tensor] = []
-        # In an order of their own: cuts are kept per lane while the order of parameters changes.
+        # Sorted: cuts are kept per lane while the order of parameters changes.
         for (dtype, _), numbers in sorted(kinds.items(), key=str):
             sizes = [(number, parameters[number].numel()) for number in numbers]
             self.lanes.append(make_lane(sizes, num_workers, dtype.itemsize))
@@ -48,7 +47,7 @@ class FlatMemory:
                 self.buffers.append(self._fill(self.lanes[-1]))
 
     def take_up(self, cuts: Cuts) -> tuple[Sequence[Lane], Cuts]:
-        """Where parameters lie under a plan, and its cuts there."""
+        """Lay out the memory for a plan; returns the lanes, and the plan's cuts in them."""
         if not self.whole:
             return self.lanes, cuts
         placed = [
@@ -65,14 +64,14 @@ class FlatMemory:
         return buffer
 
     def release(self) -> None:
-        """Give every parameter memory of its own again."""
+        """Give every parameter its own memory again."""
         for number in self.order:
             parameter = self._parameters[number]
             parameter.data = parameter.data.clone(memory_format=torch.preserve_format)
 
 
 def flat_view(tensor: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
-    """``tensor`` as a line of elements in the memory order of ``like``.
+    """``tensor`` as one dimension, in the memory order of ``like``.
 
     >>> weight = torch.zeros(2, 3).t()
     >>> flat_view(torch.tensor([[1, 2], [3, 4], [5, 6]]), like=weight).tolist()
@@ -84,7 +83,7 @@ def flat_view(tensor: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
 
 
 def carve(buffer: torch.Tensor, offset: int, shape: Sequence[int], stride: Sequence[int]) -> torch.Tensor:
-    """Elements of ``buffer`` as a tensor with a storage of its own over the same memory; see [Note: own storage].
+    """Elements of ``buffer`` as a tensor with its own storage over the same memory; see [Note: own storage].
 
     >>> buffer = torch.zeros(8)
     >>> row = carve(buffer, 2, (3,), (1,)).fill_(1.0)
@@ -104,7 +103,7 @@ def _move(parameter: torch.nn.Parameter, buffer: torch.Tensor, offset: int) -> N
 
 
 def _is_dense(tensor: torch.Tensor) -> bool:
-    """Whether the elements fill one run of memory, each once, in whatever order."""
+    """Whether the elements fill one contiguous run of memory, in any order."""
     expected = 1
     for size, stride in sorted(zip(tensor.shape, tensor.stride(), strict=True), key=lambda x: (x[1], x[0])):
         if size == 1:

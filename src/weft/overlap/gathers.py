@@ -1,10 +1,9 @@
-"""Gathers under way: launched by the sharded schedule, waited for wherever a parameter is used.
+"""Gathers in flight: launched by the sharded schedule, waited for wherever a parameter is used.
 
 [Note: sharing the device]  Every wait is a window in which another job may compute (weft.process.turns).  If one wants
 to, step() runs in a single window: updates are short, and queueing for the device between two of them would leave the
-network idle for a turn of the other job.  So all gathers are launched at once and waited for before the next forward
-asks for the device; forward and backward then run without interruption.  If no other job wants the device, none of
-this happens.
+network idle for a turn of the other job.  So all gathers are launched together and waited for before the next forward
+asks for the device; forward and backward then run without interruption.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ from weft.process.turns import TURNS
 
 
 class Gathers:
-    """The gathers of one schedule, and which of its parameters are on guard because of them."""
+    """The gathers of one schedule, and its guarded parameters."""
 
     def __init__(
         self,
@@ -34,7 +33,7 @@ class Gathers:
         clock: StepClock,
         captures: Captures,
     ) -> None:
-        # From the first bucket that leaves in an eager round until step(): values are neither old nor new.
+        # From the first early gather of an eager round until step(), values are neither old nor new.
         self.half_updated = False
         self._names = names
         self._parameters = parameters
@@ -50,7 +49,7 @@ class Gathers:
 
     def lay_out(self, buckets: Sequence[Bucket], buckets_of: Sequence[Sequence[Bucket]]) -> None:
         self._buckets, self._buckets_of = buckets, buckets_of
-        if self._has_streams:  # also before the first step, to notice a CUDA graph that reads parameters
+        if self._has_streams:  # also before the first step, to notice CUDA graphs that read parameters
             self.guard_all()
 
     def forget_plan(self) -> None:
@@ -63,10 +62,10 @@ class Gathers:
         self._transport.open_gather(bucket.exchange, step)
 
     def open_early(self, bucket: Bucket, step: int) -> None:
-        """During backward, once it is done with all parameters of the bucket."""
+        """During backward, once it no longer needs the bucket's parameters."""
         self.half_updated = True
         self._readers.guard(bucket.plan.parameters)
-        # A node of the graph that still needs the old values (through a detached alias) fails with an error.
+        # So that a node of the graph that still needs the old values (through a detached alias) raises an error.
         torch.autograd.graph.increment_version([self._parameters[n] for n in bucket.plan.parameters])
         self.open(bucket, step)
 
@@ -79,52 +78,52 @@ class Gathers:
     # ---- waiting
 
     def settle_all(self) -> None:
-        self._settle(self._under_way())
+        self._settle(self._in_flight())
 
     def settle_all_sends(self) -> None:
-        """Nothing is sent from any bucket's memory anymore."""
+        """Wait until nothing is being sent from any bucket's memory."""
         settle_sends(self._transport, self._buckets)
-        if not self._has_streams:  # all values are here and nothing is being sent: any use is safe
+        if not self._has_streams:  # all values have arrived and nothing is being sent: any use is safe
             self.release_all()
 
     def flush(self) -> None:
         self._refuse_half_updated("a parameter")
         self.settle_all()
         if self._has_streams:
-            self._device.synchronize()  # for code that reads outside of torch's view, on any stream
+            self._device.synchronize()  # for code that bypasses torch, on any stream
             for bucket in self._buckets:
                 bucket.exchange.gather_works = []
             return
         self.settle_all_sends()
 
-    def _under_way(self) -> list[Bucket]:
+    def _in_flight(self) -> list[Bucket]:
         """First layers first."""
         return [bucket for bucket in reversed(self._buckets) if bucket.phase is Phase.GATHERING]
 
     def _settle(self, buckets: Sequence[Bucket]) -> None:
         if not buckets:
             return
-        # Between two layers, when others have already arrived, the wait is short.
-        with TURNS.yielded(briefly=len(self._under_way()) < len(self._buckets)):
+        # Between two layers, when some buckets have already arrived, the wait is short.
+        with TURNS.yielded(briefly=len(self._in_flight()) < len(self._buckets)):
             for bucket in buckets:
                 with self._clock.waiting("all-gather", bucket):
                     self._transport.finish_gather(bucket.exchange)
                 bucket.phase = Phase.IDLE
-            if TURNS.sharing and not self._under_way():
+            if TURNS.sharing and not self._in_flight():
                 # Our own sends end at about the same time; waiting for them in backward would cost another turn.
                 self.settle_all_sends()
 
     def _before_use(self, number: int, writes: bool) -> bool:
-        """Wait until a parameter's values are here and, if it is written to, until they have been sent.
+        """Wait until a parameter's values have arrived and, if it is written to, until they have been sent.
 
-        True if it must stay on guard: other streams have to wait for the values, or a later write for our sends.
+        Returns whether it must stay guarded: other streams have to wait for the values, or a later write for our sends.
         """
         TURNS.border()
         self._refuse_half_updated(self._names[number])
         buckets = self._buckets_of[number]
         for bucket in buckets:
             if bucket.phase is Phase.GATHERING:
-                self._settle(self._under_way() if TURNS.contended else [bucket])
+                self._settle(self._in_flight() if TURNS.contended else [bucket])
             elif self._has_streams and not self._device.capturing():
                 self._transport.finish_gather(bucket.exchange)
         if writes:
@@ -139,7 +138,7 @@ class Gathers:
     def _refuse_half_updated(self, what: str) -> None:
         if self.half_updated:
             raise OverlapError(
-                f"{what} is read between backward() and step(), while eager=True replaces its values: "
+                f"{what} was read between backward() and step(), while eager=True replaces its values: "
                 "read it after step(), or use eager=False"
             )
 
@@ -153,8 +152,8 @@ class Gathers:
             self._readers.release(number)
 
     def release_ended(self) -> None:
-        """On a device with streams: take those off guard that no stream has to wait for anymore."""
-        under_way = {b.plan.index for b in self._buckets if not self._transport.gather_ended(b.exchange)}
+        """On a device with streams: release parameters that no stream has to wait for any more."""
+        in_flight = {b.plan.index for b in self._buckets if not self._transport.gather_ended(b.exchange)}
         for number, buckets in enumerate(self._buckets_of):
-            if not any(bucket.plan.index in under_way for bucket in buckets):
+            if not any(bucket.plan.index in in_flight for bucket in buckets):
                 self._readers.release(number)

@@ -1,17 +1,16 @@
-"""What ``p.grad`` is between backward and step: a gradient that lies in shards on all workers.
+"""``p.grad`` between backward and step: a gradient that is sharded over all workers.
 
-After a parameter's gradient went into its bucket there is no full averaged gradient anywhere: each worker
-will have the sum of its own shard only.  ``p.grad`` then is a :class:`ShardedGradient`: it has the shape and
-dtype of the parameter, holds no memory, and knows what people do with gradients between ``backward()`` and
-``step()``, done right over all workers:
+Once a parameter's gradient is in its bucket, no worker has the full averaged gradient: each will have only the sum of
+its own shard.  ``p.grad`` is then a :class:`ShardedGradient`: it has the shape and dtype of the parameter, uses no
+memory, and supports what people do with gradients between ``backward()`` and ``step()``, correctly over all workers:
 
-    torch.nn.utils.clip_grad_norm_      norms are summed over workers, scaling is applied to the own shard
-    torch.amp.GradScaler                one infinite value anywhere is seen everywhere
+    torch.nn.utils.clip_grad_norm_      norms are summed over workers; each scales its own shard
+    torch.amp.GradScaler                all workers see an infinite value on any of them
     element-wise changes in place       applied to the own shard (gradient_changes.py)
-    another backward() without zeroing  the new gradients count on top of the old ones
+    another backward() without zeroing  the new gradients are added to the old ones
     p.grad = tensor, p.grad = None      noticed before the gradient is used (norms.py)
 
-Anything else is refused with a message, never answered with one worker's share of the truth.
+Anything else raises an error, because one worker's shard would be a wrong answer.
 """
 
 from __future__ import annotations
@@ -23,36 +22,23 @@ from typing import Any, Protocol
 import torch
 
 from weft.errors import OverlapError
-from weft.overlap.gradient_changes import (
-    ELEMENT_WISE,
-    FOREACH,
-    LIKE,
-    ForeignGradient,
-    Listed,
-    portable,
-)
+from weft.overlap.gradient_changes import ELEMENT_WISE, FOREACH, LIKE, ForeignGradient, Listed, portable
 
 aten = torch.ops.aten
 
 
 class GradientKeeper(Protocol):
-    """What a sharded gradient asks the schedule to do."""
+    """What a sharded gradient delegates (norms.py)."""
 
     def gradient_norm(self, number: int, order: float) -> torch.Tensor: ...
-
     def change_gradient(self, number: int, name: str, others: Sequence[Any], options: dict[str, Any]) -> None: ...
-
-    def unscale_gradients(
-        self, numbers: Sequence[int], found_inf: torch.Tensor, inverse_scale: torch.Tensor
-    ) -> None: ...
-
+    def unscale_gradients(self, numbers: Sequence[int], found_inf: torch.Tensor, inverse: torch.Tensor) -> None: ...
     def zero_gradients(self, numbers: Sequence[int]) -> None: ...
-
     def refuse_gradient_use(self, number: int, what: str) -> OverlapError: ...
 
 
 class ShardedGradient(torch.Tensor):
-    """Stands for the averaged gradient of one parameter; see the module's text."""
+    """Represents the averaged gradient of one parameter; see the module's docstring."""
 
     number: int
     _keeper: weakref.ref[GradientKeeper]
@@ -69,7 +55,7 @@ class ShardedGradient(torch.Tensor):
             requires_grad=False,
         )
         made.number = number
-        # Weak, since C++ holds p.grad: the garbage collector could not see the circle back to the parameter.
+        # Weak, since C++ holds p.grad: the garbage collector could not see the cycle.
         made._keeper = weakref.ref(keeper)
         made.added = None
         return made
@@ -82,7 +68,7 @@ class ShardedGradient(torch.Tensor):
         return keeper
 
     def take_added(self) -> torch.Tensor | None:
-        """The local gradient that a further backward has added, if any."""
+        """The local gradient that another backward has added, if any."""
         added, self.added = self.added, None
         return added
 
@@ -113,7 +99,7 @@ class ShardedGradient(torch.Tensor):
     def _refuse(self, *_: Any, **__: Any) -> Any:
         raise self.keeper.refuse_gradient_use(self.number, "a read")
 
-    # What does not pass through __torch_dispatch__ on its way to memory that is not there.
+    # These bypass __torch_dispatch__ and would access memory that does not exist.
     __array__ = __deepcopy__ = __dlpack__ = __reduce_ex__ = _refuse
     data_ptr = item = numpy = storage = tolist = untyped_storage = _refuse
 
@@ -128,7 +114,7 @@ def _flatten(values: Sequence[Any]) -> list[Any]:
 def _sorted_out(
     gradients: Sequence[torch.Tensor],
 ) -> tuple[list[tuple[GradientKeeper, list[int]]], list[torch.Tensor]]:
-    """Those in shards, for each schedule that keeps some, and the ordinary ones: several optimizers train one model."""
+    """The sharded ones by their keeper (each optimizer of a model has one), and the ordinary ones."""
     kept: dict[int, tuple[GradientKeeper, list[int]]] = {}
     plain: list[torch.Tensor] = []
     for gradient in gradients:
@@ -143,7 +129,9 @@ def _norm(
     gradient: ShardedGradient, order: Any = 2, dim: Any = None, keepdim: bool = False, *, dtype: Any = None
 ) -> torch.Tensor:
     if keepdim or dtype is not None or not (dim is None or len(dim) in (0, gradient.dim())):
-        raise gradient.keeper.refuse_gradient_use(gradient.number, "a norm over some dimensions or in another dtype")
+        raise gradient.keeper.refuse_gradient_use(
+            gradient.number, "a norm over some dimensions or in a different dtype"
+        )
     return gradient.keeper.gradient_norm(gradient.number, float(2 if order is None else order))
 
 
@@ -170,7 +158,7 @@ def _change_all(func: Any, gradients: Sequence[torch.Tensor], *others: Any, **op
         if isinstance(gradient, ShardedGradient):
             own = [Listed(value[k]) if isinstance(value, list | tuple) else value for value in others]
             _change(gradient, func, own, options)
-        else:  # of another optimizer, or put there by hand
+        else:  # of another optimizer, or assigned by hand
             func([gradient], *([v[k]] if isinstance(v, list | tuple) else v for v in others), **options)
 
 
@@ -202,7 +190,7 @@ def _zero_all(gradients: list[torch.Tensor]) -> None:
 def _add(gradient: ShardedGradient, local: Any, *, alpha: Any = 1) -> ShardedGradient:
     if not _in_backward():
         return _change(gradient, aten.add_.Tensor, [local], {"alpha": alpha})
-    # Autograd accumulates a further backward's gradient where one is present.
+    # Autograd accumulates another backward's gradient.
     if isinstance(local, ShardedGradient) or alpha != 1:
         raise gradient.keeper.refuse_gradient_use(gradient.number, "add_ during backward()")
     gradient.added = local if gradient.added is None else gradient.added + local

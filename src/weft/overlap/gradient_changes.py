@@ -1,9 +1,9 @@
-"""Element-wise changes to a gradient that lies in shards: each worker changes its own elements.
+"""Element-wise changes to a sharded gradient: each worker changes its own elements.
 
-``p.grad.add_(wd * p)``, ``p.grad *= mask`` or ``clip_grad_value_`` give the same bits on a slice as on the whole, if
-every argument with a shape is cut the way the gradient is.  That holds for operations whose result for an element is
-rounded once, or is the same in a full vector register and in the rest of a loop.  So ``exp_`` and its kind are not on
-the list, nor is anything random, nor anything that looks at more than one element: those are refused.
+``p.grad.add_(wd * p)``, ``p.grad *= mask``, or ``clip_grad_value_`` give the same bits on a slice as on the whole
+tensor, if every argument with a shape is sliced like the gradient.  That holds for operations whose result for an
+element is rounded once, or is the same in a full vector register and in the remainder of a loop.  So ``exp_`` and the
+like are refused, as are random operations and those that look at more than one element.
 """
 
 from __future__ import annotations
@@ -19,60 +19,21 @@ aten = torch.ops.aten
 
 ELEMENT_WISE = frozenset(
     {
-        aten.abs_,
-        aten.add_,
-        aten.addcdiv_,
-        aten.addcmul_,
-        aten.ceil_,
-        aten.clamp_,
-        aten.clamp_max_,
-        aten.clamp_min_,
-        aten.copy_,
-        aten.copysign_,
-        aten.div_,
-        aten.fill_,
-        aten.floor_,
-        aten.hardtanh_,
-        aten.lerp_,
-        aten.masked_fill_,
-        aten.mul_,
-        aten.nan_to_num_,
-        aten.neg_,
-        aten.reciprocal_,
-        aten.relu_,
-        aten.round_,
-        aten.sgn_,
-        aten.sign_,
-        aten.sqrt_,
-        aten.sub_,
-        aten.threshold_,
-        aten.trunc_,
-        aten.zero_,
+        *(aten.abs_, aten.add_, aten.addcdiv_, aten.addcmul_, aten.ceil_, aten.clamp_, aten.clamp_max_),
+        *(aten.clamp_min_, aten.copy_, aten.copysign_, aten.div_, aten.fill_, aten.floor_, aten.hardtanh_, aten.lerp_),
+        *(aten.masked_fill_, aten.mul_, aten.nan_to_num_, aten.neg_, aten.reciprocal_, aten.relu_, aten.round_),
+        *(aten.sgn_, aten.sign_, aten.sqrt_, aten.sub_, aten.threshold_, aten.trunc_, aten.zero_),
     }
 )
 FOREACH = frozenset(
     {
-        aten._foreach_abs_,
-        aten._foreach_add_,
-        aten._foreach_addcdiv_,
-        aten._foreach_addcmul_,
-        aten._foreach_clamp_max_,
-        aten._foreach_clamp_min_,
-        aten._foreach_copy_,
-        aten._foreach_div_,
-        aten._foreach_lerp_,
-        aten._foreach_maximum_,
-        aten._foreach_minimum_,
-        aten._foreach_mul_,
-        aten._foreach_neg_,
-        aten._foreach_reciprocal_,
-        aten._foreach_sign_,
-        aten._foreach_sqrt_,
-        aten._foreach_sub_,
-        aten._foreach_zero_,
+        *(aten._foreach_abs_, aten._foreach_add_, aten._foreach_addcdiv_, aten._foreach_addcmul_),
+        *(aten._foreach_clamp_max_, aten._foreach_clamp_min_, aten._foreach_copy_, aten._foreach_div_),
+        *(aten._foreach_lerp_, aten._foreach_maximum_, aten._foreach_minimum_, aten._foreach_mul_, aten._foreach_neg_),
+        *(aten._foreach_reciprocal_, aten._foreach_sign_, aten._foreach_sqrt_, aten._foreach_sub_, aten._foreach_zero_),
     }
 )
-# New tensors with a gradient's shape and dtype: nobody looks at its values.
+# New tensors with a gradient's shape and dtype, which do not depend on its values.
 LIKE = frozenset({aten.empty_like, aten.full_like, aten.ones_like, aten.rand_like, aten.randn_like, aten.zeros_like})
 
 # A slice of the parameter's elements in memory order, and this worker's gradient of them.
@@ -80,7 +41,7 @@ Change = Callable[[slice, torch.Tensor], object]
 
 
 class ForeignGradient(TypeError):
-    """An argument is a gradient that is cut in another way."""
+    """An argument is another parameter's gradient, which is sliced differently."""
 
 
 class Itself:
@@ -88,14 +49,14 @@ class Itself:
 
 
 class Listed:
-    """An argument that ``torch._foreach_`` functions take as a list of one per tensor."""
+    """An argument that ``torch._foreach_`` functions take as a list with one value per tensor."""
 
     def __init__(self, value: Any) -> None:
         self.value = value
 
 
 def portable(value: Any, gradient: torch.Tensor) -> Any:
-    """An argument as it can be sent to a worker that mirrors the change."""
+    """An argument in a form that can be sent to a worker that mirrors the change."""
     if isinstance(value, Listed):
         return Listed(portable(value.value, gradient))
     if value is gradient:
@@ -106,13 +67,13 @@ def portable(value: Any, gradient: torch.Tensor) -> Any:
 
 
 def named(name: str) -> Any:
-    """The function of aten with this name, for example ``aten.mul_.Tensor``."""
+    """The aten function with this name, for example ``aten.mul_.Tensor``."""
     _, packet, overload = name.split(".")
     return getattr(getattr(aten, packet), overload)
 
 
 def changed_by(func: Any, gradient: torch.Tensor, others: Sequence[Any], options: dict[str, Any]) -> Change:
-    """``func(gradient, *others, **options)``, with portable arguments, as a change of a slice."""
+    """``func(gradient, *others, **options)``, with portable arguments, as a function of a slice."""
     cut = [_cut(value, gradient) for value in others]
     cut_options = {name: _cut(value, gradient) for name, value in options.items()}
 
@@ -124,7 +85,7 @@ def changed_by(func: Any, gradient: torch.Tensor, others: Sequence[Any], options
 
 
 def _cut(value: Any, gradient: torch.Tensor) -> Callable[[slice, torch.Tensor], Any]:
-    """What stands for an argument in a slice."""
+    """The argument's value for a slice."""
     if isinstance(value, Listed):
         inside = _cut(value.value, gradient)
         return lambda part, run: [inside(part, run)]

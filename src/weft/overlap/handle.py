@@ -29,12 +29,12 @@ _HANDLES: weakref.WeakValueDictionary[int, Overlap] = weakref.WeakValueDictionar
 
 
 def handle_of(model: nn.Module) -> Overlap | None:
-    """The handle of an overlapped model, for code that was only given the model."""
+    """The handle of an overlapped model, for code that has only the model."""
     return _HANDLES.get(id(model))
 
 
 class Overlap:
-    """Controls an overlapped model and tells how it does.  Made by :func:`weft.overlap`."""
+    """Controls an overlapped model and reports on it.  Returned by :func:`weft.overlap`."""
 
     def __init__(
         self,
@@ -58,7 +58,7 @@ class Overlap:
 
     @property
     def _main(self) -> Part:
-        """The part that is tuned and reported on: the first; attach.py puts the one with the most to send there."""
+        """The part that is tuned and reported on: attach.py puts the one with the most to send first."""
         return self.parts[0]
 
     @property
@@ -69,7 +69,7 @@ class Overlap:
 
     @contextmanager
     def no_sync(self) -> Iterator[None]:
-        """Backward passes inside only accumulate; the first one outside averages the sum.
+        """Backward passes inside only accumulate gradients; the first one outside averages the sum.
 
         >>> with handle.no_sync():                  # doctest: +SKIP
         ...     loss_fn(model(x1), y1).backward()
@@ -92,13 +92,13 @@ class Overlap:
         enable: bool = True,
         throw_on_early_termination: bool = False,
     ) -> Iterator[None]:
-        """Workers may have different numbers of batches inside, as with DDP's ``join``.  Collective.
+        """Lets workers have different numbers of batches, like DDP's ``join``.  Collective.
 
         A worker that has no more batches takes part in the others' steps until all are done.
 
         Args:
             divide_by_initial_world_size: average over all workers; ``False``: over those that still have batches.
-            enable: ``False`` makes this a context that does nothing.
+            enable: ``False`` makes this do nothing.
             throw_on_early_termination: raise on every worker as soon as one has no more batches.
 
         >>> with handle.join():                     # doctest: +SKIP
@@ -129,7 +129,7 @@ class Overlap:
             self._joining = self.passes.meetings = None
 
     def join_hook(self, **_: Any) -> Any:
-        """What ``torch.distributed.algorithms.join.Join`` asks for."""
+        """Called by ``torch.distributed.algorithms.join.Join``."""
         raise OverlapError(
             "torch.distributed.algorithms.join.Join cannot be used with weft.overlap: use `with handle.join():`, which "
             "takes the arguments of DDP's join"
@@ -138,7 +138,7 @@ class Overlap:
     def clip_grad_norm_(self, max_norm: float, norm_type: float = 2.0) -> torch.Tensor:
         """Like ``torch.nn.utils.clip_grad_norm_`` over all parameters, with one scalar all-reduce.
 
-        With ``exact_clipping`` it is that very function, and an all-reduce of one number per parameter.
+        With ``exact_clipping``, it is that very function, with an all-reduce of one number per parameter.
         """
         ours = {id(parameter) for part in self.parts for parameter in part.schedule.parameters}
         parameters = [parameter for parameter in self.model.parameters() if id(parameter) in ours]
@@ -147,42 +147,41 @@ class Overlap:
         return self.schedule.clip(parameters, max_norm, norm_type)
 
     def full_gradient(self, parameter: nn.Parameter) -> torch.Tensor:
-        """The averaged gradient of one parameter, whole.  Collective: call it on every worker."""
+        """The full averaged gradient of one parameter.  Collective: call it on every worker."""
         for part in self.parts:
             for number, own in enumerate(part.schedule.parameters):
                 if own is parameter:
                     return part.schedule.full_gradient(number)
-        raise OverlapError("this parameter is not one of the overlapped model's trainable ones")
+        raise OverlapError("this is not a trainable parameter of the overlapped model")
 
     def flush(self) -> None:
-        """Wait until every parameter holds its newest value.
+        """Wait until every parameter has its newest value.
 
-        Only needed before memory is read behind torch's back, for example through an old numpy view.
+        Needed only before code that bypasses torch reads the memory, for example through an old numpy view.
         """
         for part in self.parts:
             part.schedule.flush()
 
     def detach(self) -> None:
-        """Give model and optimizers back as ordinary ones.  Collective: call it on every worker."""
+        """Turn model and optimizers back into ordinary ones.  Collective: call it on every worker."""
         for part in self.parts:
             part.schedule.drain()
         self._buffers.finish()
         for part in self.parts:
             part.give_back()
-        self.let_go()
+        self.remove_hooks()
         for part in self.parts:
             checks.give_back(part.schedule.parameters)
         self._connections.close(self._group)
 
-    def let_go(self) -> None:
-        """The model and the optimizers no longer tell us anything."""
+    def remove_hooks(self) -> None:
         for hook in (*self.hooks, *self.passes.hooks):
             hook.remove()
         self.hooks.clear()
         self.passes.hooks.clear()
         _HANDLES.pop(id(self.model), None)
 
-    # ---- for the curious
+    # ---- measurements
 
     def report(self) -> Report:
         """Where the time of the last steps went, and how far it is from the bound."""
@@ -211,6 +210,6 @@ class Overlap:
         if part.schedule.round.objected:
             self._buffers.agree()
             part.schedule.round.objected = False
-        if self.passes.unheard:  # a compiled function runs the submodules: the next forward may not be heard either
+        if self.passes.unheard:  # a compiled function calls the submodules: we may not notice the next forward either
             self._buffers.finish()
         part.tuner.after_step()

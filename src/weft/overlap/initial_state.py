@@ -1,7 +1,7 @@
-"""The state an optimizer has after a first step that changes nothing: zero gradient, learning rate zero.
+"""The state of an optimizer after a first step that changes nothing: zero gradient, learning rate zero.
 
-``torch.distributed.checkpoint`` makes such a step when it finds an optimizer without state, to learn what state there
-will be.  With weft a step is everybody's, so that state is worked out beside the optimizer, which stays as it is.
+``torch.distributed.checkpoint`` makes such a step when it finds an optimizer without state, to learn its structure.
+With weft, a step is collective, so that state is computed separately, and the optimizer stays unchanged.
 """
 
 from __future__ import annotations
@@ -16,28 +16,28 @@ from weft.overlap.schedule_interface import Schedule
 
 
 def initial_state(optimizer: torch.optim.Optimizer, parameter: torch.nn.Parameter) -> dict[str, Any]:
-    """What ``optimizer.state[parameter]`` would be.  No other worker takes part."""
+    """What ``optimizer.state[parameter]`` would be.  Not collective."""
     group = next(g for g in optimizer.param_groups if any(p is parameter for p in g["params"]))
     stand_in = torch.nn.Parameter(parameter.detach().clone())
     stand_in.grad = torch.zeros_like(stand_in)
     rate = {"lr": torch.tensor(0.0) if isinstance(group["lr"], torch.Tensor) else 0.0} if "lr" in group else {}
     scratch = object.__new__(type(optimizer))
-    # Not a copy: that would lose what a class of the user's keeps in attributes of its own.
+    # Not a new instance: that would lose additional attributes of a user's class.
     scratch.__dict__.update(
         {name: OrderedDict() if name.endswith("_hooks") else value for name, value in optimizer.__dict__.items()},
         param_groups=[{**group, **rate, "params": [stand_in]}],
         state=defaultdict(dict),
     )
-    scratch.__dict__.pop("step", None)  # a scheduler's wrapper around the step of the real one
+    scratch.__dict__.pop("step", None)  # a scheduler's wrapper around the real optimizer's step
     scratch.step(closure=None)
     return dict(scratch.state[stand_in])
 
 
 class ReplicatedState(defaultdict[Any, Any]):
-    """``optimizer.state`` of an optimizer that runs whole on every worker: ordinary, but not false when empty.
+    """``optimizer.state`` of a replicated optimizer: ordinary, but not falsy when empty.
 
-    Asked whether it is, it shows what a first step would make of it, until something changes.  While the optimizer
-    itself makes a step it is as empty as it is.
+    After a truth test, an empty one shows the state after a first step, until something changes.  While the optimizer
+    itself makes a step, it behaves normally.
     """
 
     def __init__(self, optimizer: torch.optim.Optimizer, parameters: Sequence[torch.nn.Parameter]) -> None:
@@ -69,7 +69,7 @@ class ReplicatedState(defaultdict[Any, Any]):
 
 
 class WholeState:
-    """The state of an optimizer that runs whole on every worker, or of no optimizer: nothing to exchange or to move."""
+    """The state of a replicated optimizer, or of no optimizer: nothing to exchange or to move."""
 
     service = None
 

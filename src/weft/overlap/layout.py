@@ -1,13 +1,13 @@
 """Where each parameter lies in the flat memory, and how that memory is cut into buckets.  Pure.
 
-All parameters of one dtype on one device form a *lane*: one flat buffer in the order in which their
-gradients become ready.  A plan is a list of cuts per lane.  Cuts need not fall on parameter borders: a
-bucket may hold the end of one parameter and the start of the next, which keeps every worker's shard of
-every bucket the same size and lets a huge embedding travel in several buckets.
+All parameters of one dtype on one device form a *lane*: one flat buffer in the order in which their gradients become
+ready.  A plan is a list of cuts per lane.  Cuts need not fall on parameter borders: a bucket may contain the end of one
+parameter and the start of the next, so all shards of a bucket have the same size, and a huge embedding can travel in
+several buckets.
 
-[Note: alignment]  Parameters start, and shards are cut, at multiples of ALIGN elements from the start of
-the parameter.  A vectorised kernel treats the elements of a full vector and those of the rest differently
-(fused SGD does, in the last bit), so a shard cut in mid-vector would not be bit-for-bit the full update.
+[Note: alignment]  Parameters start, and shards are cut, at multiples of ALIGN elements from the start of the parameter.
+A vectorized kernel treats the elements of full vectors and the remainder differently (fused SGD does, in the last bit),
+so updating a shard cut in mid-vector would not match the full update bit for bit.
 """
 
 from __future__ import annotations
@@ -20,12 +20,11 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 
 ALIGN = 16
-# Messages are numbered in tags, which have room for this many: a lane's buckets, of a few lanes, and above them those
-# with which the link is measured.
+# Message tags have room for this many numbers: the buckets of a few lanes, and above them those that measure the link.
 MAX_MESSAGES = 1 << 15
 FIRST_PROBE = 1 << 14
 MAX_BUCKETS = 1 << 12
-# Where shards hold whole parameters: the padding that is not worth a larger bucket, and how much larger one may be.
+# If shards hold whole parameters: acceptable padding, and how many buckets may be joined to reduce it.
 _PADDING = 0.05
 _MAX_JOINED = 8
 
@@ -44,7 +43,7 @@ class Slot:
 
     @property
     def room(self) -> int:
-        """Elements up to the next slot.  A parameter without elements has some too: each then starts in one bucket."""
+        """Elements up to the next slot.  Empty parameters get some, too, so that each starts in one bucket."""
         return max(1, -(-self.num_elements // ALIGN)) * ALIGN
 
 
@@ -70,7 +69,7 @@ class Piece:
 
 @dataclass(frozen=True, slots=True)
 class BucketPlan:
-    """What travels together: ``[start, stop)`` of a lane, one equal shard per worker."""
+    """``[start, stop)`` of a lane, which travels together, in one equal shard per worker."""
 
     index: int
     lane: int
@@ -105,7 +104,7 @@ def make_lane(sizes: Sequence[tuple[int, int]], num_workers: int, element_bytes:
 
 
 def uniform_cuts(lane: Lane, bucket_bytes: int, num_workers: int) -> tuple[int, ...]:
-    """Inner cut positions that make buckets of about ``bucket_bytes``, or larger ones if there were too many."""
+    """Inner cuts that make buckets of about ``bucket_bytes``, or larger ones if there would be too many."""
     step = granularity(num_workers)
     wanted = max(bucket_bytes / lane.element_bytes, lane.num_elements / MAX_BUCKETS)
     size = max(step, math.ceil(wanted / step) * step)
@@ -120,10 +119,10 @@ def snap(cuts: Sequence[int], lane: Lane, num_workers: int) -> tuple[int, ...]:
 
 
 def keep_whole(lane: Lane, cuts: Sequence[int], num_workers: int) -> tuple[Lane, tuple[int, ...]]:
-    """The lane laid out again so that every parameter lies in one worker's shard, and the cuts in that layout.
+    """Rearrange the lane so that every parameter lies in one worker's shard; returns it with its cuts.
 
-    Inside a bucket the largest parameter goes to the worker with the least so far; all shards are as long as the
-    longest, and the rest of the others is padding.  Buckets of ``cuts`` are joined until there is little of it.
+    Inside a bucket, the largest parameter goes to the worker with the least so far; all shards are padded to the length
+    of the longest.  Buckets of ``cuts`` are joined until there is little padding.
 
     >>> lane, cuts = keep_whole(make_lane([(0, 64), (1, 32), (2, 32)], 2, 4), cuts=(), num_workers=2)
     >>> [(slot.parameter, slot.offset) for slot in lane.slots], lane.num_elements
@@ -133,7 +132,7 @@ def keep_whole(lane: Lane, cuts: Sequence[int], num_workers: int) -> tuple[Lane,
     placed: list[Slot] = []
     edges = [0]
     for shards in _balanced_buckets(lane, cuts, num_workers):
-        # Who has the least of the whole model gets the fullest shard, so that updates and state stay balanced.
+        # The worker with the least of the model so far gets the fullest shard, to balance updates and state.
         workers = sorted(range(num_workers), key=lambda worker: totals[worker])
         by_worker = dict(zip(workers, sorted(shards, key=_length, reverse=True), strict=True))
         longest = max(map(_length, shards))
@@ -148,7 +147,7 @@ def keep_whole(lane: Lane, cuts: Sequence[int], num_workers: int) -> tuple[Lane,
 
 
 def _balanced_buckets(lane: Lane, cuts: Sequence[int], num_workers: int) -> list[list[list[Slot]]]:
-    """For each bucket the slots of each shard.  A parameter begins in the bucket that has its middle."""
+    """For each bucket, the slots of each shard.  A parameter belongs to the bucket that contains its middle."""
     wished: dict[int, list[Slot]] = {}
     for slot in lane.slots:
         wished.setdefault(bisect(cuts, slot.offset + slot.room // 2), []).append(slot)
@@ -193,7 +192,7 @@ def make_buckets(
             while first < len(lane.slots) and lane.slots[first].offset < start >= lane.slots[first].end:
                 first += 1
             bucket = _bucket(lane, lane_index, start, stop, first, num_workers)
-            if bucket.parameters:  # the padding behind the last parameter is nobody's
+            if bucket.parameters:  # there may be only padding after the last parameter
                 last_ready = max(ready_order[parameter] for parameter in bucket.parameters)
                 found.append(((last_ready, lane_index, start), bucket))
     found.sort(key=lambda item: item[0])
@@ -212,7 +211,7 @@ def _bucket(lane: Lane, lane_index: int, start: int, stop: int, first: int, num_
             break
         low, high = max(slot.offset, start), min(slot.end, stop)
         parameters.append(slot.parameter)
-        while True:  # once without elements too: the parameter still has a step count that somebody must keep
+        while True:  # also once for an empty parameter: some worker must keep its step count
             owner = (low - start) // shard
             end = min(high, start + (owner + 1) * shard)
             pieces.append(Piece(slot.parameter, low - slot.offset, end - low, owner, low - start - owner * shard))
@@ -223,7 +222,7 @@ def _bucket(lane: Lane, lane_index: int, start: int, stop: int, first: int, num_
 
 
 def checksum(description: object) -> int:
-    """63 bits that differ when two workers' descriptions differ.
+    """A 63-bit checksum, to compare workers' descriptions.
 
     >>> checksum(("a", 1)) == checksum(("a", 1)), checksum(("a", 1)) == checksum(("a", 2))
     (True, False)

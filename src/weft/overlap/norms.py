@@ -1,4 +1,4 @@
-"""Arithmetic on gradients that lie in shards: norms over all workers, changes of the own shard."""
+"""Arithmetic on sharded gradients: norms over all workers, and changes of the own shard."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _LOCAL = {"collective_names", "forget", "take_assigned", "refuse_gradient_use"}
 
 
 class GradientArithmetic:
-    """What :class:`~weft.overlap.gradient.ShardedGradient` can do, in terms of buckets."""
+    """Implements the operations of :class:`~weft.overlap.gradient.ShardedGradient` on buckets."""
 
     def __init__(self, schedule: ShardedSchedule) -> None:
         self._schedule = schedule
@@ -28,7 +28,7 @@ class GradientArithmetic:
 
     @classmethod
     def collective_names(cls) -> list[str]:
-        """Methods that every worker has to call; the other public ones only look at this worker's gradients."""
+        """Methods that every worker has to call; the other public ones use only this worker's gradients."""
         return [name for name in vars(cls) if not name.startswith("_") and name not in _LOCAL]
 
     def forget(self) -> None:
@@ -36,7 +36,7 @@ class GradientArithmetic:
         self._norms.clear()
 
     def gradient_norm(self, number: int, order: float) -> torch.Tensor:
-        """Of one parameter's averaged gradient.  The first call computes all parameters' norms at once."""
+        """Of one parameter's averaged gradient.  The first call computes the norms of all parameters."""
         if order not in self._norms:
             self._norms[order] = self._all_norms(order)
         return self._norms[order][number].to(self._schedule.parameters[number].dtype)
@@ -53,7 +53,7 @@ class GradientArithmetic:
         return total if order == 0 else total ** (1.0 / order)
 
     def full_gradient(self, number: int) -> torch.Tensor:
-        """The averaged gradient of one parameter, whole: everybody contributes its shard."""
+        """The full averaged gradient of one parameter: every worker contributes its shard."""
         parameter = self._schedule.parameters[number]
         self._schedule.reduce_all()
         self.take_assigned()
@@ -72,7 +72,7 @@ class GradientArithmetic:
             run.mul_(factor)
 
     def change_gradient(self, number: int, name: str, others: Sequence[Any], options: dict[str, Any]) -> None:
-        """Change our shard of one gradient.  One that no worker has stays absent, as with DDP."""
+        """Change our shard of one gradient.  If no worker has one, it stays absent, as with DDP."""
         self.forget()
         self._refuse_eager(name)
         self._refuse_local(number)
@@ -82,13 +82,13 @@ class GradientArithmetic:
         for bucket, piece in self._own_pieces({number}):
             if bucket.used()[bucket.plan.parameters.index(number)]:
                 run = bucket.own_gradient_run(piece)
-                # A sum may be kept in a wider dtype than the gradient has for its user.
+                # The sum may be in a wider dtype than the parameter.
                 part = run.to(dtype)
                 change(slice(piece.start, piece.start + piece.length), part)
                 run.copy_(part)
 
     def take_assigned(self) -> None:
-        """What was put into ``p.grad`` since backward takes the place of the gradient there."""
+        """Tensors assigned to ``p.grad`` after backward replace the sharded gradients."""
         schedule = self._schedule
         for number, (parameter, own) in enumerate(zip(schedule.parameters, schedule.gradients, strict=True)):
             assigned = parameter.grad
@@ -100,13 +100,13 @@ class GradientArithmetic:
             if schedule.mirrored:
                 raise OverlapError(
                     f"p.grad of {schedule.names[number]} was replaced or set to None inside handle.join(): workers "
-                    "without batches would not know; change it in place (p.grad.copy_(values), p.grad.zero_()) instead"
+                    "without batches cannot see that; change it in place (p.grad.copy_(values), p.grad.zero_()) instead"
                 )
             self._refuse_eager(f"replacing the gradient of {schedule.names[number]}")
             self.forget()
             schedule.skip(number, assigned is None)
             if assigned is not None:
-                schedule.reduce_all()  # lest what is still to come be added to it
+                schedule.reduce_all()  # so that nothing is added to it later
                 self._assign(number, assigned)
                 parameter.grad = own
 
@@ -114,9 +114,9 @@ class GradientArithmetic:
         schedule = self._schedule
         if schedule.gradients[number].added is not None or number in schedule.round.unsynchronized:
             raise OverlapError(
-                f"the gradient of {schedule.names[number]} has a part that was never averaged: a hook has added to "
-                "p.grad during backward(), or a backward() inside no_sync() was not followed by one outside; let hooks "
-                "return a new gradient, and run the last backward() before p.grad is used outside no_sync()"
+                f"the gradient of {schedule.names[number]} has a part that was never averaged: a hook added to p.grad "
+                "during backward(), or a backward() inside no_sync() was not followed by one outside; make hooks "
+                "return a new gradient, and run the last backward() before using p.grad outside no_sync()"
             )
 
     def _assign(self, number: int, values: torch.Tensor) -> None:
@@ -150,10 +150,10 @@ class GradientArithmetic:
     def refuse_gradient_use(self, number: int, what: str) -> OverlapError:
         name = self._schedule.names[number]
         return OverlapError(
-            f"{what} on the gradient of {name}: with weft.overlap the averaged gradient lies in shards on all workers, "
-            "and p.grad takes only norms, clipping, GradScaler and element-wise changes in place, after backward(). "
-            "Use handle.full_gradient(p) on every worker, assign a new tensor to p.grad, or look at local gradients "
-            "with a tensor hook; call detach() before converting or moving a model"
+            f"{what} on the gradient of {name}: with weft.overlap, the averaged gradient is sharded over all workers, "
+            "and p.grad supports only norms, clipping, GradScaler and element-wise changes in place, after backward(). "
+            "Use handle.full_gradient(p) on every worker, assign a new tensor to p.grad, or read local gradients in a "
+            "tensor hook; call detach() before converting or moving a model"
         )
 
     def _refuse_eager(self, what: str) -> None:
@@ -171,7 +171,7 @@ class GradientArithmetic:
         return [bucket.own_gradient_run(piece) for bucket, piece in self._own_pieces(wanted)]
 
     def _own_pieces(self, numbers: set[int] | None) -> list[tuple[Bucket, Piece]]:
-        """Our pieces of these gradients (all when ``None``), but for those somebody has taken away."""
+        """Our pieces of these gradients (``None``: of all), except those set to None."""
         return [
             (bucket, piece)
             for bucket in self._buckets(numbers)
@@ -190,12 +190,12 @@ class GradientArithmetic:
         sums = torch.zeros(len(schedule.parameters), dtype=torch.float64, device=schedule.parameters[0].device)
         self._runs(None, "a norm of gradients")
         if schedule.memory.whole:
-            # DDP's own call on the same memory: how a kernel adds up depends on the whole tensor.
+            # The same call as DDP's on the same memory layout: the order of a kernel's sum depends on the whole tensor.
             for bucket, piece in self._own_pieces(None):
                 parameter = schedule.parameters[piece.parameter]
                 gradient = bucket.own_gradient_run(piece).as_strided(parameter.shape, parameter.stride())
                 sums[piece.parameter] = torch.linalg.vector_norm(gradient, order)
-            return schedule.transport.all_reduce(sums)  # one worker's norm, and zeros
+            return schedule.transport.all_reduce(sums)  # each is one worker's norm plus zeros
         for bucket in schedule.buckets:
             for piece in bucket.own:
                 part = _power_sum(bucket.own_gradient_run(piece), order)
@@ -206,6 +206,6 @@ class GradientArithmetic:
 
 
 def _power_sum(run: torch.Tensor, order: float) -> torch.Tensor:
-    """What must be added (or maximised) over slices to get a norm, in double precision."""
+    """A slice's term in the sum (or maximum) that gives the norm, in double precision."""
     norm: torch.Tensor = torch.linalg.vector_norm(run, order).double()
     return norm if order in (0, float("inf")) else torch.pow(norm, order)

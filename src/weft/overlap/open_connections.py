@@ -1,8 +1,8 @@
-"""What a handle keeps open: process groups with their connections and threads, and threads that answer for state.
+"""What a handle keeps open: process groups with their connections and threads, and state service threads.
 
 Closing them is collective, so detach() does it.  When a model is dropped without detach(), nothing is closed at first:
-each worker's garbage collector runs at another time.  The next weft.overlap on the same process group, which is
-collective too, closes the connections of models that are gone on every worker.
+the workers' garbage collectors run at different times.  The next weft.overlap on the same process group, which is also
+collective, closes the connections of models that are gone on every worker.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from weft.overlap.state_service import StateService
 from weft.overlap.transport import Transport
 from weft.overlap.transport.groups import end_group, is_open
 
-# For each of the user's process groups, in the order in which they were made: the same on all of its workers.  Weak, so
-# that nothing outlives a group that the user has destroyed.
+# For each of the user's process groups, in order of creation, which is the same on all of its workers.  Weak, so that
+# nothing outlives a group that the user has destroyed.
 _OPEN: weakref.WeakKeyDictionary[dist.ProcessGroup, list[Connections]] = weakref.WeakKeyDictionary()
 
 
 class Connections:
-    """Those of one handle."""
+    """The connections of one handle."""
 
     def __init__(
         self,
@@ -47,12 +47,12 @@ class Connections:
         return self._owner() is None
 
     def close(self, group: dist.ProcessGroup) -> None:
-        """Collective.  Nothing may be under way that anybody still wants."""
+        """Collective.  Nothing that is still needed may be in flight."""
         _OPEN[group].remove(self)
         for service in self._services:
             service.leave()
         if is_open(group):
-            dist.barrier(group)  # a connection closed by one worker is an error to one that still reads it
+            dist.barrier(group)  # closing a connection is an error for a worker that still reads it
         for service in self._services:
             service.close()
         for transport in self._transports:
@@ -62,11 +62,11 @@ class Connections:
 
 
 def close_abandoned(group: dist.ProcessGroup, device: torch.device) -> None:
-    """Close what no worker has a handle for any more.  Collective."""
+    """Close the connections for which no worker has a handle any more.  Collective."""
     ours = list(_OPEN.get(group, ()))
     if not ours:
         return
-    gc.collect()  # model, optimizer and handle hold each other
+    gc.collect()  # model, optimizer and handle form reference cycles
     abandoned = torch.tensor([int(connections.is_abandoned) for connections in ours], device=device)
     dist.all_reduce(abandoned, dist.ReduceOp.MIN, group=group)
     for connections, is_abandoned in zip(ours, abandoned.tolist(), strict=True):

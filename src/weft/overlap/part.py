@@ -1,7 +1,7 @@
-"""One optimizer's part of a model: its parameters with their schedule, tuner and state.
+"""One optimizer's part of a model: its parameters with their schedule, tuner, and state.
 
 A model trained by several optimizers has a part for each, and one without an optimizer for trainable parameters that
-none of them holds: their gradients are averaged, as DDP does.
+belong to none: their gradients are averaged, as with DDP.
 """
 
 from __future__ import annotations
@@ -19,20 +19,19 @@ from weft.overlap.tuning import Tuner
 
 
 class OptimizerState(Protocol):
-    """``optimizer.state`` while the model is overlapped: sharded_state.py, or initial_state.py where it is whole."""
+    """``optimizer.state`` while the model is overlapped: sharded_state.py, or initial_state.py if replicated."""
 
     @property
     def service(self) -> StateService | None: ...
 
     def adopt(self) -> None:
-        """The optimizer may have been given another state: by ``load_state_dict``, or by assigning to it."""
+        """The optimizer may have a new state, from ``load_state_dict`` or an assignment."""
 
     def before_step(self) -> None: ...
-
     def after_step(self) -> None: ...
 
     def move_to(self, order: Sequence[int], cuts: Sequence[Sequence[int]]) -> None:
-        """Take up another plan; parameters and state move along.  Collective; nothing is under way."""
+        """Switch to another plan, with parameters and state.  Collective; nothing is in flight."""
 
     def give_back(self) -> None:
         """Make ``optimizer.state`` an ordinary one.  Collective."""
@@ -67,8 +66,8 @@ class Part:
         stray = self.optimizer is not None and len(self.optimizer.param_groups) != self._num_groups
         if stray or any(parameter.grad is not None for parameter in self._others):
             raise OverlapError(
-                "the optimizer was given parameters, or a frozen one was thawed, after weft.overlap was called; their "
-                "gradients would stay local: call detach() and weft.overlap again"
+                "parameters were added to the optimizer, or unfrozen, after weft.overlap was called; their gradients "
+                "would not be averaged: call detach() and weft.overlap again"
             )
         self.state.before_step()
         return self.schedule.before_step(args, kwargs)
@@ -84,7 +83,7 @@ class Part:
         self.state.move_to(order, cuts)
 
     def give_back(self) -> None:
-        """The optimizer's state, gradients and memory are ordinary ones again.  Collective; nothing is under way."""
+        """Make state, gradients, and memory ordinary ones again.  Collective; nothing is in flight."""
         self.state.give_back()
         self.schedule.give_back_gradients()
         self.schedule.memory.release()

@@ -1,16 +1,16 @@
-"""Forward and backward passes of an overlapped model, over all of its parts: what the model's own hooks call."""
+"""Forward and backward passes of an overlapped model, over all of its parts; called by the model's hooks."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import nn
 
+from weft.errors import OverlapError
 from weft.overlap.buffers import BufferSync
 from weft.overlap.compiled import outside_compiled
-from weft.overlap.model_watch import ModelWatch
 from weft.overlap.schedule_interface import Schedule
 from weft.process.turns import TURNS
 
@@ -22,26 +22,62 @@ class Removable(Protocol):
 
 
 class Meetings(Protocol):
-    """Where workers with different numbers of batches meet (uneven_inputs.py)."""
+    """Synchronizes workers with different numbers of batches (uneven_inputs.py)."""
 
     def forward(self) -> None: ...
-
     def round_closed(self) -> None: ...
 
 
+class ModelWatch:
+    """Checks that the model still holds the parameters given to weft.overlap; tens of microseconds per step.
+
+    ``load_state_dict(assign=True)``, ``resize_token_embeddings``, and ``module.weight = nn.Parameter(...)`` replace
+    them; the optimizer and our hooks would keep the old ones.
+    """
+
+    def __init__(self, model: nn.Module, parameters: Mapping[str, nn.Parameter]) -> None:
+        self._model = model
+        self._parameters = parameters
+        self._places = self._all_places()
+
+    def check(self) -> None:
+        if all(place.get(name) is held for place, name, held in self._places):
+            return
+        # Fine as long as our parameters are still in there (a parametrization, a wrapper).
+        present = {id(parameter) for parameter in self._model.parameters()}
+        replaced = [name for name, parameter in self._parameters.items() if id(parameter) not in present]
+        if replaced:
+            raise OverlapError(
+                f"parameter {replaced[0]} was replaced by another object after weft.overlap was called "
+                "(load_state_dict(assign=True)? resize_token_embeddings()? module.weight = nn.Parameter(...)?), and "
+                "the optimizer still holds the old one: call detach() on every worker, make the change, make an "
+                "optimizer with the new parameters, then call weft.overlap again"
+            )
+        self._places = self._all_places()
+
+    def _all_places(self) -> list[tuple[dict[str, Any], str, Any]]:
+        return [
+            (place, name, held)
+            for module in self._model.modules()
+            for place in (module._parameters, module._modules)
+            if isinstance(place, dict)  # a script module's are not, and cannot be replaced
+            for name, held in place.items()
+        ]
+
+
 class Passes:
-    """A forward begins, a backward ends.  Knows the schedules of all parts, the main one first."""
+    """Handles the start of a forward and the end of a backward for the schedules of all parts, the main one first."""
 
     def __init__(self, model: nn.Module, parameters: Mapping[str, nn.Parameter], buffers: BufferSync) -> None:
         self.schedules: list[Schedule] = []
         self.hooks: list[Removable] = []
         self.meetings: Meetings | None = None
         self.watch = ModelWatch(model, parameters)
-        # Whether the last round began without a call that we have heard: the next forward may not be heard either.
+        # Whether the last round began without a forward that we noticed: we may miss the next one, too.
         self.unheard = False
         self._model = model
         self._buffers = buffers
-        # Whether a training forward has begun since the last round, and which submodules tell us.
+        # Whether a training forward has begun since the last round, and which modules have a hook that notices it.
         self._began = False
         self._end_queued = False
         self._heard: set[int] = {id(model)}
@@ -54,8 +90,8 @@ class Passes:
         TURNS.num_inside += 1
 
     def submodule_begins(self) -> None:
-        """A submodule is called: inside the whole, or by itself (``model.encoder(x)``, a training_step)."""
-        if self._buffers.under_way or (not self._began and torch.is_grad_enabled()):
+        """A submodule is called: inside the model, or by itself (``model.encoder(x)``, a training_step)."""
+        if self._buffers.in_flight or (not self._began and torch.is_grad_enabled()):
             self._begin_forward()
 
     def _begin_forward(self) -> None:
@@ -65,12 +101,12 @@ class Passes:
             for schedule in self.schedules:
                 schedule.round.check_memory()
                 if schedule.round.is_open and torch._C._current_graph_task_id() == -1:
-                    self.abandon()  # a backward was left by an exception
+                    self.abandon()  # an exception ended a backward
                 schedule.forward_begins()
                 schedule.clock.forward_began()
             if self.meetings:
                 self.meetings.forward()
-        else:  # attention has kernels for evaluation that it does not use on parameters that are waited for
+        else:  # attention does not use its evaluation kernels with guarded parameters
             for schedule in self.schedules:
                 schedule.flush()
         self._buffers.finish()
@@ -85,7 +121,7 @@ class Passes:
                 schedule.clock.forward_ended()
 
     def listen_to(self, modules: Iterable[nn.Module]) -> None:
-        """Have these submodules tell when they are called."""
+        """Install hooks that notice calls of these submodules."""
         for module in modules:
             if id(module) not in self._heard:
                 self._heard.add(id(module))
@@ -105,11 +141,11 @@ class Passes:
             self.close()
 
     def close(self) -> None:
-        """All parts leave before any is waited for, so that no two workers deadlock."""
+        """All parts launch before any waits, so that no two workers deadlock."""
         self._end_queued = False
         for schedule in self.schedules:
             schedule.launch_rest()
-        if not self._began:  # nobody has called the model itself, so its submodules must tell when they begin
+        if not self._began:  # the model itself was not called, so its submodules need hooks
             self.listen_to(m for m in self._model.modules() if any(True for _ in m.parameters(recurse=False)))
         self.unheard = not self._began
         self._began = False
@@ -126,7 +162,7 @@ class Passes:
             schedule.drop_round()
 
     def join_empty(self) -> None:
-        """Take part in a round of the other workers, without gradients of our own."""
+        """Take part in a round of the other workers without gradients of our own."""
         for schedule in self.schedules:
             schedule.join_empty()
         self.close()

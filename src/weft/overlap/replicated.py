@@ -1,8 +1,8 @@
-"""The schedule for optimizers that look at more than one element at a time (LAMB, Adafactor, Muon, L-BFGS ...).
+"""The schedule for optimizers that are not element-wise (LAMB, Adafactor, Muon, L-BFGS ...).
 
-Reduce-scatter runs under backward as in the sharded schedule; then the *gradients* are gathered, and every
-worker runs the user's optimizer on all of them.  When ``backward()`` returns, ``p.grad`` is the averaged gradient,
-an ordinary tensor, as with DDP: clipping, GradScaler and closures need nothing special.
+Reduce-scatter runs under backward as in the sharded schedule; then the *gradients* are gathered, and every worker runs
+the user's optimizer on all of them.  When ``backward()`` returns, ``p.grad`` is the averaged gradient, an ordinary
+tensor, as with DDP: clipping, GradScaler, and closures need nothing special.
 """
 
 from __future__ import annotations
@@ -89,13 +89,13 @@ class ReplicatedSchedule(Schedule):
             self.transport.launch_gather(bucket.exchange, tag)
         self.round.count_votes()
         used: set[int] = set()
-        # Here the host has to know before the optimizer runs: where this worker used everything it need not ask.
+        # The host has to know before the optimizer runs; if this worker used every parameter, it need not wait.
         for bucket in self.buckets:
             with self.clock.waiting("all-gather", bucket):
                 self.transport.finish_gather(bucket.exchange)
             bucket.phase = Phase.IDLE
             used.update(n for n, u in zip(bucket.plan.parameters, bucket.used(self.round.device), strict=True) if u)
-        # p.grad is the very memory we send from, and optimizers write to it (LAMB, GradScaler, clipping).
+        # p.grad is the memory we send from, and LAMB, GradScaler, and clipping write to it.
         self.round.settle_sends()
         for number in used:
             self.parameters[number].grad = self._views[number]
@@ -112,7 +112,7 @@ class ReplicatedSchedule(Schedule):
     def drain(self) -> None:
         if self.round.is_open:
             self._model_round.abandon()
-        elif self.round.is_armed:  # the others may be sending already: let them, and keep nothing of it
+        elif self.round.is_armed:  # other workers may already be sending: receive and discard
             self.launch_rest()
             self.end_round()
             self.drop_round()
@@ -123,7 +123,7 @@ class ReplicatedSchedule(Schedule):
     def before_step(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         has_closure = len(args) > 1 or "closure" in kwargs
         if not self.round.awaits_step and not has_closure:
-            self._begin()  # no backward on this worker: the others may have had one
+            self._begin()  # no backward on this worker, but perhaps on others
         if self.round.is_open:
             self._model_round.close()
         self.round.captures.refuse("optimizer.step()")

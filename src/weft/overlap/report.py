@@ -1,4 +1,4 @@
-"""Where the time of a step goes, and how far it is from what the link and the computation allow."""
+"""Where the time of a step goes, and how far it is from the bound."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Report:
             f"step {self.step_s * 1e3:.1f} ms = forward {self.forward_s * 1e3:.1f}"
             f" + backward {self.backward_s * 1e3:.1f} + update {self.update_s * 1e3:.1f}"
             f" + exposed communication {self.exposed_s * 1e3:.1f}"
-            f" (+ the loop's own); {self.fraction_of_bound:.0%} of the bound of {self.bound_s * 1e3:.1f} ms"
+            f" (+ the rest of the loop); {self.fraction_of_bound:.0%} of the bound of {self.bound_s * 1e3:.1f} ms"
             f"\n{self.plan}, {'tuned' if self.tuned else 'not tuned yet'};"
             f" link {self._link_speed()}, {self.link_latency_s * 1e3:.2f} ms"
         )

@@ -1,8 +1,8 @@
-"""RNN modules on GPUs: cuDNN wants all weights of a module in one piece of memory, weft has them in its own.
+"""RNN modules on GPUs: cuDNN wants all weights of a module contiguous, but weft keeps them in its flat memory.
 
 ``flatten_parameters()`` moves the weights into a new buffer, where gathers would no longer reach them.  Many scripts
-call it in every forward, so while a model is overlapped it does nothing.  cuDNN then copies the weights into one piece
-in each forward, within the device's memory.  After detach() they are in one piece again.
+call it in every forward, so it does nothing while a model is overlapped.  cuDNN then makes a contiguous copy of the
+weights in each forward, on the device.  After detach(), they are contiguous again.
 """
 
 from __future__ import annotations
@@ -30,14 +30,13 @@ class RnnWeights:
     def warn(self) -> None:
         if self._modules:
             logger.warning(
-                "the weights of %d RNN module(s) are in weft's memory now: cuDNN copies them into one piece in every "
+                "the weights of %d RNN module(s) are now in weft's memory: cuDNN makes a contiguous copy in every "
                 "forward, and flatten_parameters() does nothing until detach(); torch's own warning about it (\"not "
                 'part of single contiguous chunk") can be ignored',
                 len(self._modules),
             )
 
     def remove(self) -> None:
-        """The weights are the module's own again."""
         for module in self._modules:
             _KEPT.discard(module)
             module.__dict__.pop("flatten_parameters", None)
@@ -50,6 +49,6 @@ def is_flattened(module: nn.RNNBase) -> bool:
 
 
 def _flatten_unless_kept(module: nn.RNNBase) -> None:
-    """In place of ``flatten_parameters()``.  A copy of the model takes it along and may do as it likes."""
+    """Replaces ``flatten_parameters()``.  Copies of the model have it, too, and may flatten."""
     if module not in _KEPT:
         type(module).flatten_parameters(module)

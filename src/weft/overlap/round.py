@@ -1,8 +1,8 @@
-"""One round of a schedule: gradients go into buckets, complete buckets leave, in the same order on every worker.
+"""One round of a schedule: gradients go into buckets, and complete buckets are launched in the same order everywhere.
 
 [Note: rounds]  A round is one backward whose gradients are reduced.  Normally a step has one.  If step() is not called
-after it (GradScaler skipped the step) its results are dropped; if gradients were not zeroed they are carried into the
-next round's.  The round's number goes into message tags.
+after it (GradScaler skipped the step), its results are dropped; gradients that were not zeroed are carried into the
+next round.  The round's number goes into message tags.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from weft.process.turns import TURNS
 
 
 class Stage(enum.Enum):
-    """Where a schedule is between two steps; each comment says what moves it there."""
+    """Where a schedule is between two steps; each comment says when it is entered."""
 
     IDLE = "idle"  # a step has used the gradients, or they were dropped
-    ARMED = "armed"  # a forward has begun: the others may send us their next gradients
-    COLLECTING = "collecting"  # the first gradient came, or step() was called without a backward
-    ENDED = "ended"  # every bucket has left; the gradients wait for step()
+    ARMED = "armed"  # a forward has begun: other workers may send us their next gradients
+    COLLECTING = "collecting"  # the first gradient is ready, or step() was called without a backward
+    ENDED = "ended"  # every bucket has been launched; the gradients wait for step()
     REARMED = "rearmed"  # another forward has begun before step()
 
 
@@ -45,7 +45,7 @@ LEGAL: Final[Mapping[Stage, frozenset[Stage]]] = {
 
 
 class Round:
-    """Collects and reduces.  Its schedule decides when, and what happens to a reduced bucket."""
+    """Collects and reduces gradients.  Its schedule decides when, and what happens to a reduced bucket."""
 
     def __init__(
         self,
@@ -56,7 +56,7 @@ class Round:
         comm_dtype: torch.dtype | None,
         objects: Callable[[], bool],
     ) -> None:
-        """``objects`` is asked once per round: whether this worker's buffers have changed their layout (buffers.py)."""
+        """``objects`` is called once per round: whether this worker's buffers have a new layout (buffers.py)."""
         self.names = names
         self.parameters = parameters
         self.transport = transport
@@ -68,16 +68,16 @@ class Round:
         self.number = 0
         # Backward passes inside no_sync() only accumulate.
         self.sync = True
-        # What this worker's gradient counts for in the average; uneven batches set it for a step.
+        # The weight of this worker's gradient in the average; set per step for uneven batches.
         self.share = 1.0 / transport.num_workers
-        # Carried to all workers with the gradients; `num_votes` is of the last round, and the same everywhere.
+        # Sent to all workers with the gradients; `num_votes` is that of the last round, the same on all workers.
         self.vote = False
         self.num_votes = 0
-        # Whether anybody's buffers have changed their layout; the same everywhere.
+        # Whether any worker's buffers have a new layout; the same on all workers.
         self.objected = False
-        # Which parameters' gradients came, in order; read by the tuner after the first round.
+        # The order in which gradients became ready; read by the tuner after the first round.
         self.ready_order: list[int] = []
-        # Parameters with gradients of passes inside no_sync() that no round has taken up yet.
+        # Parameters with gradients from no_sync() that no round has included yet.
         self.unsynchronized: set[int] = set()
         self.memory: FlatMemory
         self.cuts: tuple[tuple[int, ...], ...] = ()
@@ -92,14 +92,14 @@ class Round:
     # ---- the plan
 
     def take_up(self, memory: FlatMemory, cuts: Sequence[Sequence[int]]) -> Sequence[BucketPlan]:
-        """Lay the memory out for a plan.  Nothing may be under way; :meth:`make_buckets` follows."""
+        """Lay out the memory for a plan.  Nothing may be in flight; :meth:`make_buckets` follows."""
         self.memory = memory
         self.cuts = tuple(tuple(lane_cuts) for lane_cuts in cuts)
         ready = {number: k for k, number in enumerate(memory.order)}
         return make_buckets(*memory.take_up(self.cuts), self.transport.num_workers, ready)
 
     def make_buckets(self, plans: Sequence[BucketPlan], buffers: Sequence[torch.Tensor]) -> None:
-        """``buffers`` is what gathers fill, lane by lane."""
+        """``buffers`` are filled by gathers, one per lane."""
         shapes = [exchange_shape(plan, self._comm_dtype or buffers[plan.lane].dtype) for plan in plans]
         memory = self._memory_of_exchanges
         memory.clear((shape, buffers[plan.lane]) for shape, plan in zip(shapes, plans, strict=True))
@@ -115,8 +115,8 @@ class Round:
                 self.buckets_of[number].append(bucket)
 
     def check_memory(self) -> None:
-        """Parameters are still where gathers write them, and where they were when the plan was made."""
-        with torch._C.DisableTorchFunctionSubclass():  # where the memory is, not what is in it: nothing to wait for
+        """Parameters must still be where gathers write them."""
+        with torch._C.DisableTorchFunctionSubclass():  # reads only addresses, so it need not wait
             addresses = [parameter.data_ptr() for parameter in self.parameters]
         for number, address in enumerate(addresses):
             if address != self._addresses[number]:
@@ -127,7 +127,7 @@ class Round:
                 )
 
     def forget_plan(self) -> None:
-        """Let go of the buckets; another plan follows in their memory."""
+        """Free the buckets; another plan will reuse their memory."""
         self.buckets = []
         self.buckets_of = []
 
@@ -139,28 +139,28 @@ class Round:
 
     @property
     def awaits_step(self) -> bool:
-        """Whether gradients are there that no step has used."""
+        """Whether there are gradients that no step has used."""
         return self.stage in (Stage.COLLECTING, Stage.ENDED, Stage.REARMED)
 
     @property
     def is_armed(self) -> bool:
-        """Whether the others may be sending already, though nothing has been collected here."""
+        """Whether other workers may already be sending, although nothing has been collected here."""
         return self.stage in (Stage.ARMED, Stage.REARMED)
 
     def _move_to(self, stage: Stage) -> None:
         if stage not in LEGAL[self.stage]:
-            raise WeftError(f"a round cannot go from {self.stage.value} to {stage.value}: please report this")
+            raise WeftError(f"a round cannot change from {self.stage.value} to {stage.value}: please report this")
         self.stage = stage
 
     def arm(self) -> None:
-        """Let the others send early, unless they may already or something is still under way here."""
+        """Let other workers send early, unless they already may or something is still in flight here."""
         idle = all(bucket.phase in (Phase.IDLE, Phase.GATHERING) for bucket in self.buckets)
         if self.sync and idle and self.stage in (Stage.IDLE, Stage.ENDED):
             self._move_to(Stage.ARMED if self.stage is Stage.IDLE else Stage.REARMED)
             self.post_receives()
 
     def open(self) -> bool:
-        """Begin to collect; whether the others may be sending already.  :meth:`start` follows."""
+        """Begin to collect; returns whether other workers may already be sending.  :meth:`start` follows."""
         was_armed = self.is_armed
         self._move_to(Stage.COLLECTING)
         self.num_launched = 0
@@ -174,7 +174,7 @@ class Round:
             self.transport.open_reduce(bucket.exchange, self.number)
 
     def start(self) -> None:
-        """Buckets take gradients from here on: nothing is sent from their memory anymore."""
+        """Make buckets accept gradients; nothing may be in flight from their memory."""
         for bucket in self.buckets:
             bucket.arrived.clear()
             bucket.skipped.clear()
@@ -183,13 +183,13 @@ class Round:
             self.streams.begin()
 
     def end(self) -> None:
-        """Every bucket has left."""
+        """Every bucket has been launched."""
         self._move_to(Stage.ENDED)
         self.number += 1
         self.clock.backward_ended()
 
     def gradients_used(self) -> None:
-        """A step has used the gradients, or nobody will."""
+        """A step has used the gradients, or they were dropped."""
         if self.stage is Stage.ENDED:
             self._move_to(Stage.IDLE)
         elif self.stage is Stage.REARMED:
@@ -198,7 +198,7 @@ class Round:
     # ---- gradients
 
     def accepts(self, number: int) -> bool:
-        """Whether a gradient that autograd has just completed is to be averaged now."""
+        """Whether to average a gradient that autograd has just completed."""
         TURNS.border()
         if not self.sync:
             self.unsynchronized.add(number)
@@ -209,13 +209,13 @@ class Round:
     def checked(self, number: int, gradient: torch.Tensor | None) -> torch.Tensor:
         if gradient is None:
             raise OverlapError(
-                f"the gradient of {self.names[number]} was taken away while backward ran: a hook of the model "
-                "sets .grad; let hooks return a new gradient instead"
+                f"the gradient of {self.names[number]} was removed during backward: a hook of the model sets .grad; "
+                "make hooks return a new gradient instead"
             )
         if gradient.layout is not torch.strided:
             raise OverlapError(
-                f"the gradient of {self.names[number]} is {gradient.layout}, weft.overlap handles dense gradients "
-                "only: set sparse=False in the embedding, or leave this model to DistributedDataParallel"
+                f"the gradient of {self.names[number]} is {gradient.layout}, but weft.overlap supports only dense "
+                "gradients: set sparse=False in the embedding, or use DistributedDataParallel for this model"
             )
         return gradient
 
@@ -224,8 +224,8 @@ class Round:
         buckets = self.buckets_of[number]
         if any(bucket.phase is not Phase.COLLECTING for bucket in buckets):
             raise OverlapError(
-                f"the gradient of {self.names[number]} came twice in one backward after its bucket had left: "
-                "reentrant checkpointing does that; use torch.utils.checkpoint(..., use_reentrant=False)"
+                f"the gradient of {self.names[number]} was computed again in one backward after its bucket had been "
+                "sent: reentrant checkpointing does that; use torch.utils.checkpoint(..., use_reentrant=False)"
             )
         if self.streams:
             self.streams.enter(buckets)
@@ -233,7 +233,7 @@ class Round:
         self.ready_order.append(number)
 
     def collect_left_over(self, gradient_of: Callable[[int], torch.Tensor | None]) -> None:
-        """A gradient from a pass inside no_sync() counts even if the last pass did not use the parameter."""
+        """Include gradients from no_sync() of parameters that the last pass did not use."""
         if self.streams:
             self.streams.enter()
         for number, buckets in enumerate(self.buckets_of):
@@ -242,12 +242,12 @@ class Round:
                 continue
             if self.streams:
                 self.streams.enter(buckets)
-                self.device.keep(gradient)  # backward wrote it on another stream, and it is freed after this
+                self.device.keep(gradient)  # backward may have written it on another stream, and it is freed soon
             self._copy_in(number, gradient)
         self.unsynchronized.clear()
 
     def collect_zeros(self, used: Sequence[set[int]]) -> None:
-        """For a worker without gradients of its own: zeros, counted as used, bucket by bucket."""
+        """For a worker without gradients of its own: zeros, with these parameters of each bucket counted as used."""
         for bucket, parameters in zip(self.buckets, used, strict=True):
             bucket.collect_zeros(parameters)
 
@@ -279,18 +279,17 @@ class Round:
         return bucket
 
     def count_votes(self) -> None:
-        """Everybody's first bucket has come in."""
-        if not self.transport.ordered:  # there it would make the host wait for the device
+        """Call it once the first bucket is reduced."""
+        if not self.transport.ordered:  # otherwise the host would wait for the device
             objections, self.num_votes = self.buckets[0].signals()
             self.objected = self.objected or objections > 0
 
     def settle_sends(self) -> None:
-        """Nothing is sent from any bucket's memory anymore."""
         settle_sends(self.transport, self.buckets)
 
 
 def settle_sends(transport: Transport, buckets: Sequence[Bucket]) -> None:
-    """Nothing is sent from the memory of these buckets anymore."""
+    """Wait until nothing is being sent from the memory of these buckets."""
     sending = [bucket for bucket in buckets if bucket.exchange.send_works]
     if sending:
         with TURNS.yielded():

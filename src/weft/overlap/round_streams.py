@@ -1,7 +1,7 @@
-"""On a device with streams: who writes into a bucket on which stream, and who must have waited for that.
+"""Stream order of a round on a device with streams; see [Note: streams] in device.py.
 
-Autograd runs each operation of backward on the stream its forward ran on, so the gradients of one bucket may come
-from several streams.  See [Note: streams] in device.py.
+Autograd runs each operation of backward on the stream of its forward, so the gradients of one bucket may be written on
+several streams.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class RoundStreams:
         self._writers: dict[int, set[Any]] = {}
 
     def step_ended(self) -> None:
-        """Until here the buckets' memory belonged to the step, on the current stream."""
+        """Up to this point, the step uses the buckets' memory on the current stream."""
         self._stepped = self._device.record()
 
     def await_step(self) -> None:
@@ -32,7 +32,7 @@ class RoundStreams:
             self._device.wait(self._stepped)
 
     def begin(self) -> None:
-        """From here on, behind what the current stream was given, the buckets may be written."""
+        """From here on, after the work queued on the current stream, buckets may be written."""
         self._began = self._device.record()
         self._entered = {self._device.current_stream()}
         self._writers = {}
@@ -47,7 +47,7 @@ class RoundStreams:
             self._writers.setdefault(bucket.plan.index, set()).add(stream)
 
     def launch(self, bucket: Bucket) -> None:
-        """The current stream is about to hand ``bucket`` to a collective: behind everybody who wrote into it."""
+        """The current stream is about to launch ``bucket``: after all streams that wrote into it."""
         self.enter()
         for stream in self._writers.pop(bucket.plan.index, ()):
             self._device.join(stream)

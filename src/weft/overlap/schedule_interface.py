@@ -1,7 +1,7 @@
-"""What a schedule offers, whichever kind it is: sharded.py (the default) and replicated.py.
+"""The common interface of both schedules: sharded.py (the default) and replicated.py.
 
-A schedule owns one :class:`~weft.overlap.round.Round` and drives it; nothing below a schedule calls back into it.  What
-concerns all parts of a model at once (a backward is a round of every part) it asks of a :class:`ModelRound`.
+A schedule owns one :class:`~weft.overlap.round.Round` and drives it; nothing below a schedule calls back into it.
+:class:`ModelRound` handles what concerns all parts of a model together: a backward is a round of every part.
 """
 
 from __future__ import annotations
@@ -24,48 +24,36 @@ class ModelRound(Protocol):
     """The rounds of all parts of a model, which begin and end together."""
 
     def await_end(self) -> None:
-        """A gradient came: close the round when this backward ends."""
+        """Close the round when this backward ends."""
 
     def close(self) -> None:
         """End the round of all parts."""
 
     def abandon(self) -> None:
-        """End the round of all parts on all workers; keep nothing of it."""
+        """End the round of all parts on all workers, and discard it."""
 
 
 class Schedule(ABC):
     """One optimizer's parameters: how their gradients are averaged and their values updated."""
 
-    # Whether each worker updates only its shard, so that step() is collective and the plan is worth tuning.
+    # Whether each worker updates only its shard: then step() is collective, and tuning the plan pays off.
     is_sharded: ClassVar[bool]
 
     def __init__(self, round: Round, model_round: ModelRound, *, overlapped: bool, eager: bool = False) -> None:
         self.round = round
+        self.names: Sequence[str] = round.names
+        self.parameters: Sequence[torch.nn.Parameter] = round.parameters
+        self.transport: Transport = round.transport
+        self.clock: StepClock = round.clock
         self.overlapped = overlapped
         self.eager = eager
         self.num_steps = 0
         self.pacing: EagerPacing | None = None
-        # Parameters whose gradients were not zeroed before the round, so that its results count on top of them.
+        # Parameters whose gradients were not zeroed before the round, so that its results are added to them.
         self.carried: Sequence[int] = ()
-        # Whether other workers repeat every call of ours (uneven_inputs.py), but cannot see what is put into p.grad.
+        # Whether other workers repeat our calls (uneven_inputs.py), which does not cover assignments to p.grad.
         self.mirrored = False
         self._model_round = model_round
-
-    @property
-    def names(self) -> Sequence[str]:
-        return self.round.names
-
-    @property
-    def parameters(self) -> Sequence[torch.nn.Parameter]:
-        return self.round.parameters
-
-    @property
-    def transport(self) -> Transport:
-        return self.round.transport
-
-    @property
-    def clock(self) -> StepClock:
-        return self.round.clock
 
     @property
     def memory(self) -> FlatMemory:
@@ -79,15 +67,15 @@ class Schedule(ABC):
 
     @abstractmethod
     def lay_out(self, memory: FlatMemory, cuts: Sequence[Sequence[int]]) -> None:
-        """Take up a plan.  Nothing may be under way."""
+        """Make the buckets of a plan.  Nothing may be in flight."""
 
     @abstractmethod
     def forget_plan(self) -> None:
-        """Let go of the buckets; another plan follows in their memory."""
+        """Free the buckets; another plan will reuse their memory."""
 
     def take_up(self, order: Sequence[int], cuts: Sequence[Sequence[int]]) -> None:
-        """Follow another plan.  Nothing may be under way."""
-        self.forget_plan()  # the new buffers may take the place of the old ones
+        """Switch to another plan.  Nothing may be in flight."""
+        self.forget_plan()  # so that its memory can be reused
         memory = self.memory
         if tuple(order) != memory.order:
             memory = FlatMemory(self.parameters, order, self.transport.num_workers, memory.whole)
@@ -97,22 +85,22 @@ class Schedule(ABC):
 
     @abstractmethod
     def forward_begins(self) -> None:
-        """A training forward of the whole model: a good moment to let the others send early."""
+        """A training forward begins: other workers may now send early."""
 
     def before_compute(self) -> None:
-        """A forward is about to ask for the device: wait now for what it would wait for then."""
+        """A forward is about to ask for the device: wait now for what it would wait for later."""
 
     @abstractmethod
     def gradient_ready(self, number: int) -> None:
-        """A parameter's gradient is complete: called by autograd."""
+        """A parameter's gradient is complete; called by autograd."""
 
     @abstractmethod
     def launch_rest(self) -> None:
-        """Launch what is left, with zeros for parameters this worker did not use."""
+        """Launch the remaining buckets, with zeros for parameters this worker did not use."""
 
     @abstractmethod
     def join_empty(self) -> None:
-        """Take part in a round of the others: zeros for whatever anybody has used so far, as with DDP's join."""
+        """Take part in a round of the others, with zeros for parameters used by any worker so far, like DDP's join."""
 
     @abstractmethod
     def end_round(self) -> None:
@@ -120,15 +108,15 @@ class Schedule(ABC):
 
     @abstractmethod
     def drop_round(self) -> None:
-        """Wait for what the round has launched and forget it."""
+        """Wait for what the round has launched, and discard it."""
 
     @abstractmethod
     def keep_gradients(self, numbers: Sequence[int]) -> None:
-        """For a worker that has no gradients of its own: forget those of all parameters but these."""
+        """On a worker without gradients of its own: keep only those of these parameters."""
 
     @abstractmethod
     def drain(self) -> None:
-        """Nothing is under way on return, on any worker.  Collective; between steps."""
+        """Wait until nothing is in flight on any worker.  Collective; between steps."""
 
     # ---- a step
 
@@ -144,21 +132,21 @@ class Schedule(ABC):
 
     @property
     def readable(self) -> bool:
-        """Whether waiting for a parameter gives its newest value, rather than an error."""
+        """Whether parameters can be read, after a wait; otherwise reading raises an error."""
         return True
 
     def flush(self) -> None:
-        """Nothing is under way on return; every parameter holds its newest value."""
+        """Wait until nothing is in flight and every parameter has its newest value."""
 
     def give_back_gradients(self) -> None:
-        """Leave nothing in ``p.grad`` that only we could answer for."""
+        """Leave only ordinary tensors in ``p.grad``."""
 
     @abstractmethod
     def full_gradient(self, number: int) -> torch.Tensor:
-        """The averaged gradient of one parameter, whole.  Collective."""
+        """The full averaged gradient of one parameter.  Collective."""
 
     def clip(self, parameters: Sequence[torch.nn.Parameter], max_norm: float, norm_type: float) -> torch.Tensor:
-        """Clip the gradients of all parameters of this schedule, given in the model's order; their norm."""
+        """Clip the gradients of all parameters of this schedule, given in the model's order; returns their norm."""
         return torch.nn.utils.clip_grad_norm_(parameters, max_norm, norm_type)
 
     @abstractmethod
@@ -166,5 +154,5 @@ class Schedule(ABC):
         """The shortest step that this kind of schedule can have."""
 
     def announced(self) -> Iterable[tuple[Any, str]]:
-        """Collective methods, as (owner, name): who mirrors this worker has to call them too."""
+        """Collective methods, as (owner, name): workers that mirror this one must call them, too."""
         return ()

@@ -1,8 +1,8 @@
-"""The default schedule: each worker updates its shard, parameters are gathered under the next forward.
+"""The default schedule: each worker updates its shard, and parameters are gathered under the next forward.
 
-    backward    with ``eager``, some buckets are updated and sent before step() (eager_pacing.py)
-    step()      the own shard of each bucket is updated, first layers first, and sent to the others
-    forward     reading a parameter waits for the buckets it lies in (gathers.py, reading.py)
+    backward    with ``eager``, some buckets are updated and gathered before step() (eager_pacing.py)
+    step()      updates this worker's shard of each bucket, first layers first, and launches the gathers
+    forward     reading a parameter waits for its buckets (gathers.py, reading.py)
 
 See [Note: eager] in eager_pacing.py and [Note: sharing the device] in gathers.py.
 """
@@ -76,7 +76,7 @@ class ShardedSchedule(Schedule):
     # ---- a pass
 
     def forward_begins(self) -> None:
-        # Gradients that were not zeroed lie in memory that the others would overwrite: let backward sort it out.
+        # Gradients that were not zeroed are in memory that other workers would overwrite: _begin() saves them first.
         if not any(isinstance(parameter.grad, ShardedGradient) for parameter in self.parameters):
             self.round.arm()
 
@@ -86,8 +86,7 @@ class ShardedSchedule(Schedule):
         gradient = self.round.checked(number, self._local_gradient(number))
         if not self.round.is_open:
             self.round.check_memory()
-            # Before p.grad of this parameter changes: what still stands for the last round is to be carried.
-            self._begin()
+            self._begin()  # before p.grad changes: gradients of the last round that are still there are carried
         self.parameters[number].grad = self.gradients[number]
         self._model_round.await_end()
         self.round.collect(number, gradient)
@@ -109,7 +108,7 @@ class ShardedSchedule(Schedule):
         self.round.start()
 
     def _prepare_buckets(self, was_armed: bool) -> None:
-        """Everything under way is waited for; gradients that were not zeroed are kept."""
+        """Wait for everything in flight, and keep gradients that were not zeroed."""
         self.carried = [n for n, p in enumerate(self.parameters) if isinstance(p.grad, ShardedGradient)]
         self._gathers.settle_all()
         if self._streams:
@@ -126,7 +125,7 @@ class ShardedSchedule(Schedule):
                 bucket.keep_as_carry(set(self.carried))
         for parameter, gradient in zip(self.parameters, self.gradients, strict=True):
             if parameter.grad is not gradient:
-                gradient.take_added()  # zeroed since
+                gradient.take_added()  # it was zeroed
         self.arithmetic.forget()
         self.pacing.round_began()
 
@@ -156,9 +155,9 @@ class ShardedSchedule(Schedule):
 
     def end_round(self) -> None:
         self.round.end()
-        # Also for those used on other workers only: our shard of them is scaled and clipped like the rest.
+        # Also for parameters used only on other workers: our shard of them is scaled and clipped like the rest.
         for parameter, gradient in zip(self.parameters, self.gradients, strict=True):
-            if gradient.requires_grad:  # a change outside no_grad() has made a graph that nobody will run
+            if gradient.requires_grad:  # a change outside no_grad() has made a graph that is not needed
                 gradient.detach_()
             parameter.grad = gradient
 
@@ -170,13 +169,13 @@ class ShardedSchedule(Schedule):
         if self._gathers.half_updated:
             self._end_half_updated()
             raise OverlapError(
-                "an exception left backward() after eager=True had updated some parameters: this step cannot be "
-                "taken back; load the last checkpoint, or use eager=False where exceptions are expected"
+                "an exception interrupted backward() after eager=True had updated some parameters, which cannot be "
+                "undone: load the last checkpoint, or use eager=False where exceptions are expected"
             )
         for bucket in self.buckets:
             if bucket.phase is Phase.REDUCING:
                 self._reduce(bucket)
-            bucket.carry = None
+            bucket.exchange.carry = None
             bucket.phase = Phase.IDLE
         self.round.gradients_used()
         self._forget_sharded_gradients()
@@ -187,7 +186,7 @@ class ShardedSchedule(Schedule):
                 parameter.grad = None
 
     def _end_half_updated(self) -> None:
-        """Which buckets were updated early differs between workers: end the step on all of them, alike."""
+        """Workers have updated different buckets early: complete the step on all of them."""
         self.clock.step_began()
         options = self.pacing.options_at_begin()
         with self._state_changes.stepping():
@@ -200,11 +199,11 @@ class ShardedSchedule(Schedule):
     # ---- step
 
     def before_step(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Everything the step does; the optimizer's own step then finds no gradients and does nothing."""
+        """Do the whole step; the optimizer's own step then finds no gradients and does nothing."""
         self.round.captures.refuse("optimizer.step()")
         args, kwargs = run_closure(args, kwargs)
         if not self.round.awaits_step:
-            self._begin()  # no backward on this worker: the others may have had one
+            self._begin()  # no backward on this worker, but perhaps on others
         if self.round.is_open:
             self._model_round.close()
         self.arithmetic.take_assigned()
@@ -215,7 +214,7 @@ class ShardedSchedule(Schedule):
         return args, kwargs
 
     def update(self, options: Options, amp: dict[str, Any]) -> None:
-        """A step with the gradients of the last round.  Collective."""
+        """Make a step with the gradients of the last round.  Collective."""
         self.round.gradients_used()
         for parameter in self.parameters:
             parameter.grad = None
@@ -224,10 +223,10 @@ class ShardedSchedule(Schedule):
             self._apply(options, amp)
 
     def _await_all_workers(self) -> None:
-        """Until every worker has sent a gradient of this step.
+        """Wait until every worker has sent a gradient of this step.
 
-        Before that the state is still that of the last step, and a worker that has sent nothing may be asking for it:
-        to wait for it inside ``stepping`` would be to wait for each other.
+        Until then, a worker that has sent nothing may be asking for the state of the last step: waiting for it inside
+        ``stepping`` would deadlock.
         """
         self.clock.step_began()
         if self.buckets and self.buckets[0].phase is Phase.REDUCING:
@@ -239,7 +238,7 @@ class ShardedSchedule(Schedule):
             self.parameters[number].grad = None if skipped else gradient
 
     def skip(self, number: int, skips: bool) -> None:
-        """Whether the next step leaves a parameter as it is, because its gradient was set to None."""
+        """Set whether the next step leaves a parameter unchanged, because its gradient was set to None."""
         for bucket in self.round.buckets_of[number]:
             (bucket.skipped.add if skips else bucket.skipped.discard)(number)
 
@@ -252,7 +251,7 @@ class ShardedSchedule(Schedule):
             if bucket.phase is not Phase.GATHERING and not self.pacing.may_go_early(bucket):
                 self._gathers.open(bucket, self.num_steps)
         for bucket in forward_order:
-            # Until the first layers' reduction is here there is time for the updates of the others.
+            # While the first layers' reduction is in flight, there is time to update others.
             while bucket.phase is Phase.REDUCING and not self.transport.reduce_arrived(bucket.exchange):
                 earliest = next(b for b in self.buckets if b.phase in (Phase.REDUCING, Phase.REDUCED))
                 if earliest is bucket:
@@ -274,14 +273,14 @@ class ShardedSchedule(Schedule):
             self.state_changed()
 
     def reduce_all(self) -> None:
-        """Have every bucket's own shard of the gradients complete (for clipping and rescaling)."""
+        """Complete our shard of every bucket's gradients (for clipping and rescaling)."""
         if self.round.is_open:
             self._model_round.close()
         for bucket in self.buckets:
             self._reduce(bucket)
 
     def _reduce(self, bucket: Bucket) -> None:
-        """Have our shard of a bucket's gradients complete; nothing if it is, except for another stream to wait."""
+        """Complete our shard of a bucket's gradients; if it is complete, only make the current stream wait for it."""
         if bucket.phase is not Phase.REDUCING:
             if self._streams and bucket.phase is Phase.REDUCED:
                 self.transport.finish_reduce(bucket.exchange)
@@ -291,18 +290,16 @@ class ShardedSchedule(Schedule):
         else:
             with TURNS.yielded(later=True, insist=True):
                 self._finish_reduce(bucket)
-        if bucket.carry is not None:
-            self._add_carry(bucket)
+        carry = bucket.exchange.carry
+        if carry is not None:
+            if self._streams:
+                self._device.keep(carry)  # allocated on the stream on which backward began
+            bucket.add_carry()
+            if self._streams:
+                bucket.exchange.reduce_works.append(Written(self._device))
         bucket.phase = Phase.REDUCED
         if bucket.plan.index == 0:
             self.round.count_votes()
-
-    def _add_carry(self, bucket: Bucket) -> None:
-        if self._streams and bucket.carry is not None:
-            self._device.keep(bucket.carry)  # made where backward began
-        bucket.add_carry()
-        if self._streams:
-            bucket.exchange.reduce_works.append(Written(self._device))
 
     def _finish_reduce(self, bucket: Bucket) -> None:
         with self.clock.waiting("reduce-scatter", bucket):
@@ -310,7 +307,7 @@ class ShardedSchedule(Schedule):
 
     def _update(self, bucket: Bucket, options: Options, amp: dict[str, Any]) -> None:
         self._reduce(bucket)
-        if self._streams:  # of the last step, which perhaps only other streams have waited for
+        if self._streams:  # of the last step: perhaps only other streams have waited for it
             self.transport.finish_gather(bucket.exchange)
         with self.clock.updating(bucket):
             self.updates[bucket.plan.index].apply(options, amp)
@@ -327,14 +324,14 @@ class ShardedSchedule(Schedule):
             self._gathers.settle_all()
 
     def drain(self) -> None:
-        if self._gathers.half_updated:  # something was refused in or after an eager backward, and step() never came
+        if self._gathers.half_updated:  # an error during or after an eager backward prevented step()
             if self.round.is_open:
                 self._model_round.close()
             self._end_half_updated()
         if self.round.is_open:
             self._model_round.abandon()
         self.flush()
-        if self.round.is_armed:  # the others may be sending already: let them, and keep nothing of it
+        if self.round.is_armed:  # other workers may already be sending: receive and discard
             with self.pacing.paused():
                 self.launch_rest()
                 self.end_round()
@@ -373,7 +370,7 @@ class ShardedSchedule(Schedule):
     def flush(self) -> None:
         self._gathers.flush()
 
-    # ---- state, for a thread beside the training loop
+    # ---- state, for the thread of the state service
 
     def state_changed(self) -> None:
         """The current stream has written the optimizer's state."""
@@ -381,7 +378,7 @@ class ShardedSchedule(Schedule):
             self._state_written = self._device.record()
 
     def state_aside(self) -> list[StateRun]:
-        """Our part of the state, for a thread whose stream nothing orders behind the training's."""
+        """Our part of the state, for a thread whose stream is not ordered behind the training's."""
         if not self._streams:
             return export_runs(self.updates)
         with self._device.on_own_stream():

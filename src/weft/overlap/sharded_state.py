@@ -1,8 +1,8 @@
-"""The optimizer's state while it lies in shards: what this worker keeps, what others keep, and how it changes.
+"""The sharded state of an optimizer: reading, writing, and moving it.
 
-The user's optimizer shows it as ordinary state (state_view.py): reading brings the rest from the other workers
-(state_service.py), writing keeps the own part.  Reading works on one worker alone; writes are for all workers to make
-alike, as with DDP.
+The user's optimizer shows it as ordinary state (state_view.py): reading fetches the rest from the other workers
+(state_service.py), writing stores this worker's part.  One worker can read alone; all workers must make the same
+writes, as with DDP.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ FullState = dict[str, Any]
 
 
 class ShardedState:
-    """Of one sharded schedule.  Takes over ``optimizer.state`` and gives it back."""
+    """The state of one sharded schedule.  Replaces ``optimizer.state`` until :meth:`give_back`."""
 
     def __init__(self, schedule: ShardedSchedule, changes: StateChanges) -> None:
         self._schedule = schedule
@@ -59,14 +59,14 @@ class ShardedState:
         return self._schedule.parameters
 
     def own_runs(self) -> list[StateRun]:
-        """What this worker keeps.  The tensors are the live ones, not copies."""
+        """This worker's part.  The tensors are the live ones, not copies."""
         self.adopt()
         return export_runs(self._schedule.updates)
 
     def read(self, number: int | None = None) -> dict[int, FullState]:
-        """Full tensors, copies, of one parameter or of all that have state."""
+        """Copies of the full tensors of one parameter, or of all that have state."""
         schedule = self._schedule
-        if self._changes.is_empty:  # on every worker: there is nothing to ask for
+        if self._changes.is_empty:  # on every worker: there is nothing to fetch
             numbers = range(len(schedule.parameters)) if number is None else [number]
             shown = numbers if self._changes.shows_initial else []
             return {n: initial_state(schedule.optimizer, schedule.parameters[n]) for n in shown}
@@ -76,7 +76,7 @@ class ShardedState:
         return dict(sorted(full_state(schedule.parameters, runs).items()))
 
     def replace(self, states: Mapping[int, FullState]) -> None:
-        """These parameters have this state from now on, an empty one included.  The same on every worker."""
+        """Set the state of these parameters; it may be empty.  The same on every worker."""
         by_parameter = {self.parameter(number): state for number, state in states.items()}
         runs = runs_of_full_state(self._schedule.parameters, by_parameter)
         with self._replacing(states):
@@ -88,7 +88,7 @@ class ShardedState:
         self._changes.shows_initial = False
 
     def replace_all(self, runs: Sequence[StateRun]) -> None:
-        """Everything at once, as :class:`StateRun`: each worker gives at least what it keeps."""
+        """Set the whole state; each worker passes at least the runs that it keeps."""
         with self._replacing(range(len(self._schedule.parameters))):
             import_runs(self._schedule.updates, runs)
             self._schedule.state_changed()
@@ -100,13 +100,13 @@ class ShardedState:
         return self._changes.stamp(number)
 
     def show_initial(self) -> None:
-        """Until something changes, an empty state reads like that after a first step with no gradient and no rate."""
+        """Until something changes, show an empty state as it would be after a first step (initial_state.py)."""
         self._changes.shows_initial = self._changes.is_empty
 
     # ---- for the optimizer's hooks
 
     def adopt(self) -> None:
-        """Take over what ``load_state_dict``, or ``optimizer.state = ...``, has put in place of ours."""
+        """Take over a state set by ``load_state_dict`` or ``optimizer.state = ...``."""
         if self._schedule.optimizer.state is not self._map:
             self._take_over(self._schedule.optimizer.state)
 
@@ -127,13 +127,12 @@ class ShardedState:
     def before_step(self) -> None:
         self.adopt()
 
-    def after_step(self) -> None:
-        """The schedule has made the step, and the state with it."""
+    def after_step(self) -> None: ...
 
     # ---- another plan
 
     def move_to(self, order: Sequence[int], cuts: Sequence[Sequence[int]]) -> None:
-        """Take up another plan; parameters and optimizer state move along.  Collective; nothing is under way."""
+        """Switch to another plan, with parameters and state.  Collective; nothing is in flight."""
         schedule = self._schedule
         with self.service.moving() if self.service else nullcontext():
             runs = export_runs(schedule.updates)
@@ -142,7 +141,7 @@ class ShardedState:
             schedule.state_changed()
 
     def _move_runs(self, runs: list[StateRun]) -> None:
-        """A portion at a time, each forgotten where it was before the next one moves: state is never there twice."""
+        """Moves one portion at a time and frees its old place, so that the state is never in memory twice."""
         schedule = self._schedule
         held: dict[int, list[StateRun]] = {}
         while runs:
@@ -172,7 +171,7 @@ class ShardedState:
 
 
 def complete(state_dict: dict[str, Any]) -> dict[str, Any]:
-    """An ordinary state dict: nothing in it refers to us."""
+    """Make a state dict ordinary: nothing in it refers to us."""
     states = state_dict["state"]
     for key, state in states.items():
         if isinstance(state, ParameterState):
@@ -181,7 +180,7 @@ def complete(state_dict: dict[str, Any]) -> dict[str, Any]:
 
 
 def _exporter(schedule: ShardedSchedule) -> Callable[[], list[StateRun] | None]:
-    """For the thread of the state service, which must not keep a model alive that nobody trains any more."""
+    """For the thread of the state service, which must not keep the model alive."""
     reference = weakref.ref(schedule)
 
     def export() -> list[StateRun] | None:

@@ -1,7 +1,7 @@
-"""Optimizer state as runs of elements, so that it can move: to another plan, worker or number of workers.
+"""Optimizer state as runs of elements, so that it can move to another plan, worker, or number of workers.
 
-A :class:`StateRun` is a stretch of one state tensor of one parameter (in the parameter's memory order), or one
-of its scalars.  Exporting, saving, loading and re-bucketing all speak in runs.
+A :class:`StateRun` is a contiguous part of one state tensor of one parameter (in the parameter's memory order), or one
+of its scalars.  Exporting, saving, loading, and re-bucketing all use runs.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from weft.overlap.flat import flat_view
 from weft.overlap.layout import Piece
 from weft.overlap.update import ShardUpdate
 
-# Kept once per parameter even where the parameter itself is a scalar.
+# Stored once per parameter, even if the parameter itself is a scalar.
 _SCALAR_KEYS = frozenset({"step", "eta", "mu", "mu_product"})
 _WHOLE = -1
 _PORTION_BYTES = 16 << 20
@@ -27,8 +27,8 @@ _PORTION_BYTES = 16 << 20
 class StateRun:
     """Elements ``[start, start + len(values))`` of a state tensor; ``start`` is -1 for a scalar.
 
-    ``on_device``: a scalar that came as bytes but lives beside the parameter, as the step count of fused and capturable
-    optimizers does: their kernels read it there.
+    ``on_device``: a scalar that was sent as bytes but belongs on the parameter's device, like the step count of fused
+    and capturable optimizers.
     """
 
     parameter: int
@@ -38,7 +38,7 @@ class StateRun:
     on_device: bool = False
 
     def scalar(self, device: torch.device) -> torch.Tensor:
-        """A copy where the optimizer looks for it; ``device`` is the parameter's."""
+        """A copy where the optimizer expects it; ``device`` is the parameter's."""
         values = self.values.detach()
         return values.to(device, copy=True) if self.on_device else values.clone()
 
@@ -65,7 +65,7 @@ def export_runs(updates: Iterable[ShardUpdate]) -> list[StateRun]:
 def import_runs(
     updates: Sequence[ShardUpdate], runs: Iterable[StateRun], parameters: Collection[int] | None = None
 ) -> None:
-    """Replace the own slices' state (of some parameters) by runs that cover them; without runs there is none then."""
+    """Replace the state of this worker's slices (of some parameters) by ``runs``; without runs they have none."""
     for update in updates:
         if update.optimizer is not None:
             for piece, slice_ in update.slices:
@@ -75,7 +75,7 @@ def import_runs(
 
 
 def add_runs(updates: Iterable[ShardUpdate], runs: Iterable[StateRun]) -> None:
-    """State for the own slices of the parameters that ``runs`` are about; the others keep what they have."""
+    """Set the state of this worker's slices of the parameters in ``runs``; the others keep theirs."""
     by_parameter: dict[int, list[StateRun]] = {}
     for run in runs:
         by_parameter.setdefault(run.parameter, []).append(run)
@@ -94,7 +94,7 @@ def add_runs(updates: Iterable[ShardUpdate], runs: Iterable[StateRun]) -> None:
 
 
 def portions(parameters: Sequence[torch.Tensor]) -> list[range]:
-    """Neighbouring parameters, so many that their state may well be in memory twice for a moment.
+    """Groups of neighboring parameters, small enough that their state may be in memory twice for a moment.
 
     >>> portions([torch.empty(3_000_000), torch.empty(2_000_000), torch.empty(10)])
     [range(0, 1), range(1, 3)]
@@ -110,7 +110,7 @@ def portions(parameters: Sequence[torch.Tensor]) -> list[range]:
 
 
 def runs_of_full_state(parameters: Sequence[torch.nn.Parameter], state: Mapping[Any, dict[str, Any]]) -> list[StateRun]:
-    """An ordinary optimizer's state (full tensors) as runs."""
+    """An ordinary optimizer's state (full tensors), as runs."""
     runs = []
     for number, parameter in enumerate(parameters):
         for key, value in state.get(parameter, {}).items():
@@ -122,7 +122,7 @@ def runs_of_full_state(parameters: Sequence[torch.nn.Parameter], state: Mapping[
 
 
 def full_state(parameters: Sequence[torch.nn.Parameter], runs: Iterable[StateRun]) -> dict[int, dict[str, Any]]:
-    """Ordinary state, full tensors in the parameters' own shapes, from all workers' runs."""
+    """Ordinary state (full tensors in the parameters' shapes) from all workers' runs."""
     state: dict[int, dict[str, Any]] = {}
     for run in runs:
         of_parameter = state.setdefault(run.parameter, {})
@@ -160,7 +160,7 @@ def overlapping(runs: Iterable[StateRun], pieces: Iterable[Piece]) -> list[State
 
 
 def encode(runs: Sequence[StateRun]) -> torch.Tensor:
-    """Runs as bytes: the length of a JSON header, the header, then the raw elements, each part at a multiple of 8."""
+    """Runs as bytes: length of a JSON header, the header, and the raw elements, each aligned to 8 bytes."""
     values = [run.values.detach().to("cpu").contiguous().reshape(-1) for run in runs]
     rows = [
         [run.parameter, run.key, run.start, str(line.dtype)[6:], line.numel(), run.on_device or not run.values.is_cpu]

@@ -1,23 +1,23 @@
-"""Other workers' optimizer state on request, so that one worker alone can write an ordinary checkpoint.
+"""Serves optimizer state to other workers on request, so that one worker alone can write an ordinary checkpoint.
 
-``if rank == 0: torch.save(optimizer.state_dict(), ...)`` is how people save.  With sharded state rank 0 has only
-its part, and a collective inside ``state_dict()`` would hang that line for ever.  So each worker has one sleeping
-thread that answers "give me your state of step k".
+``if rank == 0: torch.save(optimizer.state_dict(), ...)`` is how people save.  With sharded state, rank 0 has only its
+part, and a collective inside ``state_dict()`` would hang forever.  So each worker has a sleeping thread that answers
+requests for its state of step k.
 
-[Note: why the answer is consistent]  A worker that asks after step k has not contributed a gradient of step k+1
-yet, so nobody can have updated anything beyond step k: whoever answers waits until its own step k is done, and
-is then exactly there.  Asked between backward and step, others may be ahead: then they say so and it is an error.
-Loading and other replacements count as changes too, but each worker makes them when it likes: the parts replaced are
-kept, to answer those who have not come so far, until a step has everybody's gradient.
-They may be in step k+1 already, waiting for the asker's gradients; nobody is kept from answering while it waits so.
+[Note: why the answer is consistent]  A worker that asks after step k has not sent a gradient of step k+1 yet, so no
+worker can have updated anything beyond step k: an answering worker waits until its own step k is done, and then has
+exactly that state, even if it is already in step k+1, waiting for the asker's gradients.  If the request comes between
+backward and step, other workers may be ahead; then it is an error.  Loading and other replacements also count as
+changes, but workers make them at different times: the replaced parts are kept to answer workers that are behind, until
+a step has every worker's gradient.
 
-[Note: nobody waits while others wait]  All workers may ask at once, each at a change of its own.  So the thread never
-waits for anything but questions: one that cannot be answered yet is put aside until the state has come that far, and an
-answer is on its way until the asker says that it has it.
+[Note: no deadlocks]  All workers may ask at the same time, each after a different number of changes.  So the thread
+waits only for requests: one that cannot be answered yet is postponed until the state has caught up, and an answer
+counts as in flight until the asker confirms it.
 
-[Note: leaving]  The last checkpoint is often written by rank 0 while the others have reached the end of the script.
-A worker that ends without an error therefore stays until all others are leaving too, or are gone, or the process
-group's timeout is over.
+[Note: leaving]  Rank 0 often writes the last checkpoint when the other workers have reached the end of the script.  So
+a worker that ends without an error stays until all others are leaving, too, or are gone, or the process group's timeout
+has passed.
 """
 
 from __future__ import annotations
@@ -46,10 +46,9 @@ _STOP, _THANKS = -1, -2
 
 
 class StateService:
-    """Answers and asks, on a gloo group of its own.
+    """Sends and answers requests, on its own gloo group.
 
-    Whoever waits for another worker waits as long as the group's timeout; the thread that waits for questions waits
-    for ever, since nobody may ask for hours.
+    Waits for another worker are limited by the group's timeout; the thread waits for requests without a limit.
     """
 
     def __init__(self, group: dist.ProcessGroup) -> None:
@@ -64,7 +63,7 @@ class StateService:
         self._recv_any = backend.recv_anysource
         self._export: Callable[[], list[StateRun] | None] = lambda: None
         self._num_changes = 0
-        # For each replacement since the last step, the runs of before, by parameter.
+        # For each replacement since the last step, the replaced runs, by parameter.
         self._replaced: list[dict[int, list[StateRun]]] = []
         self._num_stopped = 0
         self._lock = threading.RLock()
@@ -72,23 +71,23 @@ class StateService:
         self._on_their_way: dict[int, list[Any]] = {}
         self._thread = threading.Thread(target=self._answer, name="weft-state", daemon=True)
         self._thread.start()
-        # The service itself, not through the handle: its thread must have ended before the interpreter does, for a
-        # thread that wakes up in gloo while the interpreter goes down takes the process with it.
+        # Not through the handle: a thread that wakes up in gloo while the interpreter shuts down crashes the process,
+        # so it must end before.
         atexit.register(self._leave_at_exit)
 
     def answer_with(self, export: Callable[[], list[StateRun] | None]) -> None:
-        """From now on ``export()`` is this worker's state; None once its model is gone, as before this call."""
+        """Answer with ``export()`` from now on; it returns None once the model is gone."""
         self._export = export
 
     @contextmanager
     def moving(self) -> Iterator[None]:
-        """The same state takes another place; nobody is answered meanwhile."""
+        """The state moves inside; no request is answered meanwhile."""
         with self._lock:
             yield
 
     @contextmanager
     def stepping(self) -> Iterator[None]:
-        """A step makes it another state.  Everybody has sent a gradient for it, so nobody asks for older ones."""
+        """A step changes the state.  Every worker has sent a gradient for it, so none asks for older states."""
         with self._lock:
             self._replaced.clear()
             yield
@@ -96,7 +95,7 @@ class StateService:
 
     @contextmanager
     def replacing(self, old: dict[int, list[StateRun]]) -> Iterator[None]:
-        """Loading makes it another state too; ``old`` are the runs that it replaces, which must not change any more."""
+        """The state is replaced inside, for example by loading; ``old`` are the replaced runs, never changed later."""
         with self._lock:
             yield
             self._replaced.append(old)
@@ -104,7 +103,7 @@ class StateService:
 
     def _has_changed(self) -> None:
         self._num_changes += 1
-        self._reply_to_those_waiting()
+        self._answer_pending()
 
     def fetch(self, parameter: int | None = None) -> list[StateRun]:
         """The other workers' runs (of one parameter), after exactly the changes this worker has made."""
@@ -122,18 +121,18 @@ class StateService:
         for other, size in sizes.items():
             if size == _AHEAD:
                 raise OverlapError(
-                    f"optimizer state was asked for between backward() and step(), and worker {other} has already "
-                    "done its step: call state_dict() after step() (or before backward())"
+                    f"optimizer state was requested between backward() and step(), and worker {other} has already done "
+                    "its step: call state_dict() after step() (or before backward())"
                 )
             if size == _GONE:
                 raise OverlapError(
-                    f"worker {other} has let go of its model and with it of its part of the optimizer's state: keep "
-                    "both on every worker until the last state_dict(), or call detach() on every worker first"
+                    f"worker {other} has dropped its model, and with it its part of the optimizer's state: keep both "
+                    "on every worker until the last state_dict(), or call detach() on every worker first"
                 )
         return runs
 
     def exchange(self, outgoing: Sequence[Sequence[StateRun]]) -> list[StateRun]:
-        """Give every worker its runs, get ours.  Collective; for a change of plan."""
+        """Send every worker its runs, and receive ours.  Collective; for a change of plan."""
         works = []
         for other in self._others:
             message = encode(outgoing[other])
@@ -148,16 +147,16 @@ class StateService:
         return runs
 
     def close(self) -> None:
-        """Let go of connections and threads, after :meth:`leave` has returned on every worker."""
+        """Close connections and threads, after :meth:`leave` has returned on every worker."""
         del self._send_to, self._recv_from, self._recv_any
         end_group(self._group)
         del self._group
 
     def leave(self) -> None:
-        """At the end of overlapping: answer until the others leave too, or are gone."""
+        """At the end of overlapping: answer until the other workers leave, too, or are gone."""
         atexit.unregister(self._leave_at_exit)
         try:
-            # From each by name: only such a wait ends when the other is gone without a word.
+            # One receive per worker: unlike recv_anysource, it fails if that worker is gone.
             waits = [self._recv_from([torch.zeros(1)], other, _BYE) for other in self._others]
             for other in self._others:
                 self._send(other, _BYE, torch.zeros(1))
@@ -166,11 +165,11 @@ class StateService:
             for other in self._others:
                 self._send(other, _ASK, torch.tensor([_STOP, 0]))
         except RuntimeError:
-            return  # somebody has gone or failed: there is nobody to stay for
+            return  # a worker is gone or has failed: there is no need to stay
         self._thread.join(self._timeout.total_seconds())
 
     def _leave_at_exit(self) -> None:
-        """A worker that ends with an error does not stay: whoever watches it must learn of it at once."""
+        """A worker that ends with an error does not stay, so that its supervisor notices immediately."""
         if not hasattr(sys, "last_type"):
             self.leave()
 
@@ -181,7 +180,7 @@ class StateService:
                 work = self._recv_any([asked], _ASK)
                 work.wait(_FOR_EVER)
             except RuntimeError:
-                return  # the group is gone, and with it everybody who could ask
+                return  # the group is gone
             other, (num_changes, parameter) = work._source_rank(), asked.tolist()
             if num_changes == _STOP:
                 self._num_stopped += 1
@@ -191,10 +190,10 @@ class StateService:
                     self._on_their_way.pop(other, None)
                 else:
                     self._waiting.append((other, num_changes, parameter))
-                    self._reply_to_those_waiting()
+                    self._answer_pending()
 
-    def _reply_to_those_waiting(self) -> None:
-        """Those whose state has come; the lock is held."""
+    def _answer_pending(self) -> None:
+        """Answer requests whose state has been reached; the lock is held."""
         waiting, self._waiting = self._waiting, []
         for question in waiting:
             other, num_changes, parameter = question
@@ -203,14 +202,14 @@ class StateService:
                 continue
             runs, refusal = self._runs_after(num_changes, parameter)
             message = encode(runs)
-            with suppress(RuntimeError):  # who asked has gone and needs no answer
+            with suppress(RuntimeError):  # the asker is gone
                 works = [self._send_to([torch.tensor([refusal or message.numel()])], other, _SIZE)]
                 if not refusal:
                     works.append(self._send_to([message], other, _DATA))
                 self._on_their_way[other] = works
 
     def _runs_after(self, num_changes: int, parameter: int) -> tuple[list[StateRun], int]:
-        """Of the state after so many changes; or why not."""
+        """The state after ``num_changes`` changes, or a reason why not."""
         undo = self._num_changes - num_changes
         if undo > len(self._replaced):
             return [], _AHEAD
@@ -232,31 +231,29 @@ class StateService:
             self._recv_from([into], other, tag).wait(self._timeout)
         except RuntimeError as error:
             raise OverlapError(
-                f"worker {other} has the rest of the optimizer's state and does not answer ({error}): it has ended or "
+                f"worker {other} has a part of the optimizer's state and does not answer ({error}): it has ended or "
                 "failed; look for the first error in its log"
             ) from error
         return into
 
 
 class StateChanges:
-    """Counts changes of an optimizer's sharded state: what was read before is out of date."""
+    """Counts changes of an optimizer's sharded state: what was read before a change is outdated."""
 
     def __init__(self, service: StateService | None) -> None:
         self.service = service
         # Of the whole state, and of single parameters' state.
         self.num_changes = 0
         self.num_writes: Counter[int] = Counter()
-        # No parameter has state yet.  DCP then wants to see the state that a first step would make.
+        # No parameter has state yet; DCP then wants to see the state after a first step.
         self.is_empty = True
         self.shows_initial = False
 
     def stamp(self, number: int) -> tuple[int, int]:
-        """Changes when the parameter's state has changed."""
         return self.num_changes, self.num_writes[number]
 
     @contextmanager
     def stepping(self) -> Iterator[None]:
-        """A step of the optimizer runs inside."""
         with self.service.stepping() if self.service else nullcontext():
             yield
         self.num_changes += 1

@@ -1,10 +1,11 @@
-"""``optimizer.state`` while the state lies in shards: reads like ordinary state, and can be written.
+"""``optimizer.state`` while the state is sharded: reads like ordinary state, and can be written.
 
-    optimizer.state[p]["exp_avg"]               the whole tensor, put together from all workers' parts
-    optimizer.state[p]["exp_avg"].mul_(mask)    counts, as do assignments, deletions, clear() and pop()
-    state = optimizer.state[p]; ...; step()     what was read before the step is out of date, and says so
+    optimizer.state[p]["exp_avg"]               the full tensor, assembled from all workers' parts
+    optimizer.state[p]["exp_avg"].mul_(mask)    changes the state, as do assignments, deletions, clear() and pop()
+    state = optimizer.state[p]; ...; step()     what was read before the step is outdated, and using it raises
 
-It is never false: ``torch.distributed.checkpoint`` would make a step to fill it.  Writes are for every worker to make.
+It is never falsy: ``torch.distributed.checkpoint`` would make a step to fill it.  All workers must make the same
+writes.
 """
 
 from __future__ import annotations
@@ -21,25 +22,19 @@ from weft.errors import OverlapError
 
 
 class StateSource(Protocol):
-    """Where state is read and written, by the number of its parameter."""
+    """Reads and writes state by parameter number (sharded_state.py)."""
 
     def number_of(self, parameter: Any) -> int | None: ...
-
     def parameter(self, number: int) -> torch.nn.Parameter: ...
-
     def read(self, number: int | None = None) -> dict[int, dict[str, Any]]: ...
-
     def replace(self, states: Mapping[int, dict[str, Any]]) -> None: ...
-
     def replace_all(self, runs: list[Any]) -> None: ...
-
     def stamp(self, number: int) -> tuple[int, int]: ...
-
     def show_initial(self) -> None: ...
 
 
 class StateMap(MutableMapping[Any, Any]):
-    """By parameter, like the ``defaultdict`` it stands for.  Keys that are not ours are kept in ``rest``."""
+    """By parameter, like the ``defaultdict`` it replaces.  Other keys are kept in ``rest``."""
 
     def __init__(self, source: StateSource) -> None:
         self._source = source
@@ -86,7 +81,7 @@ class StateMap(MutableMapping[Any, Any]):
         self._source.show_initial()
         return True
 
-    # Each of these asks the other workers once, not once per parameter.
+    # These fetch from the other workers once, not once per parameter.
 
     def items(self) -> ItemsView[Any, Any]:
         return self._everything().items()
@@ -119,11 +114,11 @@ class StateMap(MutableMapping[Any, Any]):
         return defaultdict, (dict,), None, None, iter(self.copy().items())
 
     def __repr__(self) -> str:
-        return "optimizer.state in shards on all workers; dict(optimizer.state) brings it together"
+        return "optimizer.state, sharded over all workers; dict(optimizer.state) assembles it"
 
 
 class ParameterState(UserDict[str, Any]):
-    """``optimizer.state[p]``: copies, up to date until the next change; what is written to them counts."""
+    """``optimizer.state[p]``: copies, valid until the next change; writes to them change the state."""
 
     def __init__(self, source: StateSource, number: int, state: Mapping[str, Any]) -> None:
         super().__init__()
@@ -150,7 +145,7 @@ class ParameterState(UserDict[str, Any]):
         self.changed()
 
     def plain(self) -> dict[str, Any]:
-        """The same as ordinary tensors in an ordinary dict, without a copy."""
+        """An ordinary dict of ordinary tensors, without a copy."""
         return {k: v.plain if isinstance(v, StateTensor) else v for k, v in self.data.items()}
 
     def changed(self) -> None:
@@ -166,7 +161,7 @@ class ParameterState(UserDict[str, Any]):
 
 
 class StateTensor(torch.Tensor):
-    """One tensor of a :class:`ParameterState`: computes like the tensor it shows; changes in place are kept."""
+    """One tensor of a :class:`ParameterState`; in-place changes are written to the state."""
 
     plain: torch.Tensor
     _state: ParameterState
@@ -212,7 +207,7 @@ class StateTensor(torch.Tensor):
 
 
 def _written(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[StateTensor]:
-    """Those that an operator changes, by its schema."""
+    """The tensors that an operator changes, according to its schema."""
     found: list[Any] = []
     for position, argument in enumerate(func._schema.arguments):
         if argument.alias_info is not None and argument.alias_info.is_write:

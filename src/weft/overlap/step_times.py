@@ -1,7 +1,7 @@
-"""What was noted during a step, put together: the times that ``report()``, ``trace()`` and the tuner read.
+"""Assembles the moments of a step into the times that ``report()``, ``trace()``, and the tuner read.
 
-Compute times are measured.  The time a collective took is measured only where somebody had to wait for it; one
-that finished unseen is drawn with the length the fitted link predicts, and its span says ``"estimated": true``.
+Compute times are measured.  The time of a collective is measured only if compute waited for it; otherwise it is drawn
+with the length that the fitted link predicts, and its span has ``"estimated": true``.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class StepTimes:
     end_s: float = 0.0
     forward_wait_s: float = 0.0
     backward_wait_s: float = 0.0
-    clipping_wait_s: float = 0.0  # between backward and step: clipping and GradScaler want whole gradients
+    clipping_wait_s: float = 0.0  # between backward and step: clipping and GradScaler need all gradients
     step_wait_s: float = 0.0
     backward_update_s: float = 0.0
     ready_s: dict[int, float] = field(default_factory=dict)
@@ -58,7 +58,7 @@ class StepTimes:
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """A collective of one bucket.  Holds no memory of the bucket, whose plan may be gone when this is looked at."""
+    """A collective of one bucket.  Keeps no bucket alive: its plan may be gone by the time this is read."""
 
     kind: str
     bucket: int
@@ -67,7 +67,7 @@ class Message:
 
 
 class StepRecord:
-    """The last steps.  Told each moment in the order in which they were noted, with the time it happened."""
+    """The last steps.  Receives moments in the order in which they were noted, each with its time."""
 
     def __init__(self, rank: int, begin_s: float) -> None:
         self.steps: deque[StepTimes] = deque(maxlen=_KEPT_STEPS)
@@ -94,7 +94,7 @@ class StepRecord:
 
     def gradient_ready(self, at_s: float, number: int) -> None:
         current = self.current
-        if not current.forward_end_s:  # the model itself was not called, only parts of it
+        if not current.forward_end_s:  # only submodules of the model were called
             current.forward_end_s = at_s
             current.forward_begin_s = current.forward_begin_s or current.begin_s
         waited = current.backward_wait_s + current.backward_update_s
@@ -139,7 +139,7 @@ class StepRecord:
             self._communication_spans(traced, self._wait_began_s, at_s)
 
     def update_began(self, at_s: float) -> None:
-        """During backward; updates in step() lie between its beginning and its end."""
+        """During backward; updates in step() are not noted separately."""
         self._update_began_s = at_s
 
     def update_ended(self, at_s: float) -> None:
@@ -150,7 +150,7 @@ class StepRecord:
             step.spans.clear()
 
     def spans(self) -> list[Span]:
-        """Everything traced since they were forgotten, in time from its first step."""
+        """Everything traced since :meth:`forget_spans`; times are relative to the first step."""
         traced = [step for step in self.steps if step.spans]
         origin = traced[0].begin_s if traced else 0.0
         return [
@@ -171,7 +171,7 @@ class StepRecord:
             return
         begin = max(launched, self._link_free_s)
         expected = begin + (self.link.seconds(message.num_bytes) if self.link else 0.0)
-        seen = end_s - waited_from_s > 1e-4  # else it had finished before anybody looked
+        seen = end_s - waited_from_s > 1e-4  # otherwise it had already finished
         end = end_s if seen else min(end_s, max(expected, begin))
         self._link_free_s = end
         name = f"{message.kind} {message.bucket}"

@@ -1,15 +1,15 @@
-"""When things happen in a step, noted as they happen; ``step_times.py`` puts them together.
+"""Notes the moments of a step as they happen; ``step_times.py`` assembles them.
 
-The clock stands still while the worker waits for its turn on a device that it shares.
+The clock stops while the worker waits for its turn on a shared device.
 
-[Note: device time]  On a device with streams the host only queues work: when it notes a moment, the device may be far
+[Note: device time]  On a device with streams, the host only queues work: when it notes a moment, the device may be far
 behind.  So a moment is an event on the current stream, and its time is known once the device has passed it.  At the end
-of each step the clock asks which events have passed (it never waits for one) and tells the record about those, in the
-order in which they were noted.  A wait for a collective is the stall between two events on the stream that waits.  What
-was noted holds no tensors: the plan may have changed since, and the old plan's memory must be freed in time.
+of each step, the clock checks which events have passed (without waiting) and passes those to the record, in the order
+in which they were noted.  A wait for a collective is the stall between two events on the waiting stream.  Notes hold no
+tensors: the plan may change, and the old plan's memory must be freed in time.
 
-``catch_up()`` does make the host wait.  trace() calls it once, at its end, and the tuner in those steps in which the
-workers agree on a plan and wait for each other anyway.
+``catch_up()`` does make the host wait.  trace() calls it once, at its end, and the tuner in steps in which the workers
+agree on a plan and wait for each other anyway.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ from weft.process.turns import TURNS
 
 
 class StepClock:
-    """Written to by the schedule; a handful of clock readings per bucket, and per parameter while the tuner asks."""
+    """Called by the schedule: a few clock readings per bucket, and per parameter while the tuner needs them."""
 
     def __init__(self, rank: int, now: Callable[[], float] = TURNS.own_time_s, device: Device = CPU) -> None:
         self.now = now
-        # Whether the tuner still wants to know about each parameter.
+        # Whether the tuner needs the times of each parameter.
         self.profiling = True
         self._record = StepRecord(rank, now())
         self._on_device = DeviceMoments(device, now()) if device.has_streams else None
@@ -107,23 +107,23 @@ class StepClock:
         if in_backward:
             self._note(self._record.update_ended)
 
-    # ---- what came of it
+    # ---- results
 
     @property
     def steps(self) -> Sequence[StepTimes]:
-        """The last ones; on a device with streams, those it is known to have finished."""
+        """The last steps; on a device with streams, those known to have finished."""
         if self._on_device:
             self._on_device.tell()
         return self._record.steps
 
     def catch_up(self) -> None:
-        """Have all steps so far among :attr:`steps`; on a device with streams, the host waits for them."""
+        """Include all steps so far in :attr:`steps`; on a device with streams, the host waits for them."""
         if self._on_device:
             self._on_device.tell(wait=True)
 
     @property
     def link(self) -> Link | None:
-        """All that is known of the link: the tuner measures it once, and whoever plans around it looks here."""
+        """The link as measured once by the tuner; kept only here."""
         return self._record.link
 
     @link.setter
@@ -131,14 +131,14 @@ class StepClock:
         self._record.link = link
 
     def expected_backward_end_s(self) -> float:
-        """When this backward will have ended if it takes as long as the last one."""
+        """When this backward will end if it takes as long as the last one."""
         if not self._record.steps:
             return self.now()
         last = self._record.steps[-1]
         return self._record.current.forward_end_s + last.backward_end_s - last.forward_end_s
 
     def median(self, value: Callable[[StepTimes], float]) -> float:
-        """Over the last steps; the first has no beginning."""
+        """Over the last steps, except the very first, whose beginning is unknown."""
         values = [value(step) for step in self.steps if step.number > 0]
         return statistics.median(values) if values else 0.0
 
@@ -147,14 +147,14 @@ class StepClock:
         self._tracing = True
 
     def end_trace(self) -> list[Span]:
-        """What happened since the start; on a device with streams, the host waits for it."""
+        """The spans since :meth:`start_trace`; on a device with streams, the host waits for them."""
         self._tracing = False
         self.catch_up()
         return self._record.spans()
 
 
 class DeviceMoments:
-    """Moments on a device's streams, told when the device has passed them; see [Note: device time]."""
+    """Moments on a device's streams, reported once the device has passed them; see [Note: device time]."""
 
     def __init__(self, device: Device, begin_s: float) -> None:
         self._device = device
@@ -164,17 +164,17 @@ class DeviceMoments:
         self._noted: deque[tuple[Any, float, Callable[..., None], tuple[object, ...]]] = deque()
 
     def note(self, moment: Callable[..., None], *what: object) -> None:
-        if not self._device.capturing():  # a replay passes no event of ours
+        if not self._device.capturing():  # replays do not record our events
             self._noted.append((self._device.timestamp(), TURNS.turn_wait_s, moment, what))
 
     def tell(self, wait: bool = False) -> None:
-        if self._device.capturing():  # to ask an event would break the capture
+        if self._device.capturing():  # querying an event would break the capture
             return
         while self._noted and (wait or self._noted[0][0].query()):
             event, turn_wait_s, moment, what = self._noted.popleft()
             if wait:
                 event.synchronize()
-            # From one to the next: as milliseconds in single precision, longer times would be too coarse.
+            # From one event to the next: longer times would be too coarse as milliseconds in single precision.
             elapsed_s = self._last.elapsed_time(event) * 1e-3
             # While the host waited for its turn, the device first finished what it had.
             stood_still_s = min(turn_wait_s - self._turn_wait_s, max(elapsed_s, 0.0))

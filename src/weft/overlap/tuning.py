@@ -1,31 +1,33 @@
-"""Fusion tuned while training.
+"""Tunes fusion during training.
 
-    step 1          shows the order in which gradients become ready; the flat memory takes it up
-                    the link is measured with a few collectives of our own
+    step 1          shows the order in which gradients become ready; the flat memory is rearranged in that order
+                    the link is measured with a few collectives
     steps 2 to 5    show when each gradient is ready and when each parameter is read
     then            a plan by the recurrence (weft.perf.fusion), and trials around it: a few steps each, judged by the
-                    median over steps of the slowest worker's step time; the best plan stays
-    with eager      at last the best plan with and without early gathers, in turn: whichever is faster stays.  Both
-                    give the same values, and what a core pays for updates amid backward no model foretells
+                    median over steps of the slowest worker's step time; the best plan is kept
+    with eager      finally, the best plan with and without early gathers, in turn: the faster one is kept.  Both give
+                    the same values, and no model predicts what updates during backward cost on a CPU core
 
-Rank 0 decides, everybody follows: what is decided is broadcast, so that all workers change plan in the same step.
-The paper's idea is to tune fusion while training; recurrence, knobs and search are ours.
+Rank 0 decides and broadcasts its decision, so that all workers change plan in the same step.
+Tuning fusion during training is the paper's idea; recurrence, knobs, and search are ours.
 """
 
 from __future__ import annotations
 
 import logging
 import statistics
+import time
 from collections.abc import Callable, Sequence
 
 import torch
 
-from weft.overlap.layout import MAX_BUCKETS, granularity, snap
-from weft.overlap.link_probe import measure_link
+from weft.overlap.exchange_memory import ExchangeMemory, ExchangeShape
+from weft.overlap.layout import FIRST_PROBE, MAX_BUCKETS, granularity, snap
 from weft.overlap.schedule_interface import Schedule
 from weft.overlap.step_times import StepTimes
+from weft.overlap.transport.base import NUM_SIGNALS, Transport
 from weft.perf.fusion import describe, scaled_cuts
-from weft.perf.link import Link
+from weft.perf.link import Link, fit_link
 from weft.perf.search import Duel, Search
 from weft.perf.step_profile import Mode, ParameterTiming, StepProfile
 
@@ -38,16 +40,19 @@ _PATIENCE = 3
 # Half of the trials decide between the best few: steps of one plan differ by more than good plans do.
 _NUM_FINALISTS = 3
 _NUM_FINAL_ROUNDS = 3
-# With eager fewer of both, so that there are steps left to compare it with the barrier.
+# With eager, fewer of both, to leave steps for comparing it with the barrier schedule.
 _MAX_EAGER_TRIALS = 14
 _NUM_EAGER_FINAL_ROUNDS = 2
 _NUM_DUEL_ROUNDS = 2
+# Bytes on the wire of each worker with which the link is measured, and how often.
+_PROBE_BYTES = (16 << 10, 256 << 10, 1 << 20, 4 << 20)
+_NUM_PROBES = 3
 
 Cuts = tuple[int, ...]
 
 
 class Tuner:
-    """Called after every step; idle once the plan is settled."""
+    """Called after every step; idle once the plan is final."""
 
     def __init__(
         self,
@@ -91,7 +96,7 @@ class Tuner:
                 self._end_trial()
 
     def describe(self) -> str:
-        """The plan in force, in words."""
+        """The current plan, as text."""
         lane = self._schedule.memory.lanes[self._lane]
         return describe(self._schedule.round.cuts[self._lane], lane.num_elements, lane.element_bytes)
 
@@ -100,7 +105,7 @@ class Tuner:
     def _take_up_order(self) -> None:
         schedule = self._schedule
         seen = list(dict.fromkeys(schedule.round.ready_order))
-        # What had no gradient in the first step keeps its place behind the others.
+        # Parameters without a gradient in the first step stay in order, after the others.
         order = seen + [number for number in schedule.memory.order if number not in set(seen)]
         agreed = self._agree(torch.tensor(order, dtype=torch.int64)).tolist()
         sizes = [len(lane.slots) for lane in schedule.memory.lanes]
@@ -121,7 +126,6 @@ class Tuner:
         self.profile = self._make_profile(self._last_steps(_FIRST_TRIAL_STEP - 1))
         self._schedule.clock.profiling = False
         if self._schedule.transport.rank == 0:
-            # Only here: it loads numpy, scipy and the optimiser, which nobody else in this process needs.
             eager = self._mode is Mode.EAGER
             self._search = Search(
                 max_trials=_MAX_EAGER_TRIALS if eager else _MAX_TRIALS,
@@ -133,7 +137,7 @@ class Tuner:
         self._next_trial()
 
     def _end_trial(self) -> None:
-        recent = self._last_steps(_STEPS_PER_TRIAL - 1)  # the first one paid for the change
+        recent = self._last_steps(_STEPS_PER_TRIAL - 1)  # the first one includes the change of plan
         slowest = torch.tensor([step.total_s for step in recent], dtype=torch.float64, device=self._device)
         self._schedule.transport.all_reduce(slowest, maximum=True)
         seconds = statistics.median(slowest.tolist())
@@ -145,7 +149,7 @@ class Tuner:
         self._next_trial()
 
     def _next_trial(self) -> None:
-        """Rank 0 asks its search; a message of [goes on, early gathers, number of cuts, cuts...] tells the others."""
+        """Rank 0 asks its search and broadcasts [continue, early gathers, number of cuts, cuts...]."""
         message = torch.zeros(MAX_BUCKETS + 3, dtype=torch.int64)
         if self._search is not None and self._duel is not None:
             self._point = self._search.ask()
@@ -153,7 +157,7 @@ class Tuner:
             searching = not self._search.finished
             flags = [searching or not self._duel.finished, searching or self._duel.ask()]
             message[: len(asked) + 3] = torch.tensor([*flags, len(asked), *asked])
-        goes_on, early, count, *rest = self._agree(message).tolist()
+        continues, early, count, *rest = self._agree(message).tolist()
         cuts = tuple(rest[:count])
         if cuts != self._schedule.round.cuts[self._lane]:
             all_cuts = list(self._schedule.round.cuts)
@@ -162,17 +166,17 @@ class Tuner:
         if self._schedule.pacing is not None:
             self._schedule.pacing.early = bool(early)
         self._steps_in_trial = 0
-        if not goes_on:
+        if not continues:
             self._searching = False
             if self._search is not None:
                 self._search = self._duel = None
-                self._tell_what_was_found()
+                self._log_result()
 
-    def _tell_what_was_found(self) -> None:
+    def _log_result(self) -> None:
         found = self.describe()
         if self._mode is Mode.EAGER and self._schedule.pacing is not None:
             early = self._schedule.pacing.early
-            found += ", some of them gathered early" if early else "; early gathers do not pay here"
+            found += ", some of them gathered early" if early else "; early gathers do not pay off here"
         logger.info("fusion tuned in %d steps: %s", self._schedule.num_steps, found)
 
     def _cuts(self, point: Sequence[float]) -> Cuts:
@@ -223,3 +227,34 @@ class Tuner:
 def _median_of(values: object) -> float | None:
     known = [value for value in values if value is not None]  # type: ignore[attr-defined]
     return statistics.median(known) if known else None
+
+
+def measure_link(transport: Transport, device: torch.device) -> Link:
+    """Time reduce-scatters of several sizes; the same result on every worker.  Collective."""
+    samples: list[tuple[float, float]] = []
+    launches: list[float] = []
+    memory = ExchangeMemory(transport)
+    for number, num_bytes in enumerate(_PROBE_BYTES):
+        shard = num_bytes // 4 // (transport.num_workers - 1)
+        shape = ExchangeShape(shard, shard + NUM_SIGNALS, torch.float32)
+        region = torch.zeros(transport.num_workers * shard, device=device)
+        memory.clear([(shape, region)])
+        exchange = memory.make(FIRST_PROBE + number, shape, region)
+        exchange.send.zero_()
+        for repeat in range(_NUM_PROBES + 1):
+            transport.open_reduce(exchange, repeat)
+            transport.all_reduce(torch.zeros(1, device=device))
+            transport.device.synchronize()
+            began = time.perf_counter()
+            transport.launch_reduce(exchange, repeat)
+            launches.append(time.perf_counter() - began)
+            transport.finish_reduce(exchange)
+            transport.settle_sends(exchange)
+            transport.device.synchronize()
+            if repeat:  # the first one warms up connections
+                samples.append((exchange.reduce_bytes, time.perf_counter() - began))
+    link = fit_link(samples, launch_s=sorted(launches)[len(launches) // 2])
+    agreed = torch.tensor([link.alpha_s, link.beta_s_per_byte * 1e9, link.launch_s], dtype=torch.float64, device=device)
+    transport.broadcast(agreed).wait()
+    alpha, nanoseconds_per_byte, launch = agreed.tolist()
+    return Link(alpha, nanoseconds_per_byte * 1e-9, launch)

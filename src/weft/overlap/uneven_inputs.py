@@ -1,17 +1,17 @@
-"""``with handle.join():`` workers may have different numbers of batches, as with DDP's ``join``.
+"""``with handle.join():`` lets workers have different numbers of batches, like DDP's ``join``.
 
 A worker that has no more batches has *joined*: it mirrors what the *active* ones do until all have joined.  It sends
-zeros for its gradients, and it still updates its shards, since nobody else has their state.  Nothing of this is there
-outside the context: only inside do workers meet before each of the calls below.
+zeros for its gradients, and it still updates its shards, since no other worker has their state.  Only inside this
+context do workers synchronize before each of these calls:
 
-    forward     who is active; buffers, from the active worker with the highest rank, as DDP does
+    forward     buffers come from the active worker with the highest rank, as with DDP
     round       a backward has ended
-    call        a sharded ``step()`` with the options in force on the active workers, or norms, scaling and whatever
-                else is asked of gradients in shards
+    call        a sharded ``step()`` with the options of the active workers, or norms, scaling, and other operations on
+                sharded gradients
     stepped     a replicated ``step()``, in which nothing is exchanged
 
-[Note: meeting]  One small sum tells who is active and what they do.  While all are active that is all; otherwise the
-active worker with the highest rank sends the details to those that mirror them.
+[Note: meeting]  One small all-reduce shows which workers are active and what they do.  While all are active, that is
+all; otherwise the active worker with the highest rank sends the details to those that mirror them.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Joining:
         self._num_workers = dist.get_world_size(group)
         self._parts = parts
         self._passes = passes
-        # Collective methods by part and name, as they are without announcements.
+        # The original collective methods, by part and name.
         self._calls: dict[tuple[int, str], Callable[..., Any]] = {}
         self._buffers = buffers
         self._after_step = after_step
@@ -60,7 +60,7 @@ class Joining:
         self._active = list(range(self._num_workers))
         self._mirroring = False
         self._inside = False
-        # As with DDP the first forward shares them too.
+        # As with DDP, also in the first forward.
         self._buffers_due = True
 
     # ---- on active workers
@@ -73,7 +73,7 @@ class Joining:
         self._share_buffers(self._buffers_due)
 
     def round_closed(self) -> None:
-        """All gradients of a backward have left."""
+        """All gradients of a backward have been sent."""
         self._buffers_due = True
         if not self._mirroring:
             self._meet("round", [list(part.schedule.carried) for part in self._parts])
@@ -104,7 +104,7 @@ class Joining:
 
     def _announced(self, number: int, name: str, original: Callable[..., Any]) -> Callable[..., Any]:
         def announced(*args: Any) -> Any:
-            if self._inside:  # part of something that was announced
+            if self._inside:  # part of an announced call
                 return original(*args)
             self._meet("call", (number, name, args))
             self._inside = True
@@ -118,7 +118,7 @@ class Joining:
     # ---- on joined workers
 
     def mirror(self, model: nn.Module) -> None:
-        """Do what the active workers do until there are none, then take up the model of the last one."""
+        """Do what the active workers do until there are none, then copy the model of the last one."""
         self._mirroring = self._inside = True
         while True:
             kind, details = self._meet(None, None)
@@ -146,7 +146,7 @@ class Joining:
         self._after_step(self._parts[number])
 
     def _share_replicated(self, model: nn.Module, source: int) -> None:
-        """What only the active workers have updated: as DDP the parameters, and for the next epoch their state."""
+        """Copy what only active workers have updated: parameters, as DDP does, and optimizer state."""
         sharded = {id(p) for part in self._parts if part.schedule.is_sharded for p in part.schedule.parameters}
         with torch.no_grad(), TURNS.yielded(later=True):
             for parameter in model.parameters():
@@ -169,7 +169,7 @@ class Joining:
                 self._buffers.share(self._group, self._active[-1])
 
     def _meet(self, kind: str | None, details: Any) -> tuple[str | None, Any]:
-        """Learn who is active and what they do; nothing once nobody is."""
+        """Find out which workers are active and what they do; (None, None) if none are."""
         flags = torch.zeros(self._num_workers + len(_KINDS), dtype=torch.int64)
         if kind is not None:
             flags[self._rank] = 1

@@ -1,9 +1,9 @@
 """The optimizer's arithmetic on this worker's shard.
 
-An optimizer whose arithmetic is element by element gives the same bits on a slice as on the whole, so each
-worker runs it on its shard of each bucket and keeps only that part of the state.  The user's optimizer object
-stays what it is, with its groups, schedulers and state dict; per bucket we make a small one of the same class
-over the shard's slices and hand it the options in force at ``step()``.
+An element-wise optimizer gives the same bits on a slice as on the whole tensor, so each worker runs it on its shard of
+each bucket and keeps only that part of the state.  The user's optimizer object keeps its groups, schedulers, and state
+dict; for each bucket there is a small optimizer of the same class over the shard's slices, with the options in effect
+at ``step()``.
 """
 
 from __future__ import annotations
@@ -14,33 +14,24 @@ from dataclasses import replace
 from typing import Any
 
 import torch
+from torch import optim
 
 from weft.overlap.bucket import Bucket
 from weft.overlap.device import CPU, Device
 from weft.overlap.layout import Piece
-from weft.overlap.unsure import Guess
 
 # Exactly these classes: a subclass may do anything in its step.
 ELEMENT_WISE: frozenset[type[torch.optim.Optimizer]] = frozenset(
     {
-        torch.optim.SGD,
-        torch.optim.Adam,
-        torch.optim.AdamW,
-        torch.optim.NAdam,
-        torch.optim.RAdam,
-        torch.optim.Adamax,
-        torch.optim.Adadelta,
-        torch.optim.Adagrad,
-        torch.optim.ASGD,
-        torch.optim.RMSprop,
-        torch.optim.Rprop,
+        *(optim.SGD, optim.ASGD, optim.RMSprop, optim.Rprop, optim.Adadelta, optim.Adagrad),
+        *(optim.Adam, optim.AdamW, optim.NAdam, optim.RAdam, optim.Adamax),
     }
 )
 
 Options = list[dict[str, Any]]
 
-# An update is a dozen passes over parameter, gradient and state.  In blocks that fit the cache it took 30 ms where
-# one long pass after the other took 73 to 106 ms (AdamW, 12.5 M elements, 1 MiB of second-level cache).
+# An update makes a dozen passes over parameter, gradient, and state.  In blocks that fit into the cache it took 30 ms
+# instead of 73 to 106 ms (AdamW, 12.5 M elements, 1 MiB of second-level cache).
 _CPU_BLOCK = 1 << 17
 
 
@@ -55,7 +46,7 @@ def options_of(optimizer: torch.optim.Optimizer) -> Options:
 
 
 def frozen(options: Options) -> list[dict[str, Any]]:
-    """A copy that later changes do not reach and that ``==`` can compare."""
+    """A copy that later changes do not affect and that can be compared with ``==``."""
     return [
         {key: value.tolist() if isinstance(value, torch.Tensor) else value for key, value in group.items()}
         for group in options
@@ -69,10 +60,68 @@ def group_numbers(optimizer: torch.optim.Optimizer, parameters: Sequence[torch.n
 
 
 def amp_attributes(optimizer: torch.optim.Optimizer) -> dict[str, Any]:
-    """What GradScaler leaves on an optimizer that unscales inside its own step (the fused ones)."""
+    """Attributes that GradScaler sets on an optimizer that unscales in its own step (the fused ones)."""
     if not getattr(optimizer, "_step_supports_amp_scaling", False):
         return {}
     return {name: getattr(optimizer, name) for name in ("grad_scale", "found_inf") if hasattr(optimizer, name)}
+
+
+class Guess:
+    """One bucket's update of slices of which the host does not know whether any worker used them.
+
+    A parameter that no worker used in a step stays untouched.  The host knows whether this worker used it; whether
+    another one did comes with the reduced gradients, for which it would have to wait on a GPU.  So it does not look:
+    the update runs, the device undoes it where the count is zero, and the host corrects step counts and the like one
+    step later.  Values are the same bits either way.
+    """
+
+    def __init__(
+        self,
+        optimizer: torch.optim.Optimizer,
+        slices: Sequence[tuple[int, torch.Tensor]],
+        counts: torch.Tensor,
+        device: Device,
+    ) -> None:
+        """Call it before the update; each slice comes with its parameter's position in ``counts``."""
+        self._state = optimizer.state
+        self._slices = slices
+        self._counts = counts
+        self._device = device
+        self._old_values = [run.detach().clone() for _, run in slices]
+        self._old_states = [_copied(self._state.get(run)) for _, run in slices]
+
+    def take_back(self) -> None:
+        """After the update: where no worker used the parameter, the device restores the old elements."""
+        for (place, run), values, state in zip(self._slices, self._old_values, self._old_states, strict=True):
+            used = self._counts[place] > 0
+            run.copy_(torch.where(used, run, values))
+            for key, old in (state or {}).items():
+                if _has_elements(old):
+                    self._state[run][key].copy_(torch.where(used, self._state[run][key], old))
+        self._old_values = []
+        self._copy = self._device.read_later(self._counts)
+
+    def settle(self) -> None:
+        """Correct what the host keeps.  Waits only for the previous step's reduction."""
+        counts = self._copy.values()
+        for (place, run), state in zip(self._slices, self._old_states, strict=True):
+            if counts[place] > 0:
+                continue
+            if state is None:
+                self._state.pop(run, None)
+            else:
+                now = self._state[run]
+                self._state[run] = {key: now[key] if _has_elements(old) else old for key, old in state.items()}
+
+
+def _copied(state: dict[str, Any] | None) -> dict[str, Any] | None:
+    if state is None:
+        return None
+    return {key: value.clone() if isinstance(value, torch.Tensor) else value for key, value in state.items()}
+
+
+def _has_elements(value: Any) -> bool:
+    return isinstance(value, torch.Tensor) and value.dim() > 0
 
 
 class ShardUpdate:
@@ -99,12 +148,12 @@ class ShardUpdate:
             options = options_of(optimizer)
             groups = [{**options[g], "params": by_group[g]} for g in self._groups]
             accepted = inspect.signature(type(optimizer).__init__).parameters
-            # AdamW stores a default that its constructor does not take; the groups carry it anyway.
+            # AdamW stores a default that its constructor does not accept; the groups have it anyway.
             defaults = {key: value for key, value in optimizer.defaults.items() if key in accepted}
             self.optimizer = type(optimizer)(groups, **defaults)
 
     def apply(self, options: Options, amp: dict[str, Any]) -> None:
-        """Update the shard in place with its reduced gradient; what no worker used stays untouched."""
+        """Update the shard in place with its reduced gradient; parameters that no worker used stay untouched."""
         if self.optimizer is None:
             return
         self.settle()
@@ -120,13 +169,13 @@ class ShardUpdate:
         self.optimizer.step()
         if self._guess is not None:
             self._guess.take_back()
-        for name in amp:  # GradScaler takes them away after each step, too
+        for name in amp:  # as GradScaler does after each step
             delattr(self.optimizer, name)
         for _, run in self.slices:
             run.grad = None
 
     def settle(self) -> None:
-        """Have the state right where the last update was a guess; before anybody looks at it."""
+        """Correct the state if the last update was a guess; call it before reading the state."""
         guess, self._guess = self._guess, None
         if guess is not None:
             guess.settle()

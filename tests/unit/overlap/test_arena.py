@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from weft.overlap.arena import Arena
+from weft.overlap.exchange_memory import Arena
 
 KIND = (torch.float32, torch.device("cpu"))
 
