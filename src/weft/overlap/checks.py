@@ -24,6 +24,10 @@ def take(parameters: Iterable[nn.Parameter]) -> None:
         _TAKEN[parameter] = True
 
 
+def is_taken(parameter: nn.Parameter) -> bool:
+    return parameter in _TAKEN
+
+
 def give_back(parameters: Iterable[nn.Parameter]) -> None:
     for parameter in parameters:
         if parameter in _TAKEN:
@@ -167,7 +171,7 @@ def _check_plans(plans: list[PartPlan], names: dict[int, str], eager: bool) -> N
 def _check_parameters(named: dict[str, nn.Parameter]) -> None:
     seen: dict[int, str] = {}
     for name, parameter in named.items():
-        if parameter in _TAKEN:
+        if is_taken(parameter):
             raise OverlapError(
                 f"weft.overlap was already called on this model ({name} is overlapped): call detach() on the first "
                 "handle before making another"
