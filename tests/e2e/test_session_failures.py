@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import textwrap
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -129,7 +130,8 @@ def test_a_hanging_worker_is_detected_and_its_stack_is_shown(start: Start, fault
     assert code == 124
     assert cause(said).startswith("worker 1 failed first")
     report = "\n".join(said)
-    assert "worker 1 hangs: it has not finished a step for 3 s" in report
+    # The limit grows with the steps measured so far, which a busy machine makes long.
+    assert re.search(r"worker 1 hangs: it has not finished a step for \d+ s", report), report
     assert "in go_wrong" in report
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Sequence
 
@@ -67,9 +68,9 @@ class ScriptedEngine:
         if self.num_failing_polls > 0:
             self.num_failing_polls -= 1
             raise OSError(24, "Too many open files")
+        with contextlib.suppress(BlockingIOError):
+            os.eventfd_read(self._ready)  # first: what is told from now on makes it readable again
         news, self._news = self._news, []
-        if news:
-            os.eventfd_read(self._ready)
         return news
 
     def fileno(self) -> int:

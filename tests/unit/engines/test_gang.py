@@ -65,15 +65,17 @@ def test_a_worker_that_raises_ends_the_others_and_is_named(bench):
 def test_a_worker_that_lost_its_peer_is_not_blamed_when_the_culprit_exits_slowly(bench):
     outcome = bench.run(
         """
-        import os, threading, sys
+        import os, threading, time
         if os.environ["RANK"] == "1":
             class Late(Exception):
                 pass
             try:
-                sys.stdout.write("raising\\n")
+                open("raising", "w").close()
                 threading.Event().wait(0.3)  # as a session does that closes its connections first
             finally:
                 raise Late("the cause")
+        while not os.path.exists("raising"):  # a busy machine may start the other worker much later
+            time.sleep(0.01)
         raise RuntimeError("[gloo/pair.cc] Connection closed by peer")
         """
     )
