@@ -155,7 +155,6 @@ def accelerated(run: Run) -> None:
     if run.ddp is not None:
         return run.train(STEPS, accumulate=2) and None
     from accelerate import Accelerator
-    from accelerate.state import AcceleratorState, GradientState, PartialState
 
     with environment.of_torchrun():
         try:
@@ -173,8 +172,7 @@ def accelerated(run: Run) -> None:
                     optimizer.zero_grad()
         finally:
             run.model.__dict__.pop("no_sync", None)
-            for state in (AcceleratorState, GradientState, PartialState):
-                state._reset_state()
+            environment.forget_accelerate()
 
 
 def safetensors(run: Run) -> dict[str, torch.Tensor]:

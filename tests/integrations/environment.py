@@ -9,6 +9,14 @@ from contextlib import contextmanager
 import torch.distributed as dist
 
 
+def forget_accelerate() -> None:
+    """Accelerate keeps its state in the class, for the whole process: the next test must not find this one's."""
+    from accelerate.state import AcceleratorState, GradientState, PartialState
+
+    for state in (AcceleratorState, GradientState, PartialState):
+        state._reset_state()
+
+
 @contextmanager
 def of_torchrun() -> Iterator[None]:
     rank, workers = str(dist.get_rank()), str(dist.get_world_size())

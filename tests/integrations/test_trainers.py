@@ -106,7 +106,6 @@ def test_lightning_trains_to_the_same_bits_as_its_ddp(accumulate: int, clip: flo
 
 def with_accelerate(weft_instead: bool) -> Parameters:
     from accelerate import Accelerator
-    from accelerate.state import AcceleratorState, GradientState, PartialState
 
     from weft.integrations.accelerate import prepare
 
@@ -130,8 +129,7 @@ def with_accelerate(weft_instead: bool) -> Parameters:
                     optimizer.zero_grad()
             return values(accelerator.unwrap_model(trained))
         finally:
-            for state in (AcceleratorState, GradientState, PartialState):
-                state._reset_state()
+            environment.forget_accelerate()
 
 
 @on_workers(2)
@@ -141,7 +139,6 @@ def test_accelerate_trains_to_the_same_bits_as_its_ddp() -> None:
 
 
 def with_transformers(trainer_class: Any, tmp_path: Path) -> Parameters:
-    from accelerate.state import AcceleratorState, GradientState, PartialState
     from transformers import TrainingArguments
 
     dataset = [{"x": x, "labels": y} for x, y in samples()]
@@ -166,8 +163,7 @@ def with_transformers(trainer_class: Any, tmp_path: Path) -> Parameters:
             trainer.train()
             return values(trainer.model)
         finally:
-            for state in (AcceleratorState, GradientState, PartialState):
-                state._reset_state()
+            environment.forget_accelerate()
 
 
 @on_workers(2)

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
+from tests.integrations import environment
 from torch import nn
 
 import weft
@@ -86,19 +87,22 @@ def test_two_dtypes_and_channels_last_keep_their_layout_and_train_as_with_ddp() 
 @on_workers(2)
 def test_an_accelerate_checkpoint_is_loaded_into_an_overlapped_model(tmp_path: Path) -> None:
     accelerate = pytest.importorskip("accelerate")
-    accelerator = accelerate.Accelerator(cpu=True)
-    run = with_weft(made(Tower), sgd).train(2)
-    accelerator._models.append(run.model)
-    accelerator._optimizers.append(run.optimizer)
-    # Without torchrun's variables each worker's accelerator takes itself for the only one and writes everything.
-    folder = str(tmp_path / f"checkpoint-{dist.get_rank()}")
-    accelerator.save_state(folder)
-    saved = run.state()
-    run.train(2, first=2)
-    after = run.state()
-    accelerator.load_state(folder)
-    assert_same(run.state(), saved)
-    assert_same(run.train(2, first=2).state(), after)
+    try:
+        accelerator = accelerate.Accelerator(cpu=True)
+        run = with_weft(made(Tower), sgd).train(2)
+        accelerator._models.append(run.model)
+        accelerator._optimizers.append(run.optimizer)
+        # Without torchrun's variables each worker's accelerator takes itself for the only one and writes everything.
+        folder = str(tmp_path / f"checkpoint-{dist.get_rank()}")
+        accelerator.save_state(folder)
+        saved = run.state()
+        run.train(2, first=2)
+        after = run.state()
+        accelerator.load_state(folder)
+        assert_same(run.state(), saved)
+        assert_same(run.train(2, first=2).state(), after)
+    finally:
+        environment.forget_accelerate()
 
 
 class WithAnEmptyParameter(Tower):
