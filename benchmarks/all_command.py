@@ -1,6 +1,6 @@
-"""``scripts/bench all``: every benchmark in a process of its own, with the time that is left.
+"""``scripts/bench all``: every benchmark in its own process, showing the time left.
 
-A benchmark that fails is reported at the end and the others follow.  What this code has measured already is kept.
+A benchmark that fails is reported at the end, and the others still run.  Results of this very code are kept.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def chosen(only: str) -> list[Part]:
 
 
 def share_out(parts: Sequence[Part], todo: Mapping[str, Todo], minutes: float | None) -> dict[str, float]:
-    """Minutes for each part; within a budget each of those that can be shortened gives up the same share."""
+    """Minutes for each part; with a budget, all that can be shortened are shortened by the same factor."""
     wanted = {part.name: todo[part.name].minutes for part in parts}
     if minutes is None or sum(wanted.values()) <= minutes:
         return wanted
@@ -79,7 +79,7 @@ def can_be_shortened(part: Part) -> bool:
 
 
 def arguments_of(part: Part, *, quick: bool, minutes: float, fresh: bool, out: Path | None) -> list[str]:
-    """What a benchmark is started with: fewer rounds where it has less time than it wants."""
+    """A benchmark's arguments: fewer rounds if it has less time than it needs."""
     words = ["--quick"] if quick and not part.by_request else []
     if out is not None:
         words += ["--out", str(out)]
@@ -94,7 +94,7 @@ FULL_ROUNDS = 5
 
 
 def plan_lines(parts: Sequence[Part], todo: Mapping[str, Todo], limits: Mapping[str, float]) -> list[str]:
-    """What is going to happen, part by part."""
+    """The plan, part by part."""
     lines = []
     for part in parts:
         state = todo[part.name]

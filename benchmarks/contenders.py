@@ -1,4 +1,4 @@
-"""Everybody who is measured, by name.  A contender owns a copy of the model and knows how to make one step.
+"""All contenders, by name.  A contender owns a copy of the model and knows how to make one step.
 
 To add one: write a function that takes the workload and returns a ``Trainer``, and decorate it with its name.
 """
@@ -34,7 +34,7 @@ class StepTimes:
 
 
 class Trainer:
-    """The ordinary training loop, one step at a time.  As it stands: a worker alone, no communication."""
+    """The ordinary training loop, one step at a time.  This base class: a single worker, no communication."""
 
     def __init__(self, workload: Workload, module: nn.Module, optimizer: torch.optim.Optimizer) -> None:
         self.workload = workload
@@ -66,7 +66,7 @@ class Trainer:
         return True
 
     def details(self) -> dict[str, Any]:
-        """What a reader of the result may want to know about this contender."""
+        """Details about this contender for the reader of the result."""
         return {}
 
     def state_tensors(self) -> list[Tensor]:
@@ -76,12 +76,12 @@ class Trainer:
         ]
 
     def close(self) -> None:
-        """Give back what the contender holds beside memory."""
+        """Release what the contender holds besides memory."""
 
 
 @dataclass(slots=True)
 class Findings:
-    """What was found out in this row about contenders that take it up."""
+    """Findings of this row that later contenders use."""
 
     ddp_bucket_mb: float = 25.0
     """The best size for all buckets of DDP."""
@@ -118,7 +118,7 @@ def _alone(workload: Workload, findings: Findings) -> Trainer:
 
 
 def make_ddp(workload: Workload, **options: Any) -> Trainer:
-    """DDP with the given options; whoever chooses bucket sizes also gets gradients as views of the buckets."""
+    """DDP with the given options; with explicit bucket sizes, gradients are views of the buckets."""
     if options:
         options["gradient_as_bucket_view"] = True
     module = DistributedDataParallel(workload.model(), **options)
@@ -133,11 +133,6 @@ def _ddp(workload: Workload, findings: Findings) -> Trainer:
 @contender("ddp_best")
 def _ddp_best(workload: Workload, findings: Findings) -> Trainer:
     return make_ddp(workload, bucket_cap_mb=findings.ddp_bucket_mb)
-
-
-@contender("ddp_1mb")
-def _ddp_small(workload: Workload, findings: Findings) -> Trainer:
-    return make_ddp(workload, bucket_cap_mb=1.0)
 
 
 def _in_backward_order(workload: Workload) -> list[int]:
@@ -155,7 +150,7 @@ def _ddp_list(workload: Workload, findings: Findings) -> Trainer:
 
 @contender("ddp_plan")
 def _ddp_plan(workload: Workload, findings: Findings) -> Trainer:
-    """DDP with the buckets that weft has found for itself."""
+    """DDP with the buckets of weft's tuned plan."""
     if not findings.weft_buckets:
         raise UsageError("ddp_plan follows weft's plan: it needs weft in the same row")
     return make_ddp(workload, bucket_cap_mb_list=caps_mb(findings.weft_buckets, _in_backward_order(workload)))
@@ -199,7 +194,7 @@ def _fsdp2_async(workload: Workload, findings: Findings) -> Trainer:
 
 
 class DearTrainer(Trainer):
-    """DeAR brings its own optimizers, one a bucket."""
+    """DeAR has its own optimizers, one per bucket."""
 
     def __init__(self, workload: Workload, bucket_mb: float) -> None:
         model = workload.model()
@@ -242,7 +237,7 @@ class WeftTrainer(Trainer):
         return {"plan": self.handle.report().plan}
 
     def bucket_bytes(self) -> list[int]:
-        """Of the plan in use, in the order of backward."""
+        """Bucket sizes of the current plan, in the order of backward."""
         regions = (bucket.exchange.region for bucket in self.handle.schedule.buckets)
         return [region.numel() * region.element_size() for region in regions]
 

@@ -3,7 +3,7 @@
     python -m benchmarks.controller [--rounds 5] [--quick] [--out FOLDER]
 
 The queue is that of `weft demo`.  First two lengths of the same job give the time of a step and of a start, on one
-and on two workers; that is all the simulator is told.  Then the queue is run on two devices, round after round, in
+and on two workers; the simulator gets only these two.  Then the queue is run on two devices, round after round, in
 turn with moving workers and first in, first out with one and with two workers a job.
 """
 
@@ -133,7 +133,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 
 def job_rows(way: Way, speed: Speed, plays: Sequence[Played]) -> list[dict[str, Any]]:
-    """One row a job: medians over rounds beside the prediction."""
+    """One row per job: medians over rounds next to the prediction."""
     arrivals = {job.name: median(_of(played, job.name).arrived_s for played in plays) for job in QUEUE}
     simulated = predicted(way, speed, arrivals)
     rows: list[dict[str, Any]] = []
@@ -159,7 +159,7 @@ def _of(played: Played, name: str) -> Completion:
 
 
 def summary(rounds: Mapping[str, Sequence[Played]], rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """One row a way: mean completion time, and how far the simulator was off on average."""
+    """One row per contender: mean completion time, and the simulator's average error."""
     means = {name: median(played.mean_s for played in plays) for name, plays in rounds.items()}
     best_fixed_s = min(seconds for name, seconds in means.items() if name != WAYS[0].name)
     return [

@@ -1,4 +1,4 @@
-"""What the controller costs and how long it makes people wait, on a controller of its own.
+"""What the controller costs and how long users wait for it, on a separate controller.
 
     python -m benchmarks.controller_costs [--quick] [--out FOLDER]
 
@@ -54,7 +54,7 @@ WEFT = (sys.executable, "-P", "-m", "weft")
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """One figure beside what we allow ourselves."""
+    """One measured value and its limit."""
 
     name: str
     value: float
@@ -85,7 +85,7 @@ def help_cost() -> Cost:
 def idle_costs(client: Client) -> list[Cost]:
     """The controller without any job; the process that keeps torch warm is another one."""
     process = psutil.Process(client.health()["pid"])
-    time.sleep(3.0)  # what starting it has left to do
+    time.sleep(3.0)  # let startup finish
     before, began_s = process.cpu_times(), time.monotonic()
     time.sleep(IDLE_S)
     after, took_s = process.cpu_times(), time.monotonic() - began_s
@@ -170,7 +170,7 @@ def _live_through(journal: Journal, events: Sequence[Event]) -> None:
 
 
 def _history() -> list[Event]:
-    """Jobs of which nearly all are over."""
+    """Jobs, nearly all of them finished."""
     events: list[Event] = []
     for number in range(NUM_RECOVERED):
         at_s, name = float(number), f"job{number:05}"
@@ -253,7 +253,7 @@ def draw(document: Document, path: Path) -> None:
     for row in document["rows"]:
         sign, _, allowed = row["wanted"].partition(" ")
         measured, limit = float(row["measured"]), float(allowed)
-        # Of a speed, too little is what is not allowed.
+        # For a speed, the limit is a minimum.
         used = (measured, limit) if sign == "<=" else (limit, measured)
         costs.append((row["what"], *used, f"{measured:g} {row['unit']}".strip()))
     draw_costs("What the controller costs", costs, document, path)

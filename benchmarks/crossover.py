@@ -1,6 +1,6 @@
 """``weft bench crossover``: two jobs on the same hosts, in every way they can share them.
 
-The way of the data: scenario -> compute of each job -> link rate -> rounds of cells -> row -> files.  A cell is one way
+Data flow: scenario -> compute of each job -> link rate -> rounds of cells -> row -> files.  A cell is one way
 of running the two jobs; each begins with fresh models, so that the losses of every cell can be compared with those of
 each job alone.  This side never imports torch; the workers do, each in its own network namespace.
 """
@@ -31,7 +31,7 @@ START_DELAY_S = 0.2
 OFFSET_SEED = 7
 SHARED_CELLS = ("lone", "crossover")
 
-# (rows done, what is going on)
+# (rows done, current activity)
 OnProgress = Callable[[int, str], None]
 
 
@@ -66,7 +66,7 @@ def run_scenarios(
                         record.put(scenario.key, row)
                         keep(record)
                         on_progress(1, scenario.label)
-            except HostFailed as failure:  # the others of its job wait for it: a fresh fleet for the next row
+            except HostFailed as failure:  # its peers would wait for it: start fresh processes for the next row
                 record.failures.append(f"{scenario.label}: {failure}")
                 on_progress(1, f"{scenario.label} failed, continuing with the next row")
                 keep(record)
@@ -87,7 +87,7 @@ class Rounds:
 
     compute_s: dict[str, tuple[float, ...]] = field(default_factory=lambda: defaultdict(tuple))
     alone_s: dict[str, tuple[float, ...]] = field(default_factory=lambda: defaultdict(tuple))
-    # With sharing switched on, though there is nobody to share with: only then a job's waits are seen.
+    # With sharing on, although there is no other job: only then are a job's waits measured.
     waited_s: dict[str, tuple[float, ...]] = field(default_factory=lambda: defaultdict(tuple))
     cells: list[dict[str, PairTimes]] = field(default_factory=list)
     alone_ms: list[list[float]] = field(default_factory=list)
@@ -153,7 +153,7 @@ class Measurement:
         return make_row(self._scenario, first, second, middle_of(rounds.cells), details)
 
     def _round(self, jobs: Sequence[str], rounds: Rounds) -> None:
-        """Everything once, one after the other: what the machine does to one it does to all."""
+        """Everything once, in sequence, so that a slow machine affects all alike."""
         for job in jobs:
             rounds.compute_s[job] += self._compute(job, self._effort.num_alone_steps).steps_s
         latest: dict[str, float] = {}
@@ -197,14 +197,14 @@ class Measurement:
         self._tell(cell.replace("_", " "))
         self._prepare(self._members, share=share)
         num_steps = self._effort.num_pair_steps
-        # The shorter one makes more steps, so that both are at it for about as long.
+        # The shorter job makes more steps, so that both run for about the same time.
         num_second = max(num_steps, round(num_steps * alone_s["A"] / alone_s["B"]))
         timed = self._run({"A": num_steps, "B": num_second}, {"A": 0.0, "B": offset_s}, cell=cell)
         return pair_times(timed["A"], timed["B"])
 
     def _prepare(self, members: dict[str, Member], *, share: bool) -> dict[str, list[dict[str, Any]]]:
         answers: dict[str, list[dict[str, Any]]] = {}
-        for job, member in members.items():  # one after the other: warming up must not be shared either
+        for job, member in members.items():  # one at a time: warm-up must not be shared either
             order = {
                 "do": "prepare",
                 "kind": member.kind,

@@ -1,7 +1,7 @@
 """The processes of a pair on the testbed: a lease server per host, and one worker per job and host.
 
-Workers are told what to do by lines on their standard input and answer with one JSON object a line; everything else
-they say is kept for the case that one of them fails.
+Workers are told what to do by lines on their standard input and answer with one JSON object a line; all other
+output is kept in case one of them fails.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ ROOT = Path(__file__).resolve().parents[1]
 LEAD_PORT = 29300
 JOBS = ("A", "B")
 ANSWER_WITHIN_S = 240.0
-START_WITHIN_S = 120.0  # a busy machine takes long to start Python
+START_WITHIN_S = 120.0  # Python starts slowly on a busy machine
 NUM_LINES_KEPT = 30
 
 Message = dict[str, Any]
@@ -93,7 +93,7 @@ class Fleet:
         while not self._socket(host).exists():
             if server.poll() is not None or time.monotonic() > deadline_s:
                 raise HostFailed(f"the lease server of host {host} did not start: {self._server_words(host)}")
-            time.sleep(0.02)  # it says nothing when it listens
+            time.sleep(0.02)  # it does not announce that it listens
         return server
 
     def _popen_server(self, host: int, command: Command, log: IO[bytes]) -> subprocess.Popen[bytes]:
@@ -145,7 +145,7 @@ class Fleet:
 
 
 class _Process:
-    """One worker and what it says."""
+    """One worker and its output."""
 
     def __init__(self, name: str, process: subprocess.Popen[str]) -> None:
         self._name = name
@@ -177,7 +177,7 @@ class _Process:
         _end(self._process)
         self._reader.join()
         if self._process.stdin is not None:
-            with contextlib.suppress(OSError):  # what was not read any more
+            with contextlib.suppress(OSError):  # unread output
                 self._process.stdin.close()
 
     def _read(self) -> None:

@@ -1,8 +1,8 @@
 """What is trained by the pairs: one small transformer, communicated in three ways.
 
     single      no communication at all: a job of one worker, and the measure of a step's compute
-    plain       one all-reduce of all gradients when backward is over, as people write it by hand
-    ddp         DistributedDataParallel as it comes
+    plain       one all-reduce of all gradients when backward is over, as users write it by hand
+    ddp         DistributedDataParallel with its defaults
     overlap     weft.overlap with a fixed bucket size, so that a cell need not wait for the tuning
 
 Behind a lease the same jobs call ``weft.crossover(model)``; ``weft.overlap`` needs no call.
@@ -35,7 +35,7 @@ Span = tuple[str, float, float]
 
 
 class Job:
-    """One worker of one job.  As it stands: no communication."""
+    """One worker of one job.  This base class: no communication."""
 
     def __init__(self, size: JobSize, rank: int) -> None:
         torch.manual_seed(SEED)
@@ -72,10 +72,10 @@ class Job:
         self.optimizer.zero_grad()
 
     def settle(self) -> None:
-        """Nothing is under way on return; the job may go on."""
+        """Nothing is in flight on return; the job may continue."""
 
     def close(self) -> None:
-        """Nothing is under way on return, and the job is over."""
+        """Nothing is in flight on return, and the job is over."""
 
     def _note_compute(self, waited_before_s: float, began_s: float) -> float:
         """A phase begins with the wait for the turn, if there is one."""

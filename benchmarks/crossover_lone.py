@@ -1,4 +1,4 @@
-"""What sharing costs a job that has nobody to share with.
+"""What sharing costs a job without a partner.
 
 The machine's speed changes by more from one minute to the next than what is looked for, so the job with sharing and the
 one without run in the same processes, a few steps by turns, and each block is compared with the one beside it only.

@@ -1,10 +1,10 @@
 """From when each step ended to one row of the table.  Pure.
 
 c: compute of a step, measured on one worker without communication.  n: network time of a step at line rate.
-alone: a step of the job with its devices for itself; alone - c is what is exposed.  Of that the job *waits* for a part
-only: on a core, moving its bytes also slows its compute down, and no other job can use that time.
+alone: a step of the job with its devices to itself; alone - c is exposed.  The job *waits* during only part of that: on
+a core, moving its bytes also slows down its compute, and no other job can use that time.
 
-[Note: pairs]  Both jobs run at the same time; only the time in which both are at it counts.  With equal jobs the pair's
+[Note: pairs]  Both jobs run at the same time; only the time in which both run counts.  With equal jobs the pair's
 time is the time until both have made one step.  Unequal jobs make different numbers of steps; their *work* is then
 counted in steps alone: the pair's time is what one after the other takes, divided by how much more work per second the
 two do together.  For equal jobs that is the same number.
@@ -82,7 +82,7 @@ class Timed:
 
 @dataclass(frozen=True, slots=True)
 class PairTimes:
-    """Two jobs at the same time: seconds per step of each, while both were at it."""
+    """Two jobs at the same time: seconds per step of each, while both ran."""
 
     first_s: float
     second_s: float
@@ -110,13 +110,13 @@ def pair_times(first: Timed, second: Timed, num_skipped: int = 1) -> PairTimes:
     from_s = max(first.ends_s[num_skipped - 1], second.ends_s[num_skipped - 1])
     until_s = min(first.ends_s[-1], second.ends_s[-1])
     steps = [timed.steps_until(until_s) - timed.steps_until(from_s) for timed in (first, second)]
-    if min(steps) <= 0:  # one of them had ended before the other was under way: nothing was shared
+    if min(steps) <= 0:  # one ended before the other had started: nothing was shared
         return PairTimes(median(first.steps_s), median(second.steps_s))
     return PairTimes((until_s - from_s) / steps[0], (until_s - from_s) / steps[1])
 
 
 def middle_of(rounds: Sequence[Mapping[str, PairTimes]]) -> dict[str, PairTimes]:
-    """Of each cell the median over the rounds, each job for itself.
+    """The median of each cell over the rounds, for each job separately.
 
     >>> middle_of([{"crossover": PairTimes(1.0, 2.0)}, {"crossover": PairTimes(3.0, 4.0)}])
     {'crossover': PairTimes(first_s=2.0, second_s=3.0)}

@@ -92,7 +92,7 @@ class Scenario:
 
 @dataclass(frozen=True, slots=True)
 class Lone:
-    """One job that has its devices for itself, by turns with sharing switched on and off."""
+    """One job with its devices to itself, alternating between sharing on and off."""
 
     kind: str
     size: JobSize
@@ -164,6 +164,6 @@ def quick_run() -> list[Scenario | Lone]:
 
 
 def tiny_run() -> list[Scenario | Lone]:
-    """The whole way with almost no work in it, to see that it holds together."""
+    """The whole benchmark with almost no work, to check that it runs."""
     effort = Effort(num_warmup_steps=2, num_rounds=1, num_alone_steps=2, num_pair_steps=3)
     return [equal("plain", 1.0, effort, SMALL), Lone("overlap", SMALL, 1.0, num_blocks=2, num_steps=2)]

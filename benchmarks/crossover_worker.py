@@ -29,7 +29,7 @@ Message = dict[str, Any]
 
 
 class Worker:
-    """Obeys one order after the other."""
+    """Carries out one order after another."""
 
     def __init__(self) -> None:
         self._job: Job | None = None
@@ -55,7 +55,7 @@ class Worker:
             job.step()
             ends_s.append(time.monotonic())
         is_shared = getattr(gate.current(), "is_shared", False)
-        # Whoever is still at it must not wait for a device nobody uses.
+        # A job that still runs must not wait for an unused device.
         TURNS.rest()
         answer: Message = {"began_s": began_s, "ends_s": ends_s, "losses": job.losses}
         answer["is_shared"] = is_shared
@@ -65,7 +65,7 @@ class Worker:
         return answer
 
     def lone(self, order: Message) -> Message:
-        """Two jobs alike, one that shares with nobody and one that does not share: blocks of steps by turns.
+        """Two equal jobs, one with sharing on but no partner and one with sharing off: alternating blocks of steps.
 
         How long a step took in each block; whichever comes first in one pair of blocks comes second in the next.
         """

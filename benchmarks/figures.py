@@ -31,7 +31,7 @@ def finish(
     draw: Callable[[Document, Path], None],
     folder: Path,
 ) -> None:
-    """Print the tables of a benchmark made in one go, and keep them with its figure."""
+    """Print the tables of a benchmark made in one run, and save them with its figure."""
     print(tables(document))
     whole = keep_record(folder, name, command, document, tables(document))
     draw_if_possible(draw, whole, folder / f"{name}.png")

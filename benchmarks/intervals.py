@@ -1,6 +1,6 @@
 """How sure a ratio of two step times is.  Pure.
 
-Contenders take turns round after round, so a minute in which the machine is slow meets all of them.  Their times in one
+Contenders take turns round after round, so a slow minute of the machine affects all of them.  Their times in one
 round are a pair; the logarithm of its ratio is one sample.  The ratio is the geometric mean over rounds, its interval
 Student's t: few rounds give a wide interval instead of a wrong one.
 """

@@ -3,8 +3,8 @@
     python -m benchmarks.lease_handover [--quick] [--out FOLDER]
 
 Two processes and a lease server.  The one that waits says when it got the device, the other when it gave it back; a
-handover is the time between the two.  Also the cost of the gate when nobody else is there, and how long a waiting job
-waits on after the holder was killed, and after the server was.
+handover is the time between the two.  Also the cost of the gate without contention, and how long a waiting job
+still waits after the holder, or the server, was killed.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def handovers_s(path: Path, num_turns: int, core: int | None) -> list[float]:
 
 
 def uncontended_s(path: Path, num: int = 20000) -> float:
-    """Time of one ``release`` and ``acquire`` when nobody else is there."""
+    """Time of one ``release`` and ``acquire`` without contention."""
     gate = LeaseGate(str(path), Join("alone", "1"))
     gate.acquire()
     begin_s = time.perf_counter()
@@ -87,7 +87,7 @@ def _hold(path: str, job: str, reports: Connection) -> None:
 
 
 def wait_after_death_s(home: Path, *, of_server: bool) -> float:
-    """How long a waiting job waits on after a SIGKILL of the holder, or of the server."""
+    """How long a waiting job still waits after a SIGKILL of the holder, or of the server."""
     context = multiprocessing.get_context("spawn")
     path = home / "killed.sock"
     path.unlink(missing_ok=True)  # of the last one

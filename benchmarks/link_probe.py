@@ -1,6 +1,6 @@
 """What a link of the testbed really carries: a plain socket transfer from host 1 to host 0 and back.
 
-The sanity check under every figure: when this is far from the set rate, no figure means anything.
+A sanity check for every result: if this is far from the set rate, no result is meaningful.
 """
 
 from __future__ import annotations

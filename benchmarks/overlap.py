@@ -1,6 +1,6 @@
-"""``weft bench overlap``: run every scenario on the testbed and keep what came out.
+"""``weft bench overlap``: run every scenario on the testbed and save the results.
 
-The way of the data: scenario -> (how long is the compute?) -> link rate -> workers -> row -> files.
+Data flow: scenario -> (how long is the compute?) -> link rate -> workers -> row -> files.
 This side never imports torch; the workers do, each in its own network namespace.
 """
 
@@ -26,7 +26,7 @@ START_RATE_BITS_PER_S = 1e9
 SCENARIO_TIMEOUT_S = 1500.0
 MEMORY_CONTENDERS = ("ddp", "weft")
 
-# (rows done since the last call, what is going on)
+# (rows done since the last call, current activity)
 OnProgress = Callable[[int, str], None]
 Peaks = dict[str, dict[str, int]]
 
@@ -52,7 +52,7 @@ def run_scenarios(
     left = [scenario for scenario in scenarios if fresh or record.measured(scenario.key) is None]
     on_progress(len(scenarios) - len(left), "starting")
     peaks: Peaks = {}
-    # Many hosts first: they are what a broken machine fails at, and they take the shortest.
+    # Many hosts first: a broken machine fails there, and these rows are the shortest.
     left.sort(key=_layout, reverse=True)
     while left:
         layout = num_hosts, workers_per_host = _layout(left[0])
@@ -98,7 +98,7 @@ def _measure(
 ) -> dict[str, Any]:
     if scenario.timed is not None:
         shape = _nominal_shape(scenario.timed)
-    else:  # right before each row: a shared machine is not equally fast for long
+    else:  # right before each row: the speed of a shared machine changes
         on_progress(0, f"{scenario.label}: how long is the compute?")
         shape = StepShape(**_work(bed, "overlap_worker", scenario.calibration(), None, timeout_s)["shape"])
     bed.set_rate(rate_for_ratio(shape, scenario.num_hosts, scenario.ratio))

@@ -10,7 +10,7 @@ from benchmarks import overlap as benchmark
 from benchmarks import overlap_plot, overlap_scenarios
 from benchmarks.figures import draw_if_possible
 from benchmarks.overlap_results import NAME, PROFILES_NAME
-from benchmarks.overlap_rows import best_of, best_peer, speedup
+from benchmarks.overlap_rows import best_of, best_peer, prediction_errors, speedup
 from benchmarks.overlap_scenarios import FULL_MINUTES, QUICK_MINUTES, Scenario
 from benchmarks.profile_scenarios import profiles_run
 from benchmarks.record import results_folder
@@ -38,6 +38,8 @@ def overlap(
     as_json: bool,
     models: list[str] | None,
     ratios: list[float] | None,
+    parts: list[str] | None = None,
+    hosts: list[int] | None = None,
     profiles: bool = False,
     out: Path | None = None,
     minutes: float | None = None,
@@ -52,6 +54,10 @@ def overlap(
         scenarios = overlap_scenarios.quick_run() if quick else overlap_scenarios.full_run()
     if models:
         scenarios = _only(scenarios, "model", models)
+    if parts:
+        scenarios = _only(scenarios, "part", parts)
+    if hosts:
+        scenarios = _only(scenarios, "num_hosts", hosts)
     if ratios:
         scenarios = _only(scenarios, "ratio", ratios)
     done = 0
@@ -82,6 +88,8 @@ def overlap(
         render.print_json({"rows": rows})
     else:
         render.print_table([_shown(row) for row in rows], COLUMNS, title="milliseconds per step (median)")
+        for line in prediction_errors(rows):
+            print(line)
         print(f"written to {record.path('json')} (and .md, .png)")
     if record.failures:
         raise WeftError(
@@ -94,7 +102,8 @@ def _only(scenarios: Sequence[Scenario], what: str, wanted: Sequence[str | float
     known = sorted({getattr(scenario, what) for scenario in scenarios})
     for value in wanted:
         if value not in known:
-            raise UsageError(f"this run has no {what} {value!r}: expected one of {', '.join(map(str, known))}")
+            name = {"num_hosts": "number of hosts"}.get(what, what)
+            raise UsageError(f"this run has no {name} {value!r}: expected one of {', '.join(map(str, known))}")
     return [scenario for scenario in scenarios if getattr(scenario, what) in wanted]
 
 

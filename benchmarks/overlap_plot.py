@@ -122,7 +122,7 @@ def _step_times(axis: Any, rows: Sequence[Row], places: Sequence[float], xlabel:
 
 
 def _speedups(axis: Any, rows: Sequence[Row], places: Sequence[float], xlabel: str) -> None:
-    """Only what decides: against DDP as people run it, against DDP at its best, and against DeAR."""
+    """Only the main comparisons: default DDP, DDP at its best, and DeAR."""
     span = (max(places) - min(places)) if len(places) > 1 else 1.0
     for number, name in enumerate(("ddp", "best DDP", "dear")):
         for place, row in zip(places, rows, strict=True):

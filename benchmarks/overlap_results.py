@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.overlap_rows import PEERS, best_of, best_peer, share_of, speedup, variant
+from benchmarks.overlap_rows import PEERS, best_of, best_peer, prediction_errors, share_of, speedup, variant
 from benchmarks.overlap_scenarios import CONTENDERS, MODELS, SWEEP_CONTENDERS
 from benchmarks.record import Row, RowRecord, headline, markdown_table, sources
 
@@ -15,6 +15,7 @@ NAME = "overlap"
 PROFILES_NAME = "overlap_profiles"
 SWEEP_COLUMNS = ("ddp", "weft", *SWEEP_CONTENDERS)
 GROWTH_COLUMNS = ("alone", "ddp", "ddp_1mb", "ddp_best", "weft_1mb", "weft_25mb", "weft", "bound")
+SHARED_COLUMNS = ("alone", "ddp", "ddp_best", "ddp_plan", "weft", "bound")
 DEFINITIONS = (
     "Milliseconds per step: the median over rounds, in which all contenders take turns in the same worker processes; "
     "the slowest worker counts. **network/compute**: time to move all gradients both ways with nothing else running, "
@@ -31,6 +32,11 @@ OLDER = (
     "had fixed buckets of 25 MB, and their bound was computed from medians of single phases, which on this machine can "
     "sum to less than the median step (1150 of 1319 ms in the transformer's first row): another reason for a bound "
     "below `alone`."
+)
+
+SHARED = (
+    "20 MB in 16 equal layers, compute 1200 ms. **on a link**: bytes that the busiest host sent per step, as counted "
+    "by its interface, over the size of the model; two levels need 2 (H - 1) / H of it."
 )
 
 
@@ -71,11 +77,16 @@ def markdown(document: dict[str, Any]) -> str:
     swept = [row for row in rows if is_sweep(row)]
     if swept:
         lines += ["", "## The tuned plan and buckets of one size", "", *_times(swept, SWEEP_COLUMNS)]
+    shared = [row for row in growth if row.get("part") == "hosts"]
+    growth = [row for row in growth if row not in shared]
+    if shared:
+        lines += ["", "## Several workers per host, emulated compute", "", SHARED, "", *_shared_table(shared)]
     if growth:
         lines += ["", "## More hosts, emulated compute", "", *_times(growth, GROWTH_COLUMNS), "", *_ratios(growth)]
     predicted = [row for row in growth if row.get("predicted_ms")]
     if predicted:
-        lines += ["", "## Predicted by `weft predict`'s model", "", *_predictions(predicted)]
+        lines += ["", "## Predicted by `weft predict`'s model", "", *_predictions(predicted), ""]
+        lines += [f"- {line}" for line in prediction_errors(predicted)]
     lines += ["", "## Bytes and memory per worker, in MB", "", *_bytes(rows)]
     if document.get("failures"):
         lines += ["", "Not measured:", "", *(f"- {failure.splitlines()[0]}" for failure in document["failures"])]
@@ -115,6 +126,24 @@ def _ratios(rows: Sequence[Row]) -> list[str]:
     for row in rows:
         cells = [*_name(row), *(_text(speedup(row, rival, "weft")) for rival in rivals)]
         body.append([*cells, _text(speedup(row, "weft", "weft_eager")), _percent(share_of(row, "bound", "weft"))])
+    return markdown_table(heads, body)
+
+
+def _shared_table(rows: Sequence[Row]) -> list[str]:
+    """What sharing a link costs each contender, and what two levels leave on it."""
+    names = [name for name in SHARED_COLUMNS if any(row.get(f"{name}_ms") for row in rows)]
+    heads = ["hosts", "link, Mb/s", "rounds", *(name.replace("_", " ") for name in names)]
+    heads += ["weft vs best DDP", "DDP on a link", "weft on a link", "least"]
+    body = []
+    for row in rows:
+        best = best_of(row, "DDP")
+        cells = [_name(row)[1], f"{row['rate_mbit_per_s']:.0f}", str(row["rounds"])]
+        cells += [_number(row.get(f"{name}_ms")) for name in names]
+        cells.append("-" if best is None else f"{_text(speedup(row, best, 'weft'))}, {variant(row, best)}")
+        for name in ("ddp", "weft"):
+            sent = row["wire_bytes_per_step"].get(name)
+            cells.append("-" if sent is None else f"{sent / row['gradient_bytes']:.2f}")
+        body.append([*cells, f"{2 * (1 - 1 / row['hosts']):.2f}"])
     return markdown_table(heads, body)
 
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from statistics import median
+from collections.abc import Mapping, Sequence
+from statistics import fmean, median
 from typing import Any
 
 from benchmarks.intervals import Ratio, paired_ratio
@@ -55,6 +55,7 @@ def make_row(
     for name in (name for name in measured if name not in CONTENDERS):
         row[f"{name}_ms"] = _ms(measured[name]["step_s"])
     row |= {
+        "part": scenario.part,
         "ratio_wanted": scenario.ratio,
         "workers_per_host": scenario.workers_per_host,
         "rounds": len(result["network_s"]),
@@ -123,6 +124,29 @@ def share_of(row: Row, bound: str, contender: str) -> float | None:
     """A bound over what was reached; None when it was not measured."""
     above, below = row.get(f"{bound}_ms"), row.get(f"{contender}_ms")
     return above / below if above and below else None
+
+
+MAX_ERROR = 0.1
+
+
+def prediction_errors(rows: Sequence[Row]) -> list[str]:
+    """How far off ``weft predict`` was, one line per contender; none for rows without a prediction."""
+    lines = []
+    for name in dict.fromkeys(name for row in rows for name in row.get("predicted_ms") or ()):
+        found = [
+            (row["predicted_ms"][name] / row[f"{name}_ms"] - 1, row)
+            for row in rows
+            if name in (row.get("predicted_ms") or ()) and row.get(f"{name}_ms")
+        ]
+        if found and name != "alone":
+            worst, row = max(found, key=lambda pair: abs(pair[0]))
+            within = sum(abs(error) <= MAX_ERROR for error, _ in found)
+            lines.append(
+                f"{name.replace('_', ' ')}: predicted within {100 * MAX_ERROR:.0f} % in {within} of {len(found)} rows, "
+                f"{100 * fmean(abs(error) for error, _ in found):.0f} % off on average, at worst {100 * worst:+.0f} % "
+                f"({row['model']}, {row['hosts']} hosts of {row['workers_per_host']})"
+            )
+    return lines
 
 
 def _ms(seconds: float) -> float:

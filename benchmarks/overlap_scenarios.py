@@ -15,7 +15,7 @@ CONTENDERS = (
 # Where the network matters less, only the contenders that differ there.
 FEW = ("alone", "ddp", "ddp_best", "dear", "weft", "weft_eager")
 FEWEST = ("alone", "ddp", "ddp_best", "dear", "weft")
-GROWING = ("alone", "ddp", "ddp_1mb", "ddp_best", "weft_1mb", "weft_25mb", "weft")
+GROWING = ("alone", "ddp", "ddp_best", "weft")
 # One size for all buckets, without tuning: what the tuned plan is compared with.
 SWEEP_CONTENDERS = tuple(f"weft_{size}mb" for size in (1, 2, 4, 8, 16, 25))
 # Several times slower than the others: one timed step a round shows that as well as several.
@@ -80,6 +80,8 @@ class Scenario:
     effort: Effort
     timed: Timed | None = None
     workers_per_host: int = 1
+    part: str = "models"
+    """The part of the run that it belongs to, for ``--only``: models, sizes, growth, or hosts."""
 
     @property
     def key(self) -> str:
@@ -184,23 +186,30 @@ def full_run() -> list[Scenario]:
     ]
     # A model whose first and last layers are large, where no schedule reaches the bound: by how much, once.
     real.append(Scenario("vocabulary", 2, 1.3, FEWEST, long))
-    sweep = Scenario("transformer", 2, 1.0, ("alone", "ddp", "weft", *SWEEP_CONTENDERS), long)
-    growth = [Scenario("timed", num_hosts, 1.0, GROWING, long, Timed()) for num_hosts in (2, 4, 8)]
+    sweep = Scenario("transformer", 2, 1.0, ("alone", "ddp", "weft", *SWEEP_CONTENDERS), long, part="sizes")
+    growth = [Scenario("timed", hosts, 1.0, GROWING, long, Timed(), part="growth") for hosts in (2, 4, 8)]
     return [*real, sweep, *growth, *shared_hosts(long)]
 
 
+# Workers per host and link rate of two hosts, as a user measured them.
+SHARED_HOSTS = ((1, 134e6), (2, 200e6), (4, 234e6))
+SHARED_CONTENDERS = ("alone", "ddp", "ddp_best", "ddp_plan", "weft")
+
+
 def shared_hosts(effort: Effort) -> list[Scenario]:
-    """Several workers per host, as a user measured them: 20 MB in 16 layers, links of 200 and 234 Mb/s."""
+    """Several workers per host: 20 MB in 16 layers on two hosts, and sixteen workers on four."""
     timed = Timed(num_parameters=5_000_000, num_layers=16)
     # With two hosts a link carries half of the model each way, in each of two phases.
-    ratio_at = {rate: timed.num_parameters * 32 / rate / timed.compute_s for rate in (200e6, 234e6)}
-    few = ("alone", "ddp", "ddp_best", "weft_1mb", "weft")
-    rows = [(2, 2, ratio_at[200e6]), (2, 4, ratio_at[234e6]), (4, 4, 1.0)]
-    return [Scenario("timed", hosts, round(ratio, 3), few, effort, timed, workers) for hosts, workers, ratio in rows]
+    full_s = timed.num_parameters * 32 / timed.compute_s
+    rows = [(2, workers, round(full_s / rate, 3)) for workers, rate in SHARED_HOSTS]
+    return [
+        Scenario("timed", hosts, ratio, SHARED_CONTENDERS, effort, timed, workers, part="hosts")
+        for hosts, workers, ratio in (*rows, (4, 4, 1.0))
+    ]
 
 
 def contenders_at(model: str, ratio: float) -> tuple[str, ...]:
-    """Everybody where the network takes about as long as the compute; FSDP2 alone takes minutes a row on gloo.
+    """All contenders where the network takes about as long as compute; FSDP2 alone takes minutes a row on gloo.
 
     Eager tunes itself for another 60 steps, which take long with the transformer: elsewhere it is left out there.
     """
@@ -223,11 +232,11 @@ def quick_run() -> list[Scenario]:
     return [
         Scenario("mlp", 2, 0.3, ("alone", "ddp", "weft"), effort),
         Scenario("mlp", 2, 1.0, everybody, effort),
-        Scenario("timed", 4, 1.0, ("alone", "ddp", "ddp_best", "dear", "weft"), effort, small),
+        Scenario("timed", 4, 1.0, ("alone", "ddp", "ddp_best", "dear", "weft"), effort, small, part="growth"),
     ]
 
 
 def tiny_run(contenders: Sequence[str]) -> list[Scenario]:
-    """The whole way with almost no work in it, to see that it holds together."""
+    """The whole benchmark with almost no work, to check that it runs."""
     effort = Effort(num_tuning_steps=0, min_rounds=2, max_rounds=2, ddp_sweep_mb=(1.0, 25.0), dear_sweep_mb=(25.0,))
     return [Scenario("tiny", 2, 1.0, tuple(contenders), effort)]

@@ -1,6 +1,6 @@
 """One rank of the overlap benchmark: all contenders in this process, in turn, round after round.
 
-Interleaving is what makes the figures comparable: a machine that grows slow for a minute does so for all.
+Interleaving is what makes the figures comparable: a machine that is slow for a minute is slow for all.
 Rank 0 prints one JSON object a line: ``progress`` while it runs, ``result`` at the end.
 """
 
@@ -97,7 +97,7 @@ def run(scenario: Scenario) -> dict[str, Any]:
     batches = workload.batches(dist.get_rank(), NUM_BATCHES)
     findings = Findings()
     made: dict[str, Lane] = {}
-    # Whoever follows another's plan comes last.
+    # Contenders that use another's plan come last.
     for name in sorted(scenario.contenders, key=lambda name: name == "ddp_plan"):
         _say(progress=f"warming up {name}")
         if name == "ddp_best":
@@ -178,7 +178,7 @@ def _fastest(
 
 
 def _loss_equal(lane: Lane, lanes: list[Lane]) -> bool | None:
-    """Whether every loss so far is DDP's, bit for bit, on every rank; None without a DDP to compare with."""
+    """Whether every loss so far equals DDP's bit for bit on every rank; None without DDP."""
     ddp = next((other for other in lanes if other.name == "ddp"), None)
     if ddp is None:
         return None

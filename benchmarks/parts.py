@@ -40,7 +40,7 @@ class Part:
     """Whether it runs only when named."""
 
     def todo(self, folder: Path, *, quick: bool) -> Todo:
-        """What this very code has not measured yet."""
+        """What the current code has not measured yet."""
         path = folder / f"{self.name}.json"
         document = read_document(path) if path.exists() else {}
         whole = self.quick_minutes if quick else self.minutes
@@ -73,7 +73,7 @@ def _page(name: str, module: str, document: Document) -> str:
 
 
 def _alone(name: str, about: str, minutes: float, quick_minutes: float, *, has_rounds: bool = False) -> Part:
-    """A benchmark made in one go, by a module of its own."""
+    """A benchmark made in one run by its own module."""
     words = (f"benchmarks.{name}",)
     show, draw = partial(_page, name, name), partial(_late, name, "draw")
     return Part(name, about, minutes, quick_minutes, words, show, draw, has_rounds=has_rounds)
@@ -109,8 +109,8 @@ PARTS = {
         Part(
             "overlap_profiles",
             "popular models with emulated compute, next to what weft predict says",
-            180.0,
-            180.0,
+            110.0,
+            110.0,
             ("weft", "bench", "overlap", "--profiles"),
             partial(_late, "overlap_results", "markdown"),
             partial(_late, "overlap_plot", "draw_profiles"),
@@ -136,11 +136,23 @@ PARTS = {
             partial(_page, "elastic", "elastic_command"),
             partial(_late, "elastic.pictures", "draw"),
         ),
+        Part(
+            "queue",
+            "a queue of jobs on a Ray cluster, with each layer of weft added in turn",
+            35.0,
+            5.0,
+            ("weft", "bench", "queue"),
+            partial(_late, "queue_results", "markdown"),
+            partial(_late, "queue_plot", "draw"),
+            partial(_late, "queue_command", "keys"),
+        ),
         _alone(
             "controller", "real jobs on a controller, elastic and fixed, next to the simulator", 11, 3, has_rounds=True
         ),
         _alone("controller_costs", "what the controller costs and how long it makes people wait", 2, 2),
+        _alone("scale", "one controller on up to 1,000 simulated nodes, 8,000 workers, 10,000 jobs", 5, 1),
         _alone("restart", "from a stop request to the first step again", 4, 1, has_rounds=True),
+        _alone("ray_overhead", "starts and resizes on a Ray node next to the local engine", 4, 2, has_rounds=True),
         _alone("session_costs", "what a session costs a training step", 5, 1, has_rounds=True),
         _alone("lease_handover", "what handing over a device costs", 1, 0.5),
     )

@@ -2,7 +2,7 @@
 
 Date, machine, commit, and command are inside the files, not in their names, so that a link to a result stays valid.
 Benchmarks that take long keep their rows one by one (:class:`RowRecord`): each row has its own date and commit, a row
-measured again replaces the old one, and an interrupted run goes on where it stopped.
+measured again replaces the old one, and an interrupted run resumes where it stopped.
 
 [Note: the code that was measured]  A commit that only adds results must not make them look out of date.  What counts
 is the content of every Python file of weft and of the benchmarks (``code_id``); the commit is for people.
@@ -196,7 +196,7 @@ def markdown_table(heads: Sequence[str], body: Iterable[Sequence[object]]) -> li
 
 
 def as_text(document: Mapping[str, Any]) -> str:
-    """JSON with one row a line: a new measurement is a small difference."""
+    """JSON with one row per line, so that a new measurement is a small diff."""
     rows = document.get("rows")
     if not isinstance(rows, list):
         return json.dumps(document, indent=1, allow_nan=False) + "\n"

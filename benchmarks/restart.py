@@ -1,10 +1,10 @@
-"""How long from "stop" until training goes on: warm pool, cold start, the whole command again, torchrun.
+"""How long from "stop" until training continues: warm pool, cold start, the whole command again, torchrun.
 
     python -m benchmarks.restart [--rounds 5] [--quick] [--out FOLDER]
 
 Two workers train a small model. Each round stops every contender's job with SIGTERM while it trains, starts it again as
 soon as all its processes are gone, and takes the time until every worker has made its first step. The contenders
-take turns in every round, so that whatever else the machine does meets all of them.
+take turns in every round, so that other load on the machine affects all of them.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ WORDS = {
 
 @dataclass(frozen=True)
 class JobRun:
-    """One life of the job: when it was asked to stop, when it was gone, and what its workers wrote down."""
+    """One run of the job: when it was asked to stop, when it was gone, and what its workers recorded."""
 
     asked_s: float
     gone_s: float
@@ -77,7 +77,7 @@ class StopWhenRunning(Console):
             os.write(self._ask, bytes([signal.SIGTERM]))
 
     def err(self, data: bytes) -> None:
-        """What workers and weft say is not what is measured."""
+        """Output of workers and weft is not measured."""
 
     def fileno(self) -> int:
         return self._asked

@@ -1,4 +1,4 @@
-"""The job that ``benchmarks/restart.py`` stops and starts again: a small model that writes down when it did what.
+"""The job that ``benchmarks/restart.py`` stops and starts again: a small model that records when it did what.
 
 Marks are seconds of the machine's monotonic clock, the same one for all processes.
 """

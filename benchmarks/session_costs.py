@@ -1,4 +1,4 @@
-"""What a session costs a training step: agreeing on when to stop, and checkpoints written beside the training.
+"""What a session costs a training step: agreeing on when to stop, and checkpoints written during training.
 
     python -m benchmarks.session_costs [--rounds 5] [--quick] [--out FOLDER]
 
@@ -29,7 +29,7 @@ STEP_S = 0.010
 NUM_AGREEMENT_STEPS = 400
 NUM_BLOCKS = 8
 STEPS_PER_BLOCK = 50
-# (field, in words, what we allow ourselves)
+# (field, description, limit)
 MEASURED = (
     ("by_votes_fraction", "agreeing on a stop, overlapped model, of a 10 ms step", 0.005),
     ("by_turns_fraction", "agreeing on a stop, any other model, of a 10 ms step", 0.005),
@@ -130,7 +130,7 @@ def checkpoint_cost(folder: str) -> Row:
 
 
 def _settled_mean(spent: Sequence[float]) -> float:
-    """The mean, since what is rare and dear counts; without the start, when k is still being found."""
+    """The mean, because rare and expensive steps count; without the start, when k is still being found."""
     return statistics.fmean(spent[len(spent) // 4 :])
 
 

@@ -4,9 +4,8 @@
         bed.run(("python", "train.py"))          # RANK, WORLD_SIZE, MASTER_ADDR ... are set as by torchrun
         bed.set_rate(5e8)
 
-Nothing stays behind: the network goes with the ``with`` block, also after an exception, Ctrl-C, SIGTERM or
-``sys.exit``.  After SIGKILL nobody is there to clean up, so the next testbed to start sweeps what dead owners
-left.
+Nothing is left behind: the network is removed with the ``with`` block, also after an exception, Ctrl-C, SIGTERM, or
+``sys.exit``.  After SIGKILL nothing can clean up, so the next testbed removes what dead owners left.
 """
 
 from __future__ import annotations
@@ -45,7 +44,7 @@ class HostOutput:
 
 
 class HostFailed(WeftError):
-    """A command on a host of the testbed did not end well; the others were stopped."""
+    """A command on a host of the testbed failed; the others were stopped."""
 
 
 def missing_reason() -> str | None:
@@ -112,7 +111,7 @@ class Testbed:
             signal.signal(signal.SIGTERM, self._previous_sigterm)  # type: ignore[arg-type]
 
     def set_rate(self, rate_bits_per_s: float) -> None:
-        """Give every link another rate, both ways."""
+        """Set the rate of every link, both ways."""
         run_all(self.plan.reshape(rate_bits_per_s))
         self.rate_bits_per_s = rate_bits_per_s
 
@@ -168,7 +167,7 @@ class Testbed:
             stderr=subprocess.STDOUT,
             text=True,
             errors="replace",
-            # Ctrl-C goes to the testbed, which stops the hosts in order instead of all dying mid-sentence.
+            # Ctrl-C goes to the testbed, which stops the hosts in order instead of all dying at once.
             start_new_session=True,
         )
         self._workers.append(worker)
@@ -232,7 +231,7 @@ def list_namespaces() -> list[str]:
 
 
 def run_all(commands: Iterable[Command]) -> None:
-    """Run commands one after the other; the first that fails ends it with what it said."""
+    """Run commands in sequence; the first failure raises with its output."""
     for command in commands:
         done = subprocess.run(command, capture_output=True, text=True)
         if done.returncode != 0:

@@ -4,7 +4,7 @@
     host 1 [eth0 10.77.0.2] ---- port1  } br0, in a namespace of its own
     host 2 [eth0 10.77.0.3] ---- port2 /
 
-Every device is born inside its namespace, so the machine's own network never sees any of them.  What a host
+Every device is created inside its namespace, so the machine's own network never sees any of them.  What a host
 sends is shaped at its ``eth0``.  With three hosts or more two may send to one: then what a host receives is shaped
 too, at its port.  That is a full-duplex network card of the given rate behind a switch that never blocks.  Between two
 hosts a second shaper would only spend core time on a limit that the sender keeps already.
@@ -105,12 +105,12 @@ class NetworkPlan:
         return commands + self._shape("add", self.rate_bits_per_s)
 
     def reshape(self, rate_bits_per_s: float) -> list[Command]:
-        """Commands that give every link another rate while traffic may be flowing."""
+        """Commands that change every link's rate, even while traffic is flowing."""
         check_rate(rate_bits_per_s)
         return self._shape("change", rate_bits_per_s)
 
     def remove(self) -> list[Command]:
-        """Commands that take everything away; veth pairs and the bridge go with their namespaces."""
+        """Commands that remove everything; veth pairs and the bridge go with their namespaces."""
         return [("ip", "netns", "del", name) for name in self.namespaces]
 
     def _cable(self, index: int) -> list[Command]:

@@ -20,7 +20,7 @@ QUEUE_SLACK_S = 1e-3
 
 
 class TimedDevice:
-    """Runs one thing after the other, each for a set time; the caller sleeps meanwhile."""
+    """Runs one operation at a time, each for a set time; the caller sleeps meanwhile."""
 
     def __init__(self) -> None:
         self._free_at_s = 0.0
@@ -77,9 +77,10 @@ class TimedModel(nn.Module):
         num_layers: int,
         compute_s: float,
         layers: Sequence[tuple[int, float, float]] = (),
+        device: TimedDevice | None = None,
     ) -> None:
         super().__init__()
-        device = TimedDevice()
+        device = device or TimedDevice()
         forward_s = compute_s / 3 / num_layers
         equal = [(num_parameters // num_layers, forward_s, 2 * forward_s)] * num_layers
         self.layers = nn.ModuleList(

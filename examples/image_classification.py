@@ -19,6 +19,7 @@ from torch.nn import functional as F
 from torch.utils.data import Dataset
 
 import weft
+from weft.worker import Session, SessionLoader
 
 SIZE = 16
 PATTERNS = ("vertical stripes", "horizontal stripes", "checks", "disc")
@@ -67,12 +68,17 @@ class Net(nn.Sequential):
 
 
 @torch.no_grad()
-def accuracy(model: nn.Module, dataset: Dataset[tuple[torch.Tensor, int]], num_images: int) -> float:
-    """The fraction of the first ``num_images`` that is classified correctly."""
+def accuracy(run: Session, model: nn.Module, data: SessionLoader) -> float:
+    """The fraction of new images that is classified correctly; every worker looks at its part of them."""
     model.eval()
-    pairs = [dataset[index] for index in range(num_images)]
-    guesses = model(torch.stack([image for image, _ in pairs])).argmax(1)
-    return float((guesses == torch.tensor([label for _, label in pairs])).float().mean())
+    correct, total = 0, 0
+    for images, labels in data:
+        guesses = model(images.to(run.device)).argmax(1)
+        correct += int((guesses == labels.to(run.device)).sum())
+        total += len(labels)
+    model.train()
+    correct_everywhere, total_everywhere = run.sum(correct, total)
+    return correct_everywhere / total_everywhere
 
 
 def main() -> None:
@@ -87,6 +93,7 @@ def main() -> None:
         optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
         weft.overlap(model, optimizer)
         data = run.loader(Patterns(options.images), batch_size=options.batch_size)
+        new = run.loader(Patterns(512, seed=1_000_000), batch_size=256, shuffle=False)
         run.resume(model=model, optimizer=optimizer, data=data)
         for images, labels in run.steps(data, epochs=options.epochs):
             optimizer.zero_grad()
@@ -96,9 +103,10 @@ def main() -> None:
             run.log(loss=loss)
             if run.rank == 0 and run.step % 20 == 0:
                 print(f"step {run.step}: loss {loss.item():.3f}")
-        if run.rank == 0 and not run.stopped:
-            right = accuracy(model.cpu(), Patterns(512, seed=1_000_000), 512)
-            print(f"{right:.1%} of 512 new images classified correctly")
+            if run.ends_epoch:
+                correct = accuracy(run, model, new)
+                if run.rank == 0:
+                    print(f"epoch {run.epoch}: {correct:.1%} of 512 new images classified correctly")
 
 
 if __name__ == "__main__":

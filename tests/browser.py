@@ -35,6 +35,9 @@ _FLAGS = (
 )
 
 
+_LOOK_AGAIN_S = 0.03
+
+
 class BrowserError(RuntimeError):
     """The browser, or the page in it, did not do what was asked."""
 
@@ -96,16 +99,17 @@ class Browser:
         return found["result"].get("value")
 
     def wait_for(self, condition: str) -> Any:
-        """Until the expression is true; the page is asked again at its own next chance to change."""
+        """Until the expression is true."""
         # An element has no value that could be sent over: that it is there is what counts.
         look = f"(() => {{ const found = {condition}; return found instanceof Node || found; }})()"
         deadline_s = time.monotonic() + HANG_S
         while time.monotonic() < deadline_s:
-            # A page that is being replaced by another one cannot be asked.
+            # A page that is being replaced by another one cannot be asked, and would never keep a promise.
             with contextlib.suppress(BrowserError):
-                value = self.run(f"new Promise(done => setTimeout(() => done({look}), 30))")
+                value = self.run(look)
                 if value:
                     return value
+            time.sleep(_LOOK_AGAIN_S)
         text = self.run("document.body.innerText")
         raise BrowserError(f"never true: {condition}; the page says:\n{text}")
 
@@ -118,10 +122,10 @@ class Browser:
         self.call("Input.insertText", text=text)
 
     def press(self, key: str) -> None:
-        codes = {"Enter": 13, "Escape": 27, "Tab": 9}
-        text = {"text": "\r"} if key == "Enter" else {}
+        codes = {"Enter": 13, "Escape": 27, "Tab": 9, "ArrowLeft": 37, "ArrowRight": 39, "End": 35}
+        text = {"text": "\r"} if key == "Enter" else {} if key in codes else {"text": key}
         for kind in ("keyDown", "keyUp"):
-            code = codes[key]
+            code = codes.get(key, ord(key.upper()[0]))
             self.call("Input.dispatchKeyEvent", type=kind, key=key, code=key, windowsVirtualKeyCode=code, **text)
 
     def problems(self) -> list[str]:
@@ -165,7 +169,7 @@ def browser(folder: Path) -> Iterator[Browser]:
     pid = os.posix_spawn(
         program,
         [program, *_FLAGS, f"--user-data-dir={folder / 'profile'}", "about:blank"],
-        {**os.environ, "HOME": str(folder)},
+        {**os.environ, "HOME": str(folder), "TMPDIR": str(folder)},
         file_actions=[
             *((os.POSIX_SPAWN_DUP2, nothing, number) for number in (0, 1, 2)),
             (os.POSIX_SPAWN_DUP2, theirs[0], 3),

@@ -14,15 +14,28 @@ import uvicorn
 from weft.control.queue_order import QueuePlace
 from weft.control.state import Job, JobState
 from weft.core.job import Launch
+from weft.core.status_rows import HistoryRow, PlanRow, WhatifRow
+from weft.core.step_report import Progress
 from weft.core.submission import Submission
 from weft.daemon.api.app import make_app
 from weft.daemon.api.guard import BODY_S
+from weft.daemon.attempt_bars import AttemptBar
 from weft.daemon.connections import ConnectionPatience, server_config
-from weft.daemon.contract import Decision, LogStream, NodeStatus, NodeView, Outlook, Sentence, UnknownJobError
+from weft.daemon.contract import (
+    ConflictError,
+    Decision,
+    LogStream,
+    NodeStatus,
+    NodeView,
+    Outlook,
+    Sentence,
+    UnknownJobError,
+)
 from weft.daemon.home import Home, Record
 from weft.daemon.ids import is_id, new_id
 from weft.daemon.listeners import Reserve, listen_local, listen_unix
 from weft.daemon.retention import Purged
+from weft.sim.queue_forecast import Question
 
 TOKEN = "the-token-of-the-fake-controller"
 
@@ -65,6 +78,7 @@ class FakeController:
         self.asked: list[str] = []
         self.made_decisions: list[Decision] = []
         self.went_down: list[bool] = []
+        self.bars: list[AttemptBar] = []
         self.failure: Exception | None = None
         self.endless = False
         """Whether jobs keep writing to their logs."""
@@ -72,8 +86,16 @@ class FakeController:
     def add(self, **changes: object) -> Job:
         """A job as a test wants it."""
         submission = Submission(Launch(("python", "train.py"), "/tmp"), name="train.py", max_workers=4)
-        job_id = self.submit(submission)
-        self.by_id[job_id] = dataclasses.replace(self.by_id[job_id], **changes)  # type: ignore[arg-type]
+        return self.change(self.submit(submission), **changes)
+
+    def change(self, job_id: str, **changes: object) -> Job:
+        """Change fields of a job, or of its progress or spec, by name."""
+        job = self.by_id[job_id]
+        progress = {name: changes.pop(name) for name in Progress.__slots__ if name in changes}
+        changes["progress"] = dataclasses.replace(job.progress, **progress)  # type: ignore[arg-type]
+        if "submitted_s" in changes:
+            changes["spec"] = dataclasses.replace(job.spec, submitted_s=changes.pop("submitted_s"))  # type: ignore[arg-type]
+        self.by_id[job_id] = dataclasses.replace(job, **changes)  # type: ignore[arg-type]
         return self.by_id[job_id]
 
     def submit(self, submission: Submission) -> str:
@@ -84,10 +106,9 @@ class FakeController:
         self.by_id[job_id] = Job(
             submission.spec(job_id, float(number)),
             number,
-            submission.total_steps,
             submission.name,
             submission.launch,
-            submitted_s=float(number),
+            progress=Progress(0, submission.total_steps),
             reason="waits for devices",
         )
         return job_id
@@ -96,6 +117,12 @@ class FakeController:
         job = self.job(job_id)
         if not job.state.is_final:
             self.by_id[job_id] = dataclasses.replace(job, state=JobState.CANCELLED, finished_s=9.0, reason=reason)
+
+    def change_job(self, job_id: str, **values: float) -> None:
+        job = self.job(job_id)
+        if job.state.is_final:
+            raise ConflictError("it is over")
+        self.by_id[job_id] = dataclasses.replace(job, spec=job.spec.changed(**values))  # type: ignore[arg-type]
 
     def jobs(self) -> list[Job]:
         return list(self.by_id.values())
@@ -110,6 +137,9 @@ class FakeController:
     def explain(self, job_id: str) -> list[Sentence]:
         return [Sentence(self.job(job_id).submitted_s, "submitted"), Sentence(5.0, "has 2 of 4 devices")]
 
+    def history(self, job_id: str) -> HistoryRow:
+        return {"id": self.job(job_id).id, "points": [], "marks": [], "speeds": [], "phases": None}
+
     def queue(self) -> dict[str, QueuePlace]:
         return {}
 
@@ -117,11 +147,23 @@ class FakeController:
         return self.made_decisions[-last:]
 
     def outlook(self, submission: Submission) -> Outlook:
-        return Outlook(submission.min_workers, "the cluster is empty")
+        return Outlook(submission.min_workers, "the cluster is empty", "AsRequested")
 
     def nodes(self) -> list[NodeView]:
         here = NodeView(0, "here", NodeStatus.UP, {0: tuple(self.by_id)[:1], 1: ()})
         return [here, NodeView(1, "there", NodeStatus.LOST, {2: ()})]
+
+    def now_s(self) -> float:
+        return 1000.0
+
+    def timeline(self, since_s: float, until_s: float) -> list[AttemptBar]:
+        return [bar for bar in self.bars if bar.start_s <= until_s]
+
+    def whatif(self, question: Question) -> WhatifRow:
+        for job_id in question.jobs:
+            self.job(job_id)
+        plan: PlanRow = {"policy": "balanced", "devices": 2, "mean_jct_s": None, "makespan_s": None, "jobs": []}
+        return {"plan": plan, "whatif": plan, "assumptions": []}
 
     def drain(self, name: str, *, resume: bool = False) -> None:
         """Nothing to do."""

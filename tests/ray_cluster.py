@@ -7,6 +7,7 @@ see one folder in common, which they are given; anything else they share would b
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import shutil
 import signal
@@ -20,6 +21,7 @@ TOKEN = "0123456789abcdef0123456789abcdef0123456789abcdef"
 PORT = 6379
 STARTS_WITHIN_S = 180.0
 REPOSITORY = Path(__file__).resolve().parents[1]
+_numbers = itertools.count()
 
 _NODE = """
 set -e
@@ -89,9 +91,13 @@ class RayTestNode:
         until(self._is_up, STARTS_WITHIN_S, lambda: self.log.read_text())
 
     def _is_up(self) -> bool:
-        if self._process is not None and self._process.poll() is not None:
+        if self.has_ended():
             self.start()  # on a busy machine Ray loses patience with itself
         return b"Ray runtime started" in self.log.read_bytes()
+
+    def has_ended(self) -> bool:
+        """Whether Ray has given up on this node by itself."""
+        return self._process is None or self._process.poll() is not None
 
     @property
     def init(self) -> int:
@@ -104,15 +110,21 @@ class RayTestNode:
         return ["nsenter", "-t", str(self.init), "--net", "--mount", "--pid", "--"]
 
     def pids(self, word: str) -> list[int]:
-        """Processes of this node whose command line has this word."""
+        """Processes of this node whose command line or name has this word."""
         found = []
         space = os.readlink(f"/proc/{self.init}/ns/pid")
         for entry in os.scandir("/proc"):
             with contextlib.suppress(OSError):
                 is_here = entry.name.isdigit() and os.readlink(f"{entry.path}/ns/pid") == space
-                if is_here and word.encode() in Path(entry.path, "cmdline").read_bytes():
+                words, name = (Path(entry.path, file).read_bytes() for file in ("cmdline", "comm"))
+                # A zombie has no command line: the node's first process is Ray's, which does not reap the others'.
+                if is_here and words and word.encode() in words + name:
                     found.append(int(entry.name))
         return sorted(found)
+
+    def workers(self) -> list[int]:
+        """Children of this node's keepers."""
+        return [child for keeper in self.pids("weft-keeper") for child in _children(keeper)]
 
     def kill(self) -> None:
         """As if power was lost."""
@@ -140,8 +152,9 @@ class RayTestCluster:
 
     def __init__(self, shared: Path) -> None:
         self.shared = shared
-        self.name = f"wr{os.getpid()}"[-8:]
-        self.network = 64 + os.getpid() % 150
+        number = next(_numbers)  # links of a cluster that was just closed may still be there
+        self.name = f"wr{os.getpid() % 100_000}{chr(ord('a') + number % 26)}"
+        self.network = 64 + (os.getpid() + 37 * number) % 150
         self.bridge = f"{self.name}b"
         self.nodes: list[RayTestNode] = []
         _ip("link", "add", self.bridge, "type", "bridge")

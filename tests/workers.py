@@ -35,8 +35,8 @@ from hang_limit import HANG_S
 
 # Once one rank has failed the others usually wait for it in vain.
 PATIENCE_AFTER_FAILURE_S = 5.0
-# Models without detach() leave network threads behind that wake up a hundred times a second: with hundreds of them, the
-# tests of a long file took ten times as long.  Fresh processes cost a few seconds.
+# Network threads of models that a failed or unusual test left behind wake up a hundred times a second: with hundreds of
+# them, the tests of a long file took ten times as long.  Fresh processes cost a few seconds.
 MAX_THREADS = 80
 
 

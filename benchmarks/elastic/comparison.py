@@ -11,9 +11,11 @@ from typing import Any
 
 from benchmarks.elastic.claims import Claim, at_least, at_most, replay_claims
 from benchmarks.elastic.decision_speed import decision_times, replay_speeds
+from benchmarks.elastic.equal_knowledge import PUBLISHED, knowledge_rows, load_rows
+from benchmarks.elastic.first_starts import rigid_row, start_row
 from benchmarks.elastic.fit_study import fit_rows
 from benchmarks.elastic.optimality_gap import optimality_gaps
-from benchmarks.elastic.published import SAME_POLICY, published_means
+from benchmarks.elastic.published import SAME_POLICY, means_of, published_times
 from weft.elastic import POLICIES
 from weft.errors import InputError
 from weft.sim.experiment import ReplayOutcome, Scenario, run_scenarios
@@ -31,7 +33,18 @@ DEFAULT_POLICY = next(iter(POLICIES))
 NUM_INSTANCES = 2000
 QUICK_INSTANCES = 1000
 QUICK_LOG_JOBS = 10_000
-SIDE_TABLES = ("doubling_over_exact", "decision_speed", "replay_speed", "long_log", "hardships", "fit_quality")
+SIDE_TABLES = (
+    "equal_knowledge",
+    "loads",
+    "first_starts",
+    "doubling_over_exact",
+    "decision_speed",
+    "replay_speed",
+    "long_log",
+    "hardships",
+    "fit_quality",
+)
+LOADS = (0.5, 1.0, 2.0)
 # The knobs of the full run: what happens to the default policy when the world is less kind than assumed.
 HARDSHIPS: dict[str, dict[str, Any]] = {
     "predictions 20 % off": {"prediction_error": 0.2},
@@ -50,6 +63,9 @@ class Comparison:
     """With and without crossover (the flag)."""
     published: dict[str, dict[str, float]] = field(default_factory=dict)
     claims: list[Claim] = field(default_factory=list)
+    knowledge: list[dict[str, Any]] = field(default_factory=list)
+    loads: list[dict[str, Any]] = field(default_factory=list)
+    first_starts: list[dict[str, Any]] = field(default_factory=list)
     gap: dict[str, Any] = field(default_factory=dict)
     decisions: list[dict[str, Any]] = field(default_factory=list)
     replay_speed: list[dict[str, Any]] = field(default_factory=list)
@@ -88,7 +104,17 @@ class Comparison:
     def side_tables(self) -> dict[str, list[dict[str, Any]]]:
         """The small tables beside the replays; those that were not measured are left out."""
         gap = [self.gap] if self.gap else []
-        found = (gap, self.decisions, self.replay_speed, self.long_log, self.hardships, self.fits)
+        found = (
+            self.knowledge,
+            self.loads,
+            self.first_starts,
+            gap,
+            self.decisions,
+            self.replay_speed,
+            self.long_log,
+            self.hardships,
+            self.fits,
+        )
         return {title: rows for title, rows in zip(SIDE_TABLES, found, strict=True) if rows}
 
     def means(self, *, crossover: bool) -> dict[str, dict[str, float]]:
@@ -124,9 +150,17 @@ def compare(data: Path | None, *, quick: bool, progress: Progress) -> Comparison
     kinds = own_kinds() if data is None else measured_kinds(ApplicationFolder(data / "pollux" / "profiles"))
     _replay(done, workloads, progress)
     if data is not None:
-        done.published = {name: dict(m) for name, m in published_means(data / "pollux" / "published").items()}
+        times = published_times(data / "pollux" / "published")
+        done.published = means_of(times)
         crossover = done.means(crossover=True)[DEFAULT_POLICY]
         done.claims += replay_claims(done.means(crossover=False), done.published, crossover)
+        done.knowledge = knowledge_rows(workloads, SCENARIO.cluster(), times, progress)
+        done.claims += _knowledge_claims(done.knowledge)
+    _first_starts(done, workloads)
+    if not quick:
+        done.loads = load_rows(workloads, SCENARIO.cluster(), list(POLICIES), LOADS)
+        closest = min(row["over_default"] for row in done.loads)
+        done.claims.append(at_least("best other policy / balanced, any workload and load", closest, 0.98))
     _measure(done, kinds, quick=quick, progress=progress)
     _replay_speed(done, workloads)
     if not quick:
@@ -154,6 +188,39 @@ def _replay(done: Comparison, workloads: Sequence[Workload], progress: Progress)
             options = SimulationOptions(crossover=crossover)
             for outcome in run_scenarios(workload, [SCENARIO], policies, options, progress=progress):
                 done.outcomes.append((outcome, crossover))
+
+
+def _knowledge_claims(rows: Sequence[dict[str, Any]]) -> list[Claim]:
+    ours = {row["knows"]: row for row in rows if row["conditions"] == PUBLISHED and row["scheduler"] == DEFAULT_POLICY}
+    return [
+        at_most("balanced, lengths known / published Pollux, mean of ratios", ours["lengths"]["over_pollux"], 0.96),
+        at_most("balanced, no lengths / published Pollux, mean of ratios", ours["no lengths"]["over_pollux"], 1.0),
+        at_most("balanced, no lengths / published Tiresias, mean of ratios", ours["no lengths"]["over_tiresias"], 0.75),
+    ]
+
+
+def _first_starts(done: Comparison, workloads: Sequence[Workload]) -> None:
+    """From the replays of the default policy that were made already."""
+    results = {o.result.workload: o.result for o, shared in done.outcomes if not shared and _is_default(o)}
+    cluster = SCENARIO.cluster()
+    for workload in workloads:
+        result = results[workload.name]
+        row = start_row(workload, cluster, result) | rigid_row(workload, cluster, result, SimulationOptions())
+        done.first_starts.append(row)
+    _claim_short_waits(done)
+    rigid = max(row["worst_rigid_wait"] for row in done.first_starts)
+    done.claims.append(at_most("rigid jobs' wait / (1.1 x that under FIFO with backfill), worst job", rigid, 1.0))
+
+
+def _is_default(outcome: ReplayOutcome) -> bool:
+    return outcome.result.policy == DEFAULT_POLICY
+
+
+def _claim_short_waits(done: Comparison) -> None:
+    worst = max(row["worst_wait"] for row in done.first_starts)
+    text = "wait of a job shorter than a minute / (10 x its length + 5 min), worst job"
+    done.claims = [claim for claim in done.claims if claim.text != text]
+    done.claims.append(at_most(text, worst, 1.0))
 
 
 def _measure(done: Comparison, kinds: Sequence[JobKind], *, quick: bool, progress: Progress) -> None:
@@ -198,6 +265,8 @@ def _long_log(done: Comparison, data: Path, *, quick: bool, progress: Progress) 
             **{name: row[name] for name in ("policy", "mean_jct_s", "lower_bound_s", "restarts_per_job")},
         }
     ]
+    done.first_starts.append(start_row(workload, LOG_SCENARIO.cluster(), outcome.result))
+    _claim_short_waits(done)
     if not quick:
         done.claims.append(at_most("seconds of one core for the Philly log, read to result", core_s, 180.0))
 

@@ -17,6 +17,7 @@ from benchmarks.elastic.instances import curves_of, random_snapshot
 from weft.core.cluster import Cluster
 from weft.elastic import policy_named
 from weft.sim.replay import simulate
+from weft.sim.replay_options import SimulationOptions
 from weft.sim.synthetic import JobKind
 from weft.sim.workload import Workload
 
@@ -63,14 +64,17 @@ def replay_speeds(
 ) -> list[dict[str, Any]]:
     """Jobs replayed per second by policy: median of a few runs, on the slowest and the typical workload."""
     rows = []
-    for name in policies:
+    variants = [(name, False) for name in policies] + [(name, True) for name in policies if name in SHARING]
+    for name, crossover in variants:
         speeds = []
         for workload in workloads:
-            replay = partial(simulate, workload, cluster, policy_named(name))
+            options = SimulationOptions(crossover=crossover)
+            replay = partial(simulate, workload, cluster, policy_named(name), options)
             speeds.append(len(workload.jobs) / statistics.median(_core_s(replay) for _ in range(repeats)))
         rows.append(
             {
                 "policy": name,
+                "crossover": crossover,
                 "slowest_jobs_per_s": round(min(speeds), 1),
                 "median_jobs_per_s": round(statistics.median(speeds), 1),
             }

@@ -2,7 +2,8 @@
 
     from weft.client import Client
     client = Client()                                   # the controller of WEFT_HOME (default: ~/.weft)
-    job_id = client.submit(Submission(Launch(("python", "train.py"), "/home/ana"), max_workers=4))
+    job_id = client.submit_command("python train.py", workers="1:4")
+    client.jobs()                                       # a table in a notebook, a list of dictionaries anywhere
     client.wait([job_id])
 
 Talks to the controller over its unix socket, with the standard library only: no torch, no pydantic.
@@ -13,17 +14,22 @@ from __future__ import annotations
 import http.client
 import json
 import os
+import shlex
 import socket
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, cast
 from urllib.parse import quote, urlencode
 
+from weft.core.nearest_name import unknown_name
+from weft.core.notebook_table import JobRows, jobs_html
 from weft.core.status_rows import (
     FINAL_STATES,
+    ChangesRow,
     DecisionRow,
     HealthRow,
+    HistoryRow,
     JobDetail,
     JobRow,
     NodeRow,
@@ -31,8 +37,10 @@ from weft.core.status_rows import (
     OverviewRow,
     PurgeRow,
     SentenceRow,
+    TimelineRow,
+    WhatifRow,
 )
-from weft.core.submission import Submission
+from weft.core.submission import FIELDS, Submission, this_user, worker_range
 from weft.daemon.home import Home, default_home
 from weft.errors import ControllerError, NoControllerError, UsageError
 
@@ -44,6 +52,7 @@ _MAX_IDS_PER_REQUEST = 500
 _MAX_ABSENCE_S = 120.0
 _RETRY_S = 0.5
 _CHUNK_BYTES = 65536
+_FORECAST_S = 40.0
 _MAX_SOCKET_PATH_BYTES = 107
 
 
@@ -58,6 +67,10 @@ class Client:
         self.home = Home(default_home() if home is None else Path(home).expanduser().absolute())
         self._timeout_s = timeout_s
 
+    def _repr_html_(self) -> str:
+        """The jobs of this controller, in a notebook."""
+        return jobs_html(self.jobs())
+
     def health(self) -> HealthRow:
         """The controller's process, version, and policy."""
         return cast(HealthRow, self._ask("GET", "/healthz"))
@@ -66,17 +79,33 @@ class Client:
         """Submit a job; returns its id once the job is on disk."""
         return str(self._ask("POST", "/v1/jobs", submission.document())["id"])
 
+    def submit_command(
+        self, command: str | Sequence[str], *, workers: int | str = 1, cwd: str = "", **fields: Any
+    ) -> str:
+        """Submit a command to be run in ``cwd``, by default the current folder; returns the job's id.
+
+        ``command``: words, or one line that is split into words as a shell would, without running one.  ``workers``: a
+        number or ``"MIN:MAX"``.  ``fields``: keys of a job file, such as ``name``, ``weight``, ``total_steps``.
+        """
+        words = shlex.split(command) if isinstance(command, str) else list(command)
+        low, high = worker_range(str(workers))
+        for key in fields.keys() - FIELDS.keys():
+            raise UsageError(unknown_name("key", key, FIELDS))
+        place = {"command": words, "cwd": os.path.abspath(cwd), "user": this_user()}
+        document = {**place, "min_workers": low, "max_workers": high, **fields}
+        return self.submit(Submission.from_document(document))
+
     def outlook(self, submission: Submission) -> OutlookRow:
         """What the policy would give this job now.  Nothing is submitted."""
         return cast(OutlookRow, self._ask("POST", "/v1/outlook", submission.document()))
 
     def jobs(self) -> list[JobRow]:
         """All jobs in order of submission."""
-        return cast(list[JobRow], self._ask("GET", "/v1/jobs")["jobs"])
+        return JobRows(self._ask("GET", "/v1/jobs")["jobs"])
 
     def job_details(self) -> list[JobDetail]:
         """All jobs, with all their fields."""
-        return cast(list[JobDetail], self._ask("GET", "/v1/jobs?detail=true")["jobs"])
+        return JobRows(self._ask("GET", "/v1/jobs?detail=true")["jobs"])
 
     def overview(self, limit: int) -> OverviewRow:
         """The number of jobs in each state, and at most ``limit`` jobs: running, waiting, most recently finished."""
@@ -90,9 +119,24 @@ class Client:
         """Cancel a job; a second call kills its workers."""
         return cast(JobDetail, self._ask("POST", _path(job_id, "cancel")))
 
+    def change(self, job_id: str, **values: float) -> JobDetail:
+        """Change ``weight``, ``priority``, ``min_workers``, or ``max_workers`` of a job that runs or waits."""
+        return cast(JobDetail, self._ask("PATCH", _path(job_id), values))
+
     def explain(self, job_id: str) -> list[SentenceRow]:
         """What happened to the job and why, oldest first.  The last sentence describes the present."""
         return cast(list[SentenceRow], self._ask("GET", _path(job_id, "explain"))["sentences"])
+
+    def history(self, job_id: str) -> HistoryRow:
+        """The job's whole life in numbers: loss, step time, workers, and what changed them."""
+        return cast(HistoryRow, self._ask("GET", _path(job_id, "history")))
+
+    def whatif(self, question: Mapping[str, Any] | None = None) -> WhatifRow:
+        """The simulator's forecast for the current queue, as it is and with another policy, devices, or limits of jobs.
+
+        ``question``: ``{"policy": P, "devices": N, "jobs": {ID: {"weight": X, "min_workers": A, "max_workers": B}}}``.
+        """
+        return cast(WhatifRow, self._ask("POST", "/v1/whatif", dict(question or {}), extra_s=_FORECAST_S))
 
     def nodes(self) -> list[NodeRow]:
         """Nodes, their devices, and the jobs on them."""
@@ -103,9 +147,27 @@ class Client:
         path = "/v1/nodes/resume" if resume else "/v1/nodes/drain"
         return cast(list[NodeRow], self._ask("POST", path, {"name": name})["nodes"])
 
+    def timeline(self, since_s: float | None = None, until_s: float | None = None) -> TimelineRow:
+        """Which job had which devices when; by default in the last 24 hours."""
+        limits = {"since_s": since_s, "until_s": until_s}
+        query = urlencode({name: value for name, value in limits.items() if value is not None})
+        return cast(TimelineRow, self._ask("GET", f"/v1/timeline?{query}"))
+
     def decisions(self, last: int = 100) -> list[DecisionRow]:
         """The most recent decisions that changed something, oldest first."""
         return cast(list[DecisionRow], self._ask("GET", f"/v1/decisions?last={last}")["decisions"])
+
+    def stream(self, since: str = "") -> Iterator[ChangesRow]:
+        """Everything that changed since that version, then every change, until the controller exits."""
+        answer = self._send("GET", f"/v1/stream?{urlencode({'since': since})}", timeout_s=None)
+        try:
+            while line := answer.readline():
+                if line.startswith(b"data: "):
+                    yield cast(ChangesRow, json.loads(line[6:]))
+        except (OSError, http.client.HTTPException) as error:
+            raise self._gone(error) from error
+        finally:
+            answer.close()
 
     def metrics(self) -> str:
         """Metrics in Prometheus format."""
@@ -285,6 +347,6 @@ def _refused(answer: http.client.HTTPResponse) -> Exception:
         message = f"the controller responded with {answer.status} {answer.reason}"
     finally:
         answer.close()
-    if answer.status in (400, 404, 422):
+    if answer.status in (400, 404, 409, 422):
         return UsageError(message)
     return NotNowError(message) if answer.status == 503 else ControllerError(message)

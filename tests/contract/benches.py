@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import select
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping
@@ -241,6 +242,12 @@ class RayBench(LocalBench):
             hang_s=1.0,
             launcher=["env", *ray_variables(), *self._cluster.nodes[0].enter()],
         )
+
+    def ray_says(self, script: str) -> str:
+        """What a driver of the cluster prints."""
+        connect = "import ray; ray.init(address='auto', log_to_driver=False, configure_logging=False); "
+        command = ["env", *ray_variables(), *self._cluster.nodes[0].enter(), sys.executable, "-c", connect + script]
+        return subprocess.run(command, capture_output=True, text=True, timeout=HANG_S, check=True).stdout
 
 
 class FakeBench:

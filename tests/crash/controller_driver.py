@@ -47,7 +47,7 @@ def answer(controller: Controller, request: dict[str, Any]) -> Any:
                     "id": job.id,
                     "state": job.state.value,
                     "attempt": job.attempt,
-                    "step": job.step,
+                    "step": job.progress.step,
                     "devices": list(job.devices),
                     "restarts": job.num_restarts,
                     "reason": job.reason,

@@ -15,9 +15,11 @@ from tests.hang_limit import HANG_S
 
 from lease_processes import lease_server, wait_until
 from weft.crossover.lease_client import LeaseGate
+from weft.crossover.lease_launch import lead_address
 from weft.crossover.lease_messages import Join
 from weft.crossover.phases import Role
 from weft.engines.rendezvous import ReservedPort
+from weft.errors import LeaseError
 
 NUM_STEPS = 16
 COMPUTE_S = 0.003
@@ -149,3 +151,23 @@ def test_a_host_that_leaves_together_with_the_last_job_does_not_crash_the_server
         lead.process.send_signal(signal.SIGCONT)
         wait_until(lambda: lead.status() is not None and not lead.jobs())
         assert lead.process.poll() is None
+
+
+def test_a_group_is_led_where_its_server_said_and_its_second_job_is_told_the_same(tmp_path: Path) -> None:
+    with lease_server(tmp_path / "0") as lead:
+        promised = lead_address(lead.path, "0", "127.0.0.1")
+        assert lead_address(lead.path, "0", "127.0.0.1") == promised
+        assert lead_address(lead.path, "1", "127.0.0.1") != promised, "another group, with another order"
+        with pytest.raises(OSError, match="in use"):
+            socket.create_server(("127.0.0.1", int(promised.rpartition(":")[2])))
+        gate = LeaseGate(str(lead.path), Join("a", "0", is_first=True, lead=promised))
+        wait_until(lambda: lead.device()["leads"])
+        assert lead_address(lead.path, "0", "127.0.0.1") == promised
+        gate.close()
+
+
+def test_an_address_that_this_host_does_not_have_is_refused_by_name(tmp_path: Path) -> None:
+    with lease_server(tmp_path / "0") as lead:
+        with pytest.raises(LeaseError, match=r"cannot listen on 192\.0\.2\.1"):
+            lead_address(lead.path, "0", "192.0.2.1")
+        assert lead.jobs() == set()

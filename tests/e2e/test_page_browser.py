@@ -3,21 +3,15 @@
 from __future__ import annotations
 
 import json
-import os
-import signal
-import subprocess
-import sys
+import shlex
 from collections.abc import Iterator
-from typing import Any
 
 import pytest
+from tests.browser import find_chromium
 from tests.hang_limit import HANG_S
+from tests.page_site import ASKS, Site, open_site
 
-from browser import Browser, browser, find_chromium
-from weft.client import Client
-from weft.core.job import Launch
-from weft.core.submission import Submission
-from weft.daemon.home import Home
+from weft.elastic.registry import POLICIES
 
 pytestmark = pytest.mark.skipif(find_chromium() is None, reason="needs chromium (Debian: apt-get install chromium)")
 
@@ -31,58 +25,10 @@ while True:
 """
 
 
-class Site:
-    """A controller of one's own and a browser that looks at it."""
-
-    def __init__(self, home: Home, tab: Browser, page: str) -> None:
-        self.home, self.tab, self.page = home, tab, page
-        self.client = Client(home.root)
-
-    def submit(self, name: str, code: str) -> str:
-        launch = Launch((sys.executable, "-c", code), str(self.home.root))
-        return self.client.submit(Submission(launch, name=name))
-
-    def log_in(self, fragment: str = "") -> None:
-        """By typing the token, unless this browser is still logged in."""
-        live = "document.querySelector('#contact-text')?.textContent === 'live'"
-        # From elsewhere: between two fragments of one address nothing would be loaded.
-        self.tab.go("about:blank")
-        self.tab.go(self.page + fragment)
-        if self.tab.wait_for(f"document.querySelector('#token') ? 'asks' : {live} ? 'live' : ''") == "asks":
-            self.tab.type_into("#token", self.home.token())
-            self.tab.press("Enter")
-            self.tab.wait_for(live)
-
-
-def weft(home: Home, *args: str) -> str:
-    environment = {
-        **os.environ,
-        "WEFT_HOME": str(home.root),
-        "PYTHONPATH": os.pathsep.join(sys.path),
-        "OMP_NUM_THREADS": "1",
-    }
-    command = [sys.executable, "-m", "weft", *args]
-    return subprocess.run(command, check=True, capture_output=True, text=True, timeout=HANG_S, env=environment).stdout
-
-
-def up(home: Home, port: int = 0) -> Any:
-    options = ("--port", str(port), "--devices", "2", "--cold", "--grace-s", "2")
-    return json.loads(weft(home, "up", *options, "--json"))
-
-
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
-    root = tmp_path_factory.mktemp("page")
-    home = Home(root / "home")
-    try:
-        page = up(home)["page"]
-        with browser(root) as tab:
-            yield Site(home, tab, page)
-    finally:
-        if home.holder():
-            weft(home, "down", "--jobs")
-        if left := home.holder():
-            os.kill(left, signal.SIGKILL)
+    with open_site(tmp_path_factory.mktemp("page")) as found:
+        yield found
 
 
 def test_log_in_see_a_job_ask_why_and_cancel_it(site: Site) -> None:
@@ -97,8 +43,9 @@ def test_log_in_see_a_job_ask_why_and_cancel_it(site: Site) -> None:
     assert tab.run("document.images.length") == 1
     assert tab.run("document.title") == "1 running, 0 waiting: weft"
     # Its device shows it, both now and on the timeline.
-    assert tab.run("document.querySelectorAll('.strip .holders a').length") == 1
-    assert tab.run("document.querySelectorAll('.track .block').length") >= 1
+    assert shown in tab.run("document.querySelector('.spoken').textContent")
+    tab.run("document.querySelector('.gantt').focus()")
+    site.point_at(shown)
 
     tab.run(f"{row}.querySelector('.job-link').focus()")
     tab.press("Enter")
@@ -108,32 +55,18 @@ def test_log_in_see_a_job_ask_why_and_cancel_it(site: Site) -> None:
     tab.wait_for("document.querySelector('.log').textContent.includes('hello <b>from</b> the worker')")
 
     # The first press asks, Escape keeps the job, and only the second press stops it.
-    tab.click("#detail .cancel button")
+    tab.click("#detail .actions .danger")
     assert tab.run("document.activeElement.textContent") == "Keep job"
     tab.press("Escape")
     assert tab.run("document.querySelector('#detail .confirm').hidden")
     assert site.client.job(job_id)["state"] == "RUNNING"
-    tab.click("#detail .cancel button")
+    tab.click("#detail .actions .danger")
     tab.click("#detail .confirm .strong")
     tab.wait_for("document.querySelector('.detail-state .state').textContent === 'Cancelled'")
     (job,) = site.client.wait([job_id], timeout_s=HANG_S)
     assert job["state"] == "CANCELLED"
     # The page that asks for the token comes with status 401, which a browser notes as an error.
     assert [problem for problem in tab.problems() if "401" not in problem] == []
-
-
-def test_the_dashboard_shows_a_controller_outage_and_recovers_with_it(site: Site) -> None:
-    tab = site.tab
-    site.log_in()
-    port = int(site.page.rstrip("/").rpartition(":")[2])
-    weft(site.home, "down")
-    tab.wait_for("!document.querySelector('#away').hidden")
-    assert "weft up" in tab.run("document.querySelector('#away').textContent")
-    # Sessions die with their controller: the next one asks for the token again.
-    up(site.home, port)
-    tab.wait_for("document.querySelector('#token')")
-    assert tab.run("localStorage.length") == 0
-    site.log_in()
 
 
 def test_the_browser_stores_no_token_and_logging_out_clears_the_rest(site: Site) -> None:
@@ -164,7 +97,7 @@ def test_a_bookmark_of_a_job_survives_the_login(site: Site) -> None:
 def test_a_wrong_token_is_explained_and_grants_no_access(site: Site) -> None:
     tab = site.tab
     tab.go(f"{site.page}login")
-    tab.wait_for("document.querySelector('#token')")
+    tab.wait_for(ASKS)
     tab.type_into("#token", "not-the-token")
     tab.press("Enter")
     tab.wait_for("document.querySelector('#note').textContent.startsWith('Wrong token')")
@@ -186,38 +119,76 @@ def test_nothing_overflows_the_page(site: Site, width: int) -> None:
     assert tab.run("document.documentElement.scrollWidth") <= width
 
 
-HISTORY = """
+TIMELINE = """
 (async () => {
-  const { History } = await import("/web/history.js");
-  const { Devices } = await import("/web/devices.js");
-  const { Jobs } = await import("/web/jobs.js");
-  const devices = (held) => held.map((jobs, device) => ({ device, jobs }));
-  const nodes = (...held) => [{ node: 0, name: "n", up: true, devices: devices(held) }];
-  const rows = [{ id: "a", name: "a", finished_s: 150 }, { id: "b", name: "b", finished_s: null }];
-  const decisions = [
-    { time_s: 100, devices: { a: [0], b: [1] }, reasons: {} },
-    { time_s: 200, devices: { b: [0, 1] }, reasons: {} },
+  const { byDevice } = await import("/web/timeline.js");
+  const bar = (job, attempt, start_s, end_s, ...devices) => (
+    { job, name: job, attempt, start_s, end_s, devices, workers: devices.length }
+  );
+  const bars = [
+    bar("a", 1, 100, 150, "n/0"), bar("a", 2, 200, null, "n/0", "n/1"), bar("b", 1, 300, 350, "n/1"),
+    bar("c", 1, 160, 160, "n/0"),
   ];
-  const history = new History();
-  history.note(300, nodes(["b"], ["b"]), rows, decisions);
-  history.note(301, nodes(["a", "b"], ["b"]), rows, decisions);
-  new Devices().show(302, nodes(["a", "b"], ["b"]), new Jobs(rows), history);
-  const [strip] = document.querySelectorAll(".strip .track");
-  const lanes = [...strip.querySelectorAll(".upper, .lower")].map((block) => block.textContent);
-  return [history.begins_s, [0, 1].map((device) => history.spans(device)), lanes];
+  const told = (spans) => spans.map((span) => [span.bar.job, span.from_s, span.to_s, span.lane, span.num, span.from]);
+  return JSON.stringify([...byDevice(bars)].map(([device, spans]) => [device, told(spans)]));
 })()
 """
 
 
-def test_the_dashboard_shows_earlier_events_and_sharing(site: Site) -> None:
+def test_the_timeline_shows_resizes_sharing_and_jobs_that_ended_at_once(site: Site) -> None:
     site.log_in()
-    begins_s, (first, second), lanes = site.tab.run(HISTORY)
-    assert begins_s == 100
-    assert [(span["from_s"], span["jobs"]) for span in first] == [
-        (100, ["a"]),
-        (150, []),
-        (200, ["b"]),
-        (301, ["a", "b"]),
+    found = dict(json.loads(site.tab.run(TIMELINE)))
+    assert found["n/0"] == [
+        ["a", 100, 150, 0, 1, None],
+        ["c", 160, 160.001, 0, 1, None],
+        ["a", 200, None, 0, 1, 1],
     ]
-    assert [(span["from_s"], span["to_s"], span["jobs"]) for span in second] == [(100, None, ["b"])]
-    assert lanes == ["a", "b"]
+    assert found["n/1"] == [
+        ["a", 200, 300, 0, 1, 1],
+        ["a", 300, 350, 0, 2, None],
+        ["b", 300, 350, 1, 2, None],
+        ["a", 350, None, 0, 1, None],
+    ]
+
+
+COMMANDS = ["python train.py --lr 3e-4", "a 'b  c' \"d \\\" $e\" f\\ g '' h'i'j", "sh -c 'echo \"$HOME\"'", " x "]
+
+
+def test_a_command_typed_into_the_dashboard_means_the_same_words_as_in_a_shell(site: Site) -> None:
+    site.log_in()
+    code = f"import('/web/text.js').then(({{ commandWords }}) => {json.dumps(COMMANDS)}.map(commandWords))"
+    assert site.tab.run(code) == [shlex.split(command) for command in COMMANDS]
+    unclosed = "import('/web/text.js').then(({ commandWords }) => commandWords('a \"b')).catch(error => error.message)"
+    assert "without its end" in site.tab.run(unclosed)
+
+
+def test_what_if_offers_every_policy(site: Site) -> None:
+    site.log_in("#whatif")
+    offered = site.tab.run("[...document.querySelector('#whatif select').options].map(one => one.value)")
+    assert offered == ["", *POLICIES]
+
+
+VIEWPORT = """
+import("/web/viewport.js").then(({ Viewport }) => {
+  const view = new Viewport(100);
+  const told = [];
+  const tell = () => told.push([view.isLive, Math.round(view.from_s), Math.round(view.to_s)]);
+  view.advance(1000); tell();
+  view.zoom(0.5); tell();
+  view.pan(-1); view.advance(1010); tell();
+  view.zoom(2, 0); tell();
+  view.pan(9); tell();
+  return told;
+})
+"""
+
+
+def test_the_timeline_follows_the_present_until_someone_looks_at_the_past(site: Site) -> None:
+    site.log_in()
+    assert site.tab.run(VIEWPORT) == [
+        [True, 902, 1002],
+        [True, 951, 1001],
+        [False, 901, 951],
+        [False, 901, 1001],
+        [True, 912, 1012],
+    ]

@@ -193,7 +193,9 @@ def test_restarts_stop_at_the_limit_and_the_cause_sets_the_exit_code(weft_run):
 
 def test_a_module_in_the_users_folder_does_not_shadow_torch_in_the_warm_pool(weft_run, tmp_path):
     (tmp_path / "torch.py").write_text("raise SystemError('not the torch meant')")  # must not shadow the pool's
-    code, out, err = weft_run("import sys; print('torch._dynamo' in sys.modules)", "--workers", "1", cold=False).end()
+    code, out, err = weft_run(
+        "import sys, weft; print('torch._dynamo' in sys.modules)", "--workers", "1", cold=False
+    ).end()
     assert (code, out) == (0, "[0] True\n"), err
 
 

@@ -6,14 +6,12 @@ import os
 import subprocess
 import sys
 import textwrap
-import time
-from collections.abc import Iterator
 from pathlib import Path
 
-import pytest
 from tests.hang_limit import HANG_S
 
 from weft.crossover.lease_launch import SOCKET_NAME
+from weft.crossover.run_lease import RunLease
 
 SCRIPT = """
     import os, sys, torch, weft
@@ -30,7 +28,7 @@ SCRIPT = """
 """
 
 
-def run(folder: Path, *options: str) -> str:
+def run(folder: Path, *options: str) -> subprocess.CompletedProcess[str]:
     script = folder / "train.py"
     script.write_text(textwrap.dedent(SCRIPT))
     done = subprocess.run(
@@ -42,23 +40,23 @@ def run(folder: Path, *options: str) -> str:
         timeout=HANG_S,
     )
     assert done.returncode == 0, done.stderr
-    return done.stdout
+    return done
 
 
-@pytest.fixture
-def server(tmp_path: Path) -> Iterator[Path]:
-    """One that ends with the test; the one `weft run` would start stays for the next run."""
-    path = tmp_path / "home" / SOCKET_NAME
-    path.parent.mkdir(mode=0o700)
-    process = subprocess.Popen([sys.executable, "-m", "weft.crossover.server", "--socket", str(path)])
-    while not path.exists() and process.poll() is None:
-        time.sleep(0.01)  # it says nothing when it listens
-    yield path
-    process.terminate()
-    assert process.wait(timeout=HANG_S) == 0
+def test_runs_with_share_find_a_lease_server_say_so_and_leave_none_behind(tmp_path: Path) -> None:
+    server = tmp_path / "home" / SOCKET_NAME
+    done = run(tmp_path, "--share")
+    assert f"shared True {server}" in done.stdout
+    assert "no other run shares the devices now" in done.stderr
+    assert not server.exists()
+    alone = run(tmp_path)
+    assert "shared False -" in alone.stdout
+    assert "run shares" not in alone.stderr
 
 
-def test_runs_with_share_use_one_lease_server_and_others_none(server: Path, tmp_path: Path) -> None:
-    assert f"shared True {server}" in run(tmp_path, "--share")
-    assert f"shared True {server}" in run(tmp_path, "--share")
-    assert "shared False -" in run(tmp_path)
+def test_a_run_uses_the_server_of_a_run_that_goes_on(tmp_path: Path) -> None:
+    other = RunLease.opened(tmp_path / "home", "run of another shell")
+    assert f"shared True {other.path}" in run(tmp_path, "--share").stdout
+    assert other.path.exists()
+    other.close()
+    assert not other.path.exists()

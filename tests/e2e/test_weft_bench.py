@@ -11,10 +11,12 @@ from benchmarks.elastic import comparison
 from benchmarks.elastic.claims import at_least, at_most, worse
 from benchmarks.elastic.comparison import Comparison, find_data
 from benchmarks.elastic.decision_speed import decision_times
+from benchmarks.elastic.equal_knowledge import load_rows
 from benchmarks.elastic.optimality_gap import optimality_gaps
-from benchmarks.elastic.published import published_means
+from benchmarks.elastic.published import means_of, published_times
 from benchmarks.record import keep_record, results_folder
 
+from weft.core.cluster import Cluster
 from weft.elastic import POLICIES
 from weft.errors import InputError
 from weft.sim import synthetic
@@ -51,6 +53,13 @@ def test_without_the_public_traces_synthetic_queues_are_measured_and_kept(
     assert "doubling over exact" in capsys.readouterr().out
 
 
+def test_the_policy_that_comes_closest_to_the_default_is_named_for_every_load() -> None:
+    workload = synthetic.synthetic_workload("synthetic:moderate:12", num_devices=64)
+    rows = load_rows([workload], Cluster.uniform(16, 4), ["balanced", "srtf", "fifo"], (0.5, 2.0))
+    assert [row["load"] for row in rows] == [0.5, 2.0]
+    assert all(row["closest_policy"] in ("srtf", "fifo") and row["over_default"] > 0 for row in rows)
+
+
 def test_exact_is_never_worse_than_doubling_on_its_own_objective() -> None:
     study = optimality_gaps(own_kinds(), num_instances=60)
     assert min(study.gaps) >= -1e-9
@@ -79,10 +88,10 @@ def test_a_missed_target_is_reported_as_missed() -> None:
 def test_published_means_are_read_and_broken_files_are_named(tmp_path: Path) -> None:
     for name in ("optimus", "tiresias", "pollux"):
         (tmp_path / f"{name}.json").write_text('{"jcts": {"workload-1": {"a": 10, "b": 30}}}')
-    assert published_means(tmp_path)["pollux"] == {"workload-1": 20.0}
+    assert means_of(published_times(tmp_path))["pollux"] == {"workload-1": 20.0}
     (tmp_path / "pollux.json").write_text('{"jcts": {"workload-1": {}}}')
     with pytest.raises(InputError, match=r"pollux\.json: expected"):
-        published_means(tmp_path)
+        published_times(tmp_path)
 
 
 def test_a_record_says_when_and_where_it_was_made(tmp_path: Path) -> None:

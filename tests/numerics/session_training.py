@@ -70,7 +70,7 @@ class Outcome:
 
 
 def start(job: Job, num_workers: int, stop: Stop | None = None) -> Outcome:
-    """Run the job on so many workers until it ends or is stopped."""
+    """Run the job on this many workers until it ends or is stopped."""
     results = Path(job.folder, "results")
     results.mkdir(parents=True, exist_ok=True)
     with ReservedPort() as reserved:
@@ -202,13 +202,13 @@ def _train(job: Job, rank: int, stop: Stop | None, told: dict[str, Any]) -> None
             if stop == Stop(rank, run.step):
                 os.kill(os.getpid(), signal.SIGTERM)
         if job.first_is_late and rank == 0:
-            time.sleep(0.5)  # time enough for the others to leave, if they would
+            time.sleep(0.5)  # enough time for the others to leave, if they were going to
         told["end"] = _states(model, optimizer, scheduler, scaler)
         told["digest"] = told["end"]["parameters"]
 
 
 def _states(model: Any, optimizer: Any, scheduler: Any, scaler: Any) -> dict[str, str]:
-    """A fingerprint of each kind of state.  Of buffers only rank 0's are right until the next forward."""
+    """A fingerprint of each kind of state.  Only rank 0's buffers are right until the next forward."""
     inner = getattr(model, "module", model)
     return {
         "parameters": _digest({name: value.detach() for name, value in inner.named_parameters()}),
@@ -261,7 +261,7 @@ class Samples:
 
 
 class Stream:
-    """The same samples, one after the other."""
+    """The same samples as a stream."""
 
     def __init__(self, num_samples: int) -> None:
         self._num_samples = num_samples

@@ -1,4 +1,4 @@
-"""Gradients that add up over several backward passes: which cases have DDP's bits.  The table is in guarantees.md."""
+"""Gradients accumulated over several backward passes: which cases match DDP bit for bit.  See guarantees.md."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Buffers are rank 0's on every worker, as with DDP, however the model is called and whatever becomes of them."""
+"""Every worker has rank 0's buffers, as with DDP, no matter how the model is called or how they change."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from workers import gathered, on_workers
 
 
 class Parts(nn.Module):
-    """Its loss calls the parts, never the whole, and depends on the running averages."""
+    """Its loss calls the parts, never the whole model, and depends on the running averages."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -44,7 +44,7 @@ class Parts(nn.Module):
 
 
 class Whole(nn.Module):
-    """DDP wants its own forward to be called."""
+    """DDP requires its own forward to be called."""
 
     def __init__(self, parts: Parts) -> None:
         super().__init__()
@@ -84,7 +84,7 @@ class Pair:
 
 
 class Unknown(torch.optim.SGD):
-    """Not known to work element by element: gets the replicated update."""
+    """Not known to be element-wise: gets the replicated update."""
 
 
 def unknown(model: nn.Module) -> torch.optim.Optimizer:
@@ -235,7 +235,7 @@ def test_submodules_take_the_device_before_they_compute_when_another_job_shares_
     with behind(noted):
         for number in range(4):
             hidden = model["first"](torch.randn(5, 7))
-            # Not before the first backward is over is it known that the model itself is never called.
+            # Only after the first backward is it known that the model itself is never called.
             assert number == 0 or noted.holds
             model["second"](hidden).sum().backward()
             step.step()

@@ -1,7 +1,7 @@
 """torch.compile: the numbers of compiled DDP, no compilation after the first steps, and gathers that stay hidden.
 
-Both sides are compiled alike: DDP wraps a model whose blocks, or which itself, were compiled.  ``optimize_ddp`` is off,
-because it would cut DDP's graphs, and only DDP's, at its bucket borders, and another graph may round differently.
+Both sides are compiled in the same way: DDP wraps a compiled model, or one with compiled blocks.  ``optimize_ddp`` is
+off, because it would cut DDP's graphs, and only DDP's, at its bucket borders, and another graph may round differently.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Block(nn.Module):
 
 
 class Stack(nn.Module):
-    """Blocks between layers that nobody compiles one by one, with BatchNorm's buffers at the end."""
+    """Blocks between layers that are not compiled separately, with BatchNorm's buffers at the end."""
 
     def __init__(self, tied: bool = False, checkpointed: bool = False) -> None:
         super().__init__()
@@ -110,7 +110,7 @@ def _no_compilation() -> Iterator[None]:
 def _forget_compiled() -> None:
     torch._dynamo.reset()
     counters.clear()
-    warnings.filterwarnings("ignore", module=r"torch\.")  # of the compiler about itself
+    warnings.filterwarnings("ignore", module=r"torch\.")  # the compiler's own warnings
 
 
 def _plain_names(state: Parameters) -> Parameters:

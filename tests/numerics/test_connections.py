@@ -1,4 +1,4 @@
-"""What training does to the connections between its workers, and to nobody else's."""
+"""What training does to the connections between its own workers, and to no others."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def _windows_after_training(link: Link) -> list[int]:
 
 
 def _windows() -> dict[Connection, int]:
-    """Of all connections; those of earlier tests may close while we look."""
+    """For all connections; those of earlier tests may close in the meantime."""
     found = {}
     for number, inode in tcp_connections():
         with contextlib.suppress(OSError), socket.socket(fileno=os.dup(number)) as connection:

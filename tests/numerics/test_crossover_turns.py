@@ -1,4 +1,4 @@
-"""Two jobs of two workers each take turns on two devices: the numbers of each alone, and nobody locks up."""
+"""Two jobs of two workers each take turns on two devices: each gets the numbers it gets alone, and no job deadlocks."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ NUM_STEPS = 12
 
 
 class Unknown(torch.optim.SGD):
-    """Not known to work element by element: gets the replicated update."""
+    """Not known to be element-wise: gets the replicated update."""
 
 
 def unknown(model: nn.Module) -> torch.optim.Optimizer:
@@ -28,7 +28,7 @@ def unknown(model: nn.Module) -> torch.optim.Optimizer:
 
 
 class Talking(nn.Module):
-    """A collective in the middle of forward, as SyncBatchNorm has, and one in backward."""
+    """A collective in the middle of forward, as in SyncBatchNorm, and one in backward."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -52,7 +52,7 @@ class Talking(nn.Module):
 
 
 class PlainRun(Run):
-    """Gradients averaged by the script itself, one after the other, when backward is over."""
+    """Gradients averaged by the script itself, one at a time, after backward."""
 
     def train(self, steps: int, first: int = 0, accumulate: int = 1, clip: str = "") -> Run:
         for step in range(first, first + steps):
@@ -120,7 +120,7 @@ def test_jobs_that_take_turns_get_the_numbers_of_each_alone(kind: str, tmp_path:
         shared, found = trained(KINDS[kind])
     assert_same(found, expected)
     assert shared.losses == alone.losses
-    assert min(gathered(gate.num_turns)) > 1  # every worker has given its device away and got it back
+    assert min(gathered(gate.num_turns)) > 1  # every worker has released its device and got it back
     gate.close()
 
 
@@ -139,7 +139,7 @@ def test_accumulation_and_clipping_are_unchanged_by_turns(kind: str, tmp_path: P
 @pytest.mark.parametrize("kind", KINDS)
 @on_workers(4)
 def test_devices_granted_in_opposite_order_do_not_deadlock(kind: str, tmp_path: Path) -> None:
-    # Job A has device 0 and job B has device 1 when both begin: whoever waited with a device would wait for ever.
+    # At the start, job A has device 0 and job B has device 1: a worker that waited while holding one would never end.
     gate = FileGate(tmp_path, dist.get_rank() % 2)
     if dist.get_rank() in (0, 3):
         gate.acquire()

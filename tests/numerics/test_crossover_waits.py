@@ -1,4 +1,4 @@
-"""The device is given back while a worker waits for others, and nowhere else."""
+"""A worker releases its device while it waits for others, and only then."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from workers import on_workers
 
 
 def wait_for(file: Path) -> None:
-    """The other worker's word, given through a file since every collective is under test here."""
+    """A message from the other worker through a file, since every collective is under test here."""
     deadline_s = time.monotonic() + HANG_S
     while not file.exists():
         if time.monotonic() > deadline_s:
@@ -68,7 +68,7 @@ def test_a_collective_between_steps_does_not_hold_the_device(wait: str, tmp_path
     with behind(noted):
         TURNS.compute()
         WAITS[wait]()
-        assert not noted.holds  # somebody wants it: not to be asked for again before there is something to compute
+        assert not noted.holds  # another job wants it: do not request it again until there is something to compute
 
 
 @on_workers(2)
@@ -159,7 +159,7 @@ def test_all_gathers_leave_in_one_window_when_another_job_wants_the_device(tmp_p
         with behind(noted), patch.object(GlooTransport, "launch_gather", noting):
             run.backward(3)
             noted.events.clear()
-            noted.on_release = (tmp_path / "released").touch  # only now the other one sends its gradients
+            noted.on_release = (tmp_path / "released").touch  # only now does the other worker send its gradients
             run.optimizer.step()
             num_buckets = len(run.handle.schedule.buckets)
             assert num_buckets > 1

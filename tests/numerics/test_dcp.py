@@ -1,4 +1,4 @@
-"""torch.distributed.checkpoint with an overlapped model: what it saves and loads is what it is with DDP."""
+"""torch.distributed.checkpoint with an overlapped model saves and loads the same as with DDP."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def train(kind: str, optimizer: str) -> dict[str, Any]:
 def save(kind: str, optimizer: str, form: str, path: str) -> dict[str, Any]:
     """Train three steps, save, train four more; a save must not change anything.
 
-    Without gradients, as after `step(); zero_grad()`: only then DCP makes a step of its own if the state looks empty.
+    Without gradients, as after `step(); zero_grad()`: only then does DCP run its own step if the state looks empty.
     """
     run = run_with(kind, optimizer).train(3)
     run.optimizer.zero_grad()
@@ -66,7 +66,7 @@ def save(kind: str, optimizer: str, form: str, path: str) -> dict[str, Any]:
 
 
 def load(kind: str, optimizer: str, form: str, path: str, steps: int = 0) -> dict[str, Any]:
-    """Into an optimizer that has not made a step yet, or has."""
+    """Load into an optimizer that has, or has not, made a step."""
     run = run_with(kind, optimizer).train(steps, first=50)
     run.optimizer.zero_grad()
     model, state = get_state_dict(run.model, run.optimizer, options=FORMATS[form])
@@ -84,7 +84,7 @@ def load(kind: str, optimizer: str, form: str, path: str, steps: int = 0) -> dic
 
 
 def assert_undisturbed(found: dict[str, Any], expected: dict[str, Any]) -> None:
-    """A save that moved the optimizer on would write, and later load, the same wrong state everywhere."""
+    """A save that advanced the optimizer would write, and later load, the same wrong state everywhere."""
     assert_same(found["saved"], expected["saved"])
     assert_equal_states({**found["state"], "param_groups": []}, {**expected["state"], "param_groups": []})
     assert_same(found["later"], expected["later"])

@@ -1,4 +1,4 @@
-"""Options that people bring along from DDP."""
+"""Options that users know from DDP."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The promise: two lines more, and exactly the same numbers."""
+"""The promise: two more lines, and exactly the same numbers."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_numbers_stay_ddp_numbers_while_buckets_are_tuned(way: str) -> None:
     found = with_weft(made(Tangle), adamw, tune=True, **WAYS[way])
     assert found.handle is not None
     plans, orders = set(), {found.handle.schedule.memory.order}
-    # For so small a model one bucket is best and every trial comes to that: make them differ.
+    # For such a small model one bucket is always best, so every trial would be the same: make them differ.
     trial = itertools.count(1)
     with patch("weft.overlap.tuning.scaled_cuts", lambda *_: range(0, 10_000, 64 * next(trial))):
         for step in range(60):
@@ -152,6 +152,6 @@ def equal_to_overlap_off(way: str) -> None:
     assert_same(found.state(), expected.state())
     assert found.losses == expected.losses
     assert len({tuple(p.sum().item() for p in state.values()) for state in gathered(found.parameters())}) == 1
-    # DDP adds in another order: Adam would blow the rounding of gradients near zero up.
+    # DDP sums in a different order, and Adam would magnify rounding errors of gradients near zero.
     ddp = with_ddp(made(make), sgd).train(5)
     assert_close(with_weft(made(make), sgd, **WAYS[way]).train(5).parameters(), ddp.parameters())

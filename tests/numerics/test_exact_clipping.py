@@ -54,7 +54,7 @@ class Pictures(nn.Module):
 
 
 def clipped(how: Callable[[Run], torch.Tensor], steps: int = 6) -> Callable[[Run], dict[str, torch.Tensor]]:
-    """A training loop that clips, and the norms it was told."""
+    """A training loop that clips, and the norms it got."""
 
     def loop(run: Run) -> dict[str, torch.Tensor]:
         norms = {}
@@ -153,7 +153,7 @@ def test_three_workers_get_the_same_results_as_without_overlap_under_every_plan(
 
 @on_workers(2)
 def test_the_default_is_equal_to_rounding_only() -> None:
-    """The comparison above can fail: without the option the same loop has other bits."""
+    """Shows that the comparison above can fail: without the option, the same loop has different bits."""
     expected, found = with_ddp(made(Uneven), adamw), with_weft(made(Uneven), adamw)
     wanted, got = clipped(by_torch, steps=12)(expected), clipped(by_torch, steps=12)(found)
     assert_differ(got, wanted)

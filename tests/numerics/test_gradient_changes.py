@@ -1,4 +1,4 @@
-"""What people do to p.grad between backward() and step() counts as with DDP, bit for bit, or is refused."""
+"""Changes to p.grad between backward() and step() count as with DDP, bit for bit, or are refused."""
 
 from __future__ import annotations
 
@@ -135,7 +135,7 @@ def test_changes_count_with_everything_else_that_happens_to_gradients(way: str) 
 
     expected, found = with_ddp(made(make), sgd), with_weft(made(make), sgd)
     scaler = torch.amp.GradScaler("cpu", init_scale=2.0**10, enabled=way == "scaler")
-    # Nobody can tell that a parameter is unused before all gradients are here, so its p.grad is not None.
+    # That a parameter is unused is known only when all gradients have arrived, so its p.grad is not None.
     for step, name in enumerate(n for n in SOME * 2 if way != "unused parameters" or n != "assign"):
         for run in (expected, found):
             parameters = [p for p in run.model.parameters() if p.requires_grad]
@@ -159,7 +159,7 @@ def test_a_gradient_given_to_an_unused_parameter_counts() -> None:
     def loop(run: Run) -> None:
         for step in range(4):
             run.optimizer.zero_grad()
-            run.backward(3 * (step // 2))  # nobody uses run.model.rare
+            run.backward(3 * (step // 2))  # no worker uses run.model.rare
             if step % 2 == 0:
                 run.model.rare.weight.grad = _noise(run.model.rare.weight)
             run.optimizer.step()

@@ -1,4 +1,4 @@
-"""weft's own process groups: as patient as the user's, and gone after detach()."""
+"""weft's own process groups: same timeout as the user's, and gone after detach()."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import datetime
 import gc
 import os
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ import torch.distributed as dist
 from torch import nn
 
 import weft
+from hang_limit import HANG_S
 from training import Tower, adamw, assert_same, made, with_ddp, with_weft
 from weft.errors import OverlapError
 from weft.overlap.transport.groups import timeout_of
@@ -62,11 +64,31 @@ def test_models_dropped_without_detach_leave_nothing_behind_once_the_next_one_is
             assert run.handle is not None
             with run.handle.join():
                 run.train(1)
-        del run  # the collector finds it when it likes, on each worker at another time
+        del run  # garbage-collected at a different time on each worker
         if dist.get_rank() == 0:
             gc.collect()
         before = before or held_by_this_process()
     assert held_by_this_process() == before
+
+
+@on_workers(2)
+def test_models_dropped_before_their_process_group_is_destroyed_leave_no_threads(tmp_path: Path) -> None:
+    rank, before = dist.get_rank(), held_by_this_process()["threads"]
+    earlier = set(threading.enumerate())  # those of other tests' models end in their own time
+    for life in range(3):
+        if not dist.is_initialized():
+            dist.init_process_group("gloo", init_method=f"file://{tmp_path}/{life}", rank=rank, world_size=2)
+        for _ in range(2):
+            with_weft(made(Tower), adamw).train(1)
+        dist.barrier()
+        dist.destroy_process_group()
+    # Each thread ends when the other worker has dropped its model, too.
+    deadline_s = time.monotonic() + HANG_S
+    while held_by_this_process()["threads"] > before or any(
+        thread.name == "weft-state" for thread in set(threading.enumerate()) - earlier
+    ):
+        assert time.monotonic() < deadline_s, [thread.name for thread in threading.enumerate()]
+        time.sleep(0.01)
 
 
 @on_workers(2)
@@ -79,7 +101,7 @@ def test_a_model_that_one_worker_still_trains_is_not_closed_because_another_one_
     held = [on_one] if dist.get_rank() == 0 else []
     del run, dropped, on_one
     other = with_weft(made(Tower), adamw)
-    # Yours, and three for each of: kept, on_one (rank 0 has it still), other.  Those of the dropped one are closed.
+    # The user's, and three for each of kept, on_one (rank 0 still has it), and other.  The dropped one's are closed.
     assert held_by_this_process()["process groups"] == 1 + 3 * 3
     for run in (expected, kept):
         run.train(2, first=2)
@@ -118,7 +140,7 @@ def test_detach_after_the_process_group_was_destroyed() -> None:
 
 
 def train_until_the_other_stops(rendezvous: str) -> str:
-    """A worker that waits for one that no longer takes part, in a world with a short timeout."""
+    """A worker waits for one that no longer takes part, in a group with a short timeout."""
     rank = dist.get_rank()
     dist.destroy_process_group()
     dist.init_process_group(

@@ -19,7 +19,7 @@ from weft.overlap.transport.gloo import GlooTransport
 from weft.overlap.transport.hosts import HostsTransport
 from workers import gathered, on_workers
 
-# The host of each rank; where ranks of one host do not follow each other, so do its local ranks not.
+# The host of each rank; ranks of one host need not be consecutive.
 LAYOUTS: dict[str, tuple[int, Sequence[int]]] = {
     "2x2": (4, (0, 0, 1, 1)),
     "2x2_interleaved": (4, (0, 1, 0, 1)),
@@ -30,7 +30,7 @@ STEPS = 5
 
 @contextmanager
 def on_hosts(hosts: Sequence[int]) -> Iterator[None]:
-    """This machine looks like several."""
+    """Make this machine look like several."""
     with patch.dict(os.environ, WEFT_HOST=f"host-{hosts[dist.get_rank()]}"):
         yield
 
@@ -61,7 +61,7 @@ def trained(
 
 
 def some_tangle() -> Tangle:
-    """`rare` is used by some workers in some steps and by nobody in others."""
+    """`rare` is used by some workers in some steps and by no worker in others."""
     return Tangle(lambda step: [[1], [0, 3], []][step % 3])
 
 
@@ -99,7 +99,7 @@ def _clipped(run: Run) -> None:
 
 
 def _scaled(run: Run) -> None:
-    """The second step is skipped: its gradients were reduced and nobody gathers anything."""
+    """The second step is skipped: its gradients were reduced and nothing is gathered."""
     scaler = torch.amp.GradScaler("cpu", init_scale=2.0**8)
     for step in range(STEPS):
         run.optimizer.zero_grad()
@@ -122,7 +122,7 @@ def _with_values_read_and_written(run: Run) -> None:
         with torch.no_grad():
             for parameter in run.model.parameters():
                 parameter.mul_(0.99)
-        if dist.get_rank() == 3:  # one worker alone looks at everything: nobody else need do anything for it
+        if dist.get_rank() == 3:  # one worker alone reads everything, without help from the others
             run.model.state_dict()
         dist.barrier()
 
@@ -171,7 +171,7 @@ def _no_shared_memory(*_: Any) -> int:
 def test_without_shared_memory_direct_messages_give_the_same_bits(dtype: torch.dtype) -> None:
     hosts = LAYOUTS["2x2"][1]
     expected = trained(hosts, some_tangle, adamw, comm_dtype=dtype)
-    # One worker that cannot is enough: all of them fall back.
+    # If one worker cannot, all of them fall back.
     denied = patch("os.memfd_create", _no_shared_memory) if dist.get_rank() == 2 else patch.dict(os.environ)
     with denied, patch("weft.overlap.transport.choice.logger") as logger:
         found = trained(hosts, some_tangle, adamw, carrier=GlooTransport, comm_dtype=dtype)

@@ -16,7 +16,7 @@ from training import Run, Tangle, Tower, adamw, assert_close, assert_differ, ass
 from weft.errors import OverlapError
 from workers import gathered, on_workers
 
-# Batches of each rank: the one that ends first is in turn the lower and the higher one.
+# Batches of each rank: either rank runs out first.
 UNEVEN = [(6, 3), (2, 5), (4, 4), (0, 3)]
 
 
@@ -46,7 +46,7 @@ def both(make: Callable[[], nn.Module], optimizer: Any, loop: Callable[[Run], An
 @pytest.mark.parametrize("counts", UNEVEN)
 @on_workers(2)
 def test_uneven_batches_give_ddp_numbers_with_running_averages(counts: tuple[int, int], divide_by_all: bool) -> None:
-    # A worker that never had a backward tells DDP's others garbage about the parameters it used.
+    # With DDP, a worker that never ran a backward sends garbage about the parameters it used.
     make = Tangle if min(counts) else lambda: Tangle(lambda step: [0, 1])
     found, expected = both(make, adamw, lambda run: epoch(run, counts, divide_by_initial_world_size=divide_by_all))
     assert_same(found.state(), expected.state())
@@ -78,7 +78,7 @@ def test_an_epoch_after_an_epoch_and_steps_without_join() -> None:
         return torch.optim.SGD(model.parameters(), lr=0.05)  # DDP's workers have different momentum after a join
 
     found, expected = both(Tangle, plain_sgd, loop)
-    assert_same(found.parameters(), expected.parameters())  # DDP goes on taking buffers from the last rank, not rank 0
+    assert_same(found.parameters(), expected.parameters())  # DDP keeps taking buffers from the last rank, not rank 0
 
 
 @pytest.mark.parametrize("optimizer", [muon_and_adamw, sgd])

@@ -1,4 +1,4 @@
-"""After any refusal model and optimizer are as they were: weft.overlap, done right, and DDP both work on them."""
+"""A refusal leaves model and optimizer unchanged: a correct weft.overlap and DDP both work on them afterwards."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from workers import on_workers
 
 
 class Lookahead(torch.optim.Optimizer):
-    """As timm's: an optimizer by name that never calls ``Optimizer.__init__``."""
+    """Like some of timm's: an optimizer that never calls ``Optimizer.__init__``."""
 
     def __init__(self, base: torch.optim.Optimizer) -> None:
         self._base_optimizer = base
@@ -31,7 +31,7 @@ class Unfinished(torch.optim.Optimizer):
 
 
 class ByHand(torch.optim.Optimizer):
-    """Has everything that ``Optimizer.__init__`` makes, but nobody has made its step() run hooks."""
+    """Has everything that ``Optimizer.__init__`` creates, but its step() does not run hooks."""
 
     def __init__(self, base: torch.optim.Optimizer, *, keep: bool) -> None:
         self.__dict__.update(vars(base))
@@ -53,7 +53,7 @@ def accelerated(optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
 
 
 def misses_a_key(optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
-    """Broken on one worker only: the other one must not wait for it."""
+    """Broken on one worker only; the other must not wait for it."""
     if dist.get_rank() == 1:
         del optimizer.param_groups[0]["params"]
     return optimizer
@@ -133,7 +133,7 @@ def test_an_error_while_shards_are_made_on_one_worker_is_undone_on_all_of_them()
     model = made(Tower)
     alone = sgd(model)
     model(torch.ones(2, 7)).sum().backward()
-    alone.step()  # there is state to be given back
+    alone.step()  # there is state to restore
     alone.zero_grad()
     state = alone.state
     own_rate(alone)
@@ -192,7 +192,7 @@ def read(run: Run) -> None:
 @pytest.mark.parametrize("refuse", [clip, scale, other_rate, read])
 @on_workers(2)
 def test_detach_works_after_something_was_refused_while_eager(refuse: Any) -> None:
-    """The step under way is ended as if step() had been called; the model is an ordinary one, the same on all."""
+    """The current step ends as if step() had been called; the model is ordinary again, and the same on all workers."""
     expected, found = with_ddp(made(Tower)), with_weft(made(Tower), eager=True)
     for run in (expected, found):
         run.train(4)

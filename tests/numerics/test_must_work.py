@@ -1,4 +1,4 @@
-"""What people do in training loops besides forward, backward and step."""
+"""What users do in training loops besides forward, backward, and step."""
 
 from __future__ import annotations
 
@@ -168,7 +168,7 @@ def test_an_infinite_gradient_on_one_worker_skips_the_step_on_all(fused: bool) -
             scaler.update()
             scales.append(scaler.get_scale())
         assert scales[2] < scales[1]
-        run.train(2, first=6)  # without the scaler: nothing of it may be left
+        run.train(2, first=6)  # without the scaler: no trace of it may be left
         return {"scales": torch.tensor(scales)}
 
     same_as_ddp(loop, Tangle, lambda m: torch.optim.AdamW(m.parameters(), lr=1e-3, fused=fused))
@@ -306,7 +306,7 @@ def test_buffers_changed_in_a_closure_are_those_of_rank_0(kind: str) -> None:
         optimizer.step(closure)
     own = {name: buffer.clone() for name, buffer in model.named_buffers()}
     with torch.no_grad():
-        model.eval()(torch.zeros(4, 8))  # takes up what is under way, and changes nothing
+        model.eval()(torch.zeros(4, 8))  # finishes what is in flight, and changes nothing
     assert_same(gathered(own)[0], dict(model.named_buffers()))
 
 
@@ -357,7 +357,7 @@ def test_gradients_zeroed_in_place() -> None:
             run.optimizer.step()
             run.optimizer.zero_grad(set_to_none=False)
 
-    # A parameter that is not used then has a gradient of zero, and decay and momentum go on.
+    # An unused parameter then has a gradient of zero, and decay and momentum still apply.
     same_as_ddp(loop, Tangle, sgd)
 
 

@@ -1,4 +1,4 @@
-"""Optimizer state lies in shards, and nobody has to know: ordinary state dicts, for any number of workers."""
+"""Optimizer state is sharded, but users see ordinary state dicts, for any number of workers."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_a_late_state_request_is_answered_while_the_others_wait_for_its_gradient
     for run in (expected, found):
         run.train(2)
     if dist.get_rank() == 0:
-        time.sleep(1.0)  # the other one is in its next step by now
+        time.sleep(1.0)  # the other worker is in its next step by now
         assert_equal_states(found.optimizer.state_dict(), expected.optimizer.state_dict())
     for run in (found, expected):
         run.train(2, first=2)
@@ -50,7 +50,7 @@ def test_one_worker_alone_can_save_while_the_others_keep_training() -> None:
             run.train(1, first=step)
         if dist.get_rank() == step % 3:
             mine = found.optimizer.state_dict()
-            # nobody is further: each needs the gradients of the one that asks
+            # no worker is ahead: each needs the gradients of the one that asks
             assert mine["state"][0]["step"] == step + 1
     assert_equal_states(found.optimizer.state_dict(), expected.optimizer.state_dict())
 
@@ -93,7 +93,7 @@ def test_state_saved_on_two_workers_loads_on_a_different_number(num_workers: int
         if num_workers < 3:
             assert_same(mine["parameters"], theirs["parameters"])
             assert_equal_states(mine["state"], theirs["state"])
-        for name, value in theirs["parameters"].items():  # three workers: DDP adds in another order
+        for name, value in theirs["parameters"].items():  # three workers: DDP sums in a different order
             torch.testing.assert_close(mine["parameters"][name], value, rtol=1e-4, atol=1e-4)
 
 
@@ -134,7 +134,7 @@ def test_state_that_the_optimizer_had_before_is_kept() -> None:
 
 @on_workers(2)
 def test_each_worker_keeps_half_of_the_state() -> None:
-    """Counted in the shards that exist, not in what a state dict shows."""
+    """Counts the shards that exist, not what a state dict shows."""
     run = with_weft(made(Tower), adamw).train(2)
     assert run.handle is not None
     shards: Any = run.handle.schedule
@@ -200,7 +200,7 @@ def test_the_last_checkpoint_is_written_while_the_other_worker_exits(how: str, t
     if how == "error":
         assert codes[1] != 0
         assert "worker 1 fails" in results[1][1]
-        assert codes[0] == 0  # it had nothing more to ask of the other
+        assert codes[0] == 0  # it needed nothing more from the other
         return
     assert codes == [0, 0], results
     assert [stdout.strip() for stdout, _ in results] == ["done 0", "done 1"]

@@ -106,7 +106,7 @@ def test_an_accelerate_checkpoint_is_loaded_into_an_overlapped_model(tmp_path: P
 
 
 class WithAnEmptyParameter(Tower):
-    """A table of which nothing is left after pruning, and one that was never filled."""
+    """A table that pruning left empty, and one that was never filled."""
 
     def __init__(self) -> None:
         super().__init__()

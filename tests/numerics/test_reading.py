@@ -1,4 +1,4 @@
-"""Whoever reads a parameter sees the new value, however it is read."""
+"""Every read of a parameter sees the new value, no matter how it is read."""
 
 from __future__ import annotations
 

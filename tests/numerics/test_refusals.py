@@ -1,4 +1,4 @@
-"""Bad input: a message that says what to do, and a model that is as it was."""
+"""Bad input gets a message that says what to do, and leaves the model unchanged."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from workers import on_workers
 def refused(model: nn.Module, optimizer: torch.optim.Optimizer, message: str, **options: Any) -> None:
     with left_as_it_was(model, optimizer), pytest.raises(OverlapError, match=message):
         weft.overlap(model, optimizer, **options)
-    # and nothing was kept that would stand in the way of doing it right
+    # and nothing is left that would prevent a correct call
     assert len(dist.distributed_c10d._world.pg_map) == 1
 
 
@@ -131,7 +131,7 @@ def test_a_model_wrapped_in_ddp_is_refused() -> None:
 def test_a_learning_rate_that_changes_after_eager_has_used_it(early: bool) -> None:
     run = with_weft(Tower(), eager=True).train(3)
     assert run.handle is not None
-    run.handle.schedule.pacing.early = early  # also where the tuning found that early gathers do not pay
+    run.handle.schedule.pacing.early = early  # also when tuning found that early gathers do not help
     run.backward(3)
     run.optimizer.param_groups[0]["lr"] = 1.0
     with pytest.raises(OverlapError, match="changed between backward"):

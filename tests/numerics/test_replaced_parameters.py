@@ -1,4 +1,4 @@
-"""A parameter replaced after weft.overlap would be trained by nobody: every worker says so."""
+"""A parameter replaced after weft.overlap would not be trained: every worker reports it."""
 
 from __future__ import annotations
 

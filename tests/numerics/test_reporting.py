@@ -20,7 +20,7 @@ from workers import call_on_workers, on_workers
 
 
 class Wide(nn.Module):
-    """Parameters outweigh everything else."""
+    """Most of its memory is parameters."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -93,7 +93,7 @@ def test_profiler_labels_say_what_weft_does() -> None:
 
 @on_workers(2)
 def test_no_more_memory_than_ddp() -> None:
-    """Bytes of all storages alive, at the moments when most are: after backward, and after step."""
+    """Bytes of all live storages at the peaks: after backward, and after step."""
 
     def most(run: Run) -> int:
         run.train(3)

@@ -1,4 +1,4 @@
-"""Memory that is still being sent is not written: workers would get different values and never agree again."""
+"""Memory that is still being sent must not be written: workers would get different values and diverge."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ STEPS = 3
 
 
 class LateSend:
-    """A message that leaves only when it is waited for, as over a busy link: until then it is read from its memory."""
+    """A message that is sent only when it is waited for, as over a busy link; until then its memory is read."""
 
     def __init__(self, send: Callable[[], Any]) -> None:
         self._send = send
@@ -33,7 +33,7 @@ class LateSend:
 
 
 def _send_late(run: Run) -> None:
-    """What worker 0 sends in gathers is under way for as long as worker 0 does not wait for it."""
+    """Worker 0's gather messages stay in flight until worker 0 waits for them."""
     assert run.handle is not None
     transport = run.handle.parts[0].schedule.transport
     assert isinstance(transport, GlooTransport)
@@ -65,7 +65,7 @@ def _assert_workers_agree_with_ddp(
 
 
 class LambLike(torch.optim.Optimizer):
-    """Clips and decays in p.grad itself, as LAMB, LARS and MADGRAD do."""
+    """Clips and decays p.grad in place, as LAMB, LARS, and MADGRAD do."""
 
     def __init__(self, parameters: Any) -> None:
         super().__init__(parameters, {"lr": 0.01})

@@ -1,4 +1,4 @@
-"""Stopping and going on, with another number of workers or the same, loses and repeats nothing."""
+"""Stopping and resuming, with the same or a different number of workers, loses and repeats nothing."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def test_dropout_resumes_its_random_state_on_every_worker(tmp_path: Path) -> Non
 def test_accumulated_batches_are_weighted_alike_on_any_number_of_workers(
     tmp_path: Path, wrap: str, num_workers: int, no_sync: bool
 ) -> None:
-    """Of 103 samples 3 are left for the last batch: on 4 workers one has none, at the start and amid accumulations."""
+    """Of 103 samples, 3 are left for the last batch, so one of 4 workers has none, also during accumulation."""
     options: dict[str, Any] = {"optimizer": "sgd", "accumulate": 5, "no_sync": no_sync}
     alone = in_pieces(Job(folder(tmp_path, "alone"), wrap="alone", **options), [1], seed=0)
     several = in_pieces(Job(folder(tmp_path, "several"), wrap=wrap, **options), [num_workers], seed=0)

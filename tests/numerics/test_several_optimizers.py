@@ -202,7 +202,7 @@ def test_gradients_of_parameters_in_no_optimizer_are_averaged_as_ddp_does(make: 
 @on_workers(2)
 def test_gradients_that_are_never_zeroed_add_up_as_with_ddp() -> None:
     def loop(run: Run) -> dict[str, torch.Tensor]:
-        run.train(4)  # zeroes those of its optimizer only
+        run.train(4)  # zeroes only those of its optimizer
         return {n: p.grad.clone() for n, p in run.model.named_parameters() if n.endswith("bias")}
 
     def left_alone(model: nn.Module) -> Any:

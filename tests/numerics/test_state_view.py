@@ -1,4 +1,4 @@
-"""``optimizer.state`` is what it is with DDP: never empty by mistake, readable by one worker, writable by all."""
+"""``optimizer.state`` is the same as with DDP: never empty by mistake, readable by one worker, writable by all."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_three_workers_that_reload_their_state_continue_unchanged() -> None:
 
 @on_workers(3)
 def test_one_worker_saves_while_the_others_have_loaded_already() -> None:
-    """What rank 0 saves is the state of before the load, on all workers."""
+    """Rank 0 saves all workers' state from before the load."""
     expected, found = with_weft(made(Tower), adamw, enabled=False), with_weft(made(Tower), adamw)
     for run in (expected, found):
         run.train(2)
@@ -207,7 +207,7 @@ def test_a_copied_or_pickled_optimizer_is_a_plain_optimizer() -> None:
     model, optimizer = copy.deepcopy((found.model, found.optimizer))
     loss = model.loss(3)
     loss.backward()
-    optimizer.step()  # alone: nobody else takes part
+    optimizer.step()  # alone: no other worker takes part
     for run in (expected, found):
         run.train(2, first=3)
     assert_same(found.state(), expected.state())

@@ -1,4 +1,4 @@
-"""The traps that delaying updates and gathers sets: each lost somebody a training run elsewhere."""
+"""Traps of delayed updates and gathers: each has ruined a training run in another tool."""
 
 from __future__ import annotations
 

@@ -76,7 +76,7 @@ def bytes_per_step() -> list[float]:
             timeout=HANG_S,
             check=False,
         )
-    if done.returncode == 77 or done.stderr.startswith("unshare:"):  # not a worker's own complaint
+    if done.returncode == 77 or done.stderr.startswith("unshare:"):  # not a worker's own error
         pytest.skip("making a network namespace is not permitted here")
     assert done.returncode == 0, done.stderr
     return [int(line) / NUM_STEPS for line in done.stdout.split()]

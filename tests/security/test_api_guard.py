@@ -37,7 +37,8 @@ PATHS = [*known_paths(), *FILES, "/openapi.json", "/docs", "/no-such-thing", "/v
 def test_every_route_is_tested_here() -> None:
     assert {"/v1/jobs", "/v1/shutdown", "/metrics", "/healthz", "/v1/nodes", "/v1/decisions"} < set(PATHS)
     assert {"/v1/login", "/v1/logout", "/v1/changes", "/v1/overview", "/v1/purge"} < set(PATHS)
-    assert len(known_paths()) == 19
+    assert {"/v1/jobs/k3v9x2qa/history", "/v1/timeline", "/v1/whatif", "/v1/stream"} < set(PATHS)
+    assert len(known_paths()) == 23
 
 
 @pytest.mark.parametrize("method", METHODS)

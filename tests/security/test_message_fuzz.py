@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import socket
 import struct
 from collections.abc import Iterator
@@ -15,8 +16,9 @@ from tests.hang_limit import HANG_S
 from hostile import BUDGETS, hostile_messages, looking
 from lease_processes import LeaseServer, lease_server, lease_workers, wait_until
 from weft.core.plain_json import parse_object
+from weft.core.step_report import StepReport
 from weft.crossover.order import from_json, to_json
-from weft.daemon.report_channel import JobChannel, WorkerReport
+from weft.daemon.report_channel import JobChannel
 
 MAX_SENT_BYTES = 100_000
 """More than the receivers take, less than the kernel does."""
@@ -136,19 +138,23 @@ def test_a_malformed_turn_order_is_ignored(num_examples: int) -> None:
 @BUDGETS
 def test_no_message_on_the_job_channel_blocks_other_jobs_reports(tmp_path: Path, num_examples: int) -> None:
     channel = JobChannel(tmp_path / "c")
-    heard: list[WorkerReport] = []
+    heard: list[StepReport] = []
     num_sent = 0
 
     @looking(num_examples)
     @given(data=hostile_messages(STEP))
     def fuzz(data: bytes) -> None:
         nonlocal num_sent
+        datagram = data[:MAX_SENT_BYTES]
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as worker:
-            worker.sendto(data[:MAX_SENT_BYTES], str(tmp_path / "c"))
-        num_sent += 1
+            worker.sendto(datagram, str(tmp_path / "c"))
+        num_sent += len(datagram.split(b"\n"))  # a report per line
         for report in channel.receive(lambda job_id, attempt: False):
-            assert 0.0 <= report.exposed_s <= report.step_s < float("inf")
-            assert max(report.step, report.rank, report.attempt, report.total_steps or 0) < 2**53
+            progress = report.progress
+            assert 0.0 <= progress.exposed_s <= progress.step_s < float("inf")
+            assert max(progress.step, report.rank, report.attempt, progress.total_steps or 0) < 2**53
+            assert 0.0 <= report.samples_per_s < float("inf")
+            assert all(map(math.isfinite, report.metrics.values()))
             heard.append(report)
 
     try:

@@ -60,9 +60,9 @@ def test_a_browser_without_a_session_is_asked_for_the_token() -> None:
 
 def test_the_login_form_sends_the_token_only_in_a_header() -> None:
     body = web.login().body.decode()
-    (field,) = re.findall(r"<input[^>]*>", body)
-    assert " name=" not in field
-    assert 'type="password"' in field
+    fields = re.findall(r"<input[^>]*>", body)
+    assert not [field for field in fields if " name=" in field]
+    assert ['type="password"' in field for field in fields] == [True, False]
     policy = ask(make_app(FakeController(), TOKEN, port=PORT), "GET", "/", own_headers(authorization=None, accept=HTML))
     assert "form-action 'none'" in policy.headers["content-security-policy"]
 
@@ -111,7 +111,7 @@ def test_a_browser_session_can_view_and_cancel() -> None:
     controller = FakeController()
     job_id = controller.add().id
     visit = Visit(make_app(controller, TOKEN, port=PORT))
-    for path in (*LOOKS, f"/v1/jobs/{job_id}", f"/v1/jobs/{job_id}/explain"):
+    for path in (*LOOKS, f"/v1/jobs/{job_id}", f"/v1/jobs/{job_id}/explain", f"/v1/jobs/{job_id}/history"):
         assert visit.ask("GET", path).status == 200
     assert visit.ask("POST", f"/v1/jobs/{job_id}/cancel", origin=ORIGIN).status == 202
     assert controller.by_id[job_id].state.value == "CANCELLED"
@@ -222,3 +222,39 @@ def test_the_end_of_a_long_log_can_be_read_alone() -> None:
     assert answer.body == b"last\n"
     assert answer.headers["x-weft-skipped-bytes"] == "6000"
     assert visit.ask("GET", f"/v1/jobs/{job.id}/logs?tail_bytes=-1").status == 422
+
+
+def test_only_a_session_with_permission_can_change_anything() -> None:
+    controller = FakeController()
+    job_id = controller.add().id
+    app = make_app(controller, TOKEN, port=PORT)
+    json_type = {"origin": ORIGIN, "content_type": "application/json"}
+    changes = (
+        ("PATCH", f"/v1/jobs/{job_id}", b'{"weight": 2.0}'),
+        ("POST", "/v1/jobs", b'{"command": ["true"], "cwd": "/"}'),
+        ("POST", "/v1/nodes/drain", b'{"name": "here"}'),
+        ("POST", "/v1/nodes/resume", b'{"name": "here"}'),
+        ("POST", "/v1/outlook", b'{"command": ["true"], "cwd": "/"}'),
+    )
+    never = (("POST", "/v1/shutdown"), ("POST", "/v1/purge"), ("POST", "/v1/login"), ("DELETE", f"/v1/jobs/{job_id}"))
+    for body, permission in (
+        (b"", "view"),
+        (b'{"permission": "view"}', "view"),
+        (b'{"permission": "change"}', "change"),
+    ):
+        login = ask(app, "POST", "/v1/login", own_headers(**json_type), body)
+        assert login.json()["permission"] == permission
+        headers = own_headers(**{**json_type, "authorization": f"Bearer {login.json()['key']}"})
+        assert ask(app, "GET", "/healthz", headers).json()["permission"] == permission
+        assert ask(app, "GET", "/v1/changes?since=", headers).json()["health"]["permission"] == permission
+        assert ask(app, "POST", "/v1/whatif", headers, b"{}").status == 200
+        for method, path, document in changes:
+            answer = ask(app, method, path, headers, document)
+            assert (answer.status in (200, 201)) == (permission == "change"), (method, path, answer.body)
+            assert answer.status != 403 or "token" in answer.json()["error"]
+        for method, path in never:
+            assert ask(app, method, path, headers, b"{}").status == 403
+    assert controller.by_id[job_id].spec.weight == 2.0
+    assert controller.went_down == []
+    assert ask(app, "POST", "/v1/login", own_headers(**json_type), b'{"permission": "everything"}').status == 422
+    assert ask(app, "GET", "/healthz", own_headers()).json()["permission"] == "change"

@@ -5,9 +5,9 @@
         run.train(5)
     record.check()
 
-A collective reads and writes on its communicator's own stream, behind what the calling stream was given; ``wait()``
-orders the stream that is current then, and no other: as ProcessGroupNCCL does it.  The values really come from the
-other workers.
+A collective reads and writes on its communicator's own stream, after what was queued on the calling stream; ``wait()``
+orders only the stream that is current at that time, as in ProcessGroupNCCL.  The values really come from the other
+workers.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class RecordedWork:
 
 
 class RecordedCollectives:
-    """What transport/nccl.py finds under the name ``dist``."""
+    """Replaces ``dist`` in transport/nccl.py."""
 
     ReduceOp = dist.ReduceOp
     ProcessGroup = dist.ProcessGroup
@@ -112,13 +112,13 @@ class RecordedCollectives:
 
 
 class Record:
-    """What a test holds."""
+    """What a test gets."""
 
     def __init__(self, recorder: Recorder, device: RecordingDevice) -> None:
         self.recorder, self.device = recorder, device
 
     def made(self, make: Callable[[], nn.Module]) -> Any:
-        """A model whose memory is the device's."""
+        """A model in device memory."""
         model = made(make)
         for tensor in (*model.parameters(), *model.buffers()):
             self.recorder.adopt(tensor.detach())
@@ -135,10 +135,9 @@ class Record:
 
 @contextmanager
 def recorded(over_at_once: bool = False) -> Iterator[Record]:
-    """``weft.overlap`` takes CPU models for CUDA ones inside.
+    """Inside, ``weft.overlap`` treats CPU models as CUDA models.
 
-    ``over_at_once``: collectives say that they are over as soon as they are asked, instead of never before the host has
-    waited for them.
+    ``over_at_once``: collectives report completion immediately, instead of only after the host has waited for them.
     """
     recorder = Recorder()
     device = RecordingDevice(recorder)

@@ -1,7 +1,7 @@
-"""Streams, events and memory on paper: every access is checked against happens-before with vector clocks.
+"""Simulated streams, events, and memory: every access is checked for happens-before with vector clocks.
 
 Each stream has a clock that counts its operations, and for every other stream the last operation it is known to run
-after.  An event carries its stream's clock; waiting for it takes the larger of both.  Two accesses to the same bytes,
+after.  An event carries its stream's clock; waiting for it takes the maximum of both.  Two accesses to the same bytes,
 at least one of them a write, must be ordered that way; else a :class:`Hazard` is noted, with where both came from.
 
 The host is a clock too: whatever it has waited for happened before anything it queues afterwards.  All threads of the
@@ -10,8 +10,8 @@ process share that clock, so a missing lock between two threads is not found her
 Clocks also carry the time: an operation begins when its stream has done everything before it, and takes ``takes_ns`` of
 virtual time.  Queueing takes none, so a test can have instant launches and a slow device.
 
-[Note: freed memory]  The caching allocator hands freed memory to the stream that allocated it, at once.  So when memory
-is freed, everything that other streams do with it must be ordered before what its own stream does next, unless
+[Note: freed memory]  The caching allocator immediately returns freed memory to the stream that allocated it.  So when
+memory is freed, everything that other streams do with it must be ordered before what its own stream does next, unless
 ``record_stream`` said otherwise.
 """
 
@@ -66,7 +66,7 @@ class Hazard:
 
 @dataclass
 class Memory:
-    """An allocation, and what was done to it since nothing older can matter."""
+    """An allocation, and the accesses to it that can still matter."""
 
     begin: int
     end: int
@@ -114,7 +114,7 @@ class Recorder:
             return dict(self._clocks.get(stream, {}))
 
     def order(self, stream: str, clock: Clock) -> None:
-        """What ``stream`` is given from now on runs after everything in ``clock``."""
+        """Operations queued on ``stream`` from now on run after everything in ``clock``."""
         with self._lock:
             _take_later(self._clocks.setdefault(stream, {}), clock)
 
@@ -137,7 +137,7 @@ class Recorder:
             return tensor.numel() == 0 or self._find(tensor.data_ptr()) is not None
 
     def adopt(self, tensor: torch.Tensor) -> None:
-        """Memory that belongs to the device from now on."""
+        """Treat this memory as the device's from now on."""
         with self._lock:
             if tensor.numel():
                 self._memory_of(tensor)
@@ -173,7 +173,7 @@ class Recorder:
                 if not ordered and (earlier.writes or access.writes):
                     self.hazards.append(Hazard("nothing orders", earlier, access))
                 if access.writes or (ordered and not earlier.writes and earlier.stream == access.stream):
-                    # The new one stands for the old one where both are.
+                    # The new access replaces the old one where they overlap.
                     left += [(a, b, earlier) for a, b in ((low, begin), (end, high)) if a < b]
                 else:
                     left.append((low, high, earlier))
@@ -182,7 +182,7 @@ class Recorder:
     def _memory_of(self, tensor: torch.Tensor) -> Memory:
         found = self._find(tensor.data_ptr())
         if found is None:
-            self._sweep()  # what lay at this address before is gone
+            self._sweep()  # the previous allocation at this address is gone
             storage = tensor.untyped_storage()
             begin = storage.data_ptr()
             found = Memory(begin, begin + storage.nbytes(), self.stream, StorageWeakRef(storage))
@@ -210,7 +210,7 @@ class Recorder:
 
 
 def runs_of(tensor: torch.Tensor) -> list[Range]:
-    """The bytes a tensor covers, as few runs; one around all of them if there were too many."""
+    """The bytes a tensor covers, as a few runs; one run around all of them if there are too many."""
     size = tensor.element_size()
     base = tensor.data_ptr()
     dims = sorted(

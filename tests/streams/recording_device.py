@@ -1,8 +1,8 @@
 """A device that runs on CPU tensors and tells a :class:`Recorder` everything: for tests of code written for CUDA.
 
-``recorded()`` puts it in the place of CUDA.  Operations are seen by a dispatch mode.  A tensor belongs to the device if
+``recorded()`` replaces CUDA with it.  Operations are seen by a dispatch mode.  A tensor belongs to the device if
 it was made with ``device=...``, came out of an operation on such a tensor, or was adopted; others, such as the step
-counter of Adam, are the host's and not looked at.
+counter of Adam, belong to the host and are ignored.
 """
 
 from __future__ import annotations
@@ -115,7 +115,7 @@ class Watch(TorchDispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         if any(issubclass(kind, ShardedGradient) for kind in types):
-            with self:  # what it does inside is to be seen too
+            with self:  # record what it does inside, too
                 return ShardedGradient.__torch_dispatch__(func, types, args, kwargs)
         name = func._schema.name.removeprefix("aten::")
         if func.namespace != "aten" or name in _QUESTIONS:
@@ -161,7 +161,7 @@ _PLAIN_TOLIST = torch.Tensor.tolist
 
 @contextmanager
 def host_reads_seen(recorder: Recorder) -> Iterator[None]:
-    """``tolist()`` bypasses the dispatcher: record it as what it is, a wait of the host."""
+    """``tolist()`` bypasses the dispatcher: record it as a wait of the host."""
 
     def tolist(tensor: torch.Tensor) -> Any:
         if recorder.is_known(tensor) and not isinstance(tensor, ShardedGradient):

@@ -1,4 +1,4 @@
-"""A model that computes on two streams, as autograd then runs it: each operation's backward on its own stream."""
+"""A model that computes on two streams; autograd runs each operation's backward on the stream of its forward."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from training import batch_generator
 
 
 class _Switch(torch.autograd.Function):
-    """What follows runs on another stream, behind what came before; in backward the other way round."""
+    """What follows runs on another stream, after what came before; the reverse in backward."""
 
     @staticmethod
     def forward(ctx: Any, x: torch.Tensor, recorder: Recorder, to: str) -> torch.Tensor:
@@ -27,14 +27,14 @@ class _Switch(torch.autograd.Function):
 
 
 def _go_on(recorder: Recorder, before: str, stream: str, values: torch.Tensor) -> None:
-    """As autograd and careful users do it: the memory is not given away while the next stream uses it."""
+    """As autograd and careful users do: the memory is not reused while the next stream still reads it."""
     recorder.order(stream, recorder.clock_of(before))
     recorder.keep(values.detach(), stream)
     recorder.switch(stream)
 
 
 class Fork(nn.Module):
-    """Two branches that know nothing of each other, with parameters in the same buckets."""
+    """Two independent branches with parameters in the same buckets."""
 
     def __init__(self, recorder: Recorder) -> None:
         super().__init__()

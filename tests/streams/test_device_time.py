@@ -1,4 +1,4 @@
-"""Launches that take no time on a device that takes long: what weft measures is the device."""
+"""Instant launches on a slow device: weft measures the device, not the host."""
 
 from __future__ import annotations
 
@@ -16,12 +16,13 @@ from recorded_nccl import Record, recorded
 from torch import nn
 
 from training import Run, adamw, batch_generator, with_weft
+from weft.overlap.layout import Lane
 from weft.overlap.step_times import StepTimes
-from weft.overlap.tuning import Tuner
+from weft.overlap.tuning import measured_profile
 from weft.perf.step_profile import StepProfile
 from workers import on_workers
 
-# Virtual seconds: no real launch comes near.
+# Virtual seconds, far longer than any real launch.
 _MATMUL_S = 100
 _COLLECTIVE_S = 1000
 _COLLECTIVES = ("reduce-scatter", "all-gather")
@@ -83,13 +84,13 @@ def test_a_trace_shows_when_the_device_did_what() -> None:
 
 @on_workers(2)
 def test_the_first_plan_is_made_from_the_times_of_the_device() -> None:
-    make_profile, seen = Tuner._make_profile, []
+    seen = []
 
-    def spied(tuner: Tuner, steps: Sequence[StepTimes]) -> StepProfile:
+    def spied(lane: Lane, steps: Sequence[StepTimes], num_elements: int, num_workers: int) -> StepProfile:
         seen.extend(step.number for step in steps)
-        return make_profile(tuner, steps)
+        return measured_profile(lane, steps, num_elements, num_workers)
 
-    with mock.patch.object(Tuner, "_make_profile", spied), slow_device(tune=True) as (_, run):
+    with mock.patch("weft.overlap.tuning.measured_profile", spied), slow_device(tune=True) as (_, run):
         run.train(5)
         assert run.handle is not None
         profile = run.handle.parts[0].tuner.profile
@@ -97,7 +98,7 @@ def test_the_first_plan_is_made_from_the_times_of_the_device() -> None:
     assert seen == [1, 2, 3, 4]  # all but the first, and none is missing because the device is behind
     assert profile.forward_s == pytest.approx(3 * _MATMUL_S)
     assert profile.backward_s == pytest.approx(5 * _MATMUL_S)
-    # Last layer first.  A layer's node computes both of its products before anybody sees a gradient.
+    # Last layer first.  A layer's autograd node computes both products before either gradient is visible.
     assert [p.ready_s / _MATMUL_S for p in profile.parameters] == pytest.approx([2, 4, 5])
     assert [p.read_s / _MATMUL_S for p in profile.parameters] == pytest.approx([2, 1, 0])
 

@@ -1,4 +1,4 @@
-"""Each fault the CUDA path had, put back: the checker finds it, and finds nothing without it."""
+"""Each past fault of the CUDA path, reintroduced: the checker finds it, and finds nothing without it."""
 
 from __future__ import annotations
 
@@ -192,7 +192,7 @@ def test_missing_synchronization_between_streams_is_found(case: int) -> None:
             loop(record, with_weft(model, adamw))
         if put_back is no_fault:
             record.check()
-        # A worker's own order decides: on one of them at least the fault shows.
+        # It depends on the worker's own order: the fault shows on at least one of them.
         assert any(gathered(bool(record.hazards))) == (put_back is fault)
 
 

@@ -1,4 +1,4 @@
-"""Somebody who meets a word of ours must find it in the glossary, with one meaning."""
+"""A reader must find every word of ours in the glossary, with one meaning."""
 
 from __future__ import annotations
 

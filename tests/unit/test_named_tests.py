@@ -1,4 +1,4 @@
-"""A promise in the docs is one only if the test it names is there."""
+"""A promise in the docs counts only if the test it names exists."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 REFERENCE = re.compile(r"`(tests/[\w/]+(?:\.py)?)(?:::(\w+))?`")
-# Tables that promise nothing: who is who, and what each answer means.
+# Tables that promise nothing: roles, and the meaning of each answer.
 WITHOUT_TESTS = ("| who |", "| answer |")
 
 

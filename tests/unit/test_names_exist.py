@@ -40,7 +40,7 @@ FOREIGN_NAMES = {
     *("batched_grad_copy", "bucket_cap_mb_list", "check_reduction", "delay_all_reduce_named_params", "device_mesh"),
     *("forward_sync_buffers", "init_sync", "join_device", "join_hook", "join_process_group", "mixed_precision"),
     *("output_device", "param_to_hook_all_reduce", "skip_all_reduce_unused_params", "static_graph", "to_kwargs"),
-    *("SCHED_IDLE", "epoll_wait", "sched_yield", "HttpOnly"),
+    *("SCHED_IDLE", "epoll_wait", "sched_yield", "HttpOnly", "max_dgram_qlen"),
     *("SLURM_JOB_ID", "SLURM_NTASKS", "SLURM_PROCID", "SLURM_RESTART_COUNT"),
 }
 FOREIGN_OPTIONS = {

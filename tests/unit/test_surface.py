@@ -1,4 +1,4 @@
-"""What people build on: the public names, the version, what an import costs, and what the sources never do."""
+"""What users build on: the public names, the version, what an import costs, and what the sources never do."""
 
 from __future__ import annotations
 

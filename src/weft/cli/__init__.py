@@ -40,6 +40,8 @@ SECTIONS = {
         "explain": "explain why a job has its current workers",
         "wait": "wait for jobs to finish; the exit code reflects their outcome",
         "cancel": "cancel jobs",
+        "change": "change a job's weight, priority, or number of workers",
+        "whatif": "forecast the queue under another policy, with other devices, or with a job changed",
     },
     "without a controller": {
         "run": "run a training script on several workers on this machine",
@@ -54,6 +56,7 @@ SECTIONS = {
         "purge": "delete finished jobs with their logs and checkpoints",
         "repair": "rebuild a damaged journal from what is still readable",
         "completion": "print a completion script for your shell",
+        "man": "show the manual page: every command with its options",
     },
 }
 VERBS = {verb: line for section in SECTIONS.values() for verb, line in section.items()}
@@ -104,6 +107,9 @@ def _dispatch(args: list[str]) -> None:
     elif args[0] in ("-V", "--version"):
         print(f"weft {__version__}")
     elif args[0] in VERBS:
+        from weft.cli.settings import use_home
+
+        use_home(VERBS)
         load(args[0])(args[1:], f"weft {args[0]}")
     else:
         import difflib

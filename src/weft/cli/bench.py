@@ -36,6 +36,10 @@ def overlap(
     ratio: Annotated[
         list[float] | None, Option("only rows with this network/compute ratio, 0.3 to 2; repeatable", "all")
     ] = None,
+    only: Annotated[
+        list[str] | None, Option("only this part of the run (models, sizes, growth, hosts); repeatable", "all")
+    ] = None,
+    hosts: Annotated[list[int] | None, Option("only rows with this number of hosts; repeatable", "all")] = None,
     minutes: Minutes = None,
     fresh: Fresh = False,
     out: Out = None,
@@ -44,7 +48,7 @@ def overlap(
     """Step times of DDP, FSDP2, DeAR, and weft on a slow network.
 
     Needs torch, root, and iproute2. Run nothing else meanwhile. The full run is limited to 88 minutes (--minutes) and
-    saved after every row: start it again to continue where it stopped. --model and --ratio select a part of it.
+    saved after every row: start it again to continue where it stopped. --model, --ratio, --only, --hosts select rows.
     """
     _benchmark("overlap_command").overlap(
         _command(),
@@ -52,6 +56,8 @@ def overlap(
         as_json=as_json,
         models=model,
         ratios=ratio,
+        parts=only,
+        hosts=hosts,
         profiles=profiles,
         out=out,
         minutes=minutes,
@@ -87,6 +93,35 @@ def elastic(
 ) -> None:
     """Completion times and decision speed of every policy on the public workloads, next to the published ones."""
     _benchmark("elastic_command").elastic(_command(), quick=quick, as_json=as_json, data=data, out=out)
+
+
+def queue(
+    quick: Quick = False,
+    hosts: Annotated[list[int] | None, Option("number of hosts; repeatable", "2 and 4", min=2, max=16)] = None,
+    rounds: Annotated[int | None, Option("rounds, each contender once", "3, with --quick 1", min=1, max=100)] = None,
+    contender: Annotated[list[str] | None, Option("only this one (see above); repeatable", "all")] = None,
+    minutes: Annotated[float | None, Option("start no further run after N minutes", "none", min=0.1)] = None,
+    fresh: Fresh = False,
+    out: Out = None,
+    as_json: Json = False,
+) -> None:
+    """A queue of jobs on a Ray cluster: FIFO with DDP, elastic, with overlap, with crossover; and simulated.
+
+    Needs torch, Ray, root, and iproute2. Run nothing else meanwhile. Two hosts take about 6 minutes per round. Saved
+    after every run of the queue: start it again to continue where it stopped. Contenders: fifo_ddp, elastic_ddp,
+    elastic_overlap, elastic_overlap_crossover.
+    """
+    _benchmark("queue_command").queue(
+        _command(),
+        quick=quick,
+        as_json=as_json,
+        hosts=hosts,
+        rounds=rounds,
+        contenders=contender,
+        out=out,
+        minutes=minutes,
+        fresh=fresh,
+    )
 
 
 def all(
@@ -128,5 +163,5 @@ def _command() -> str:
 
 
 bench = Group(
-    "Compare weft with its peers on this machine. Run nothing else meanwhile.", overlap, crossover, elastic, all
+    "Compare weft with its peers on this machine. Run nothing else meanwhile.", overlap, crossover, elastic, queue, all
 )

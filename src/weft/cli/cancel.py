@@ -5,13 +5,14 @@ from __future__ import annotations
 from typing import Annotated
 
 from weft.cli import render
+from weft.cli.job_choice import chosen_ids
 from weft.cli.verb import Json, connect
 from weft.core.command_line import Argument, Option
 from weft.core.status_rows import FINAL_STATES
 
 
 def cancel(
-    job_ids: Annotated[list[str], Argument("ID", "jobs to cancel")],
+    job_ids: Annotated[list[str], Argument("ID", "jobs to cancel; an id, its beginning, or a name")],
     wait: Annotated[bool, Option("return only after the last worker has exited")] = False,
     as_json: Json = False,
 ) -> None:
@@ -20,9 +21,8 @@ def cancel(
     Jobs that have already finished are left unchanged.
     """
     client = connect()
-    # Look up all ids before canceling anything: after a typo, nothing has been canceled.
-    for job_id in job_ids:
-        client.job(job_id)
+    # Look up all jobs before canceling anything: after a typo, nothing has been canceled.
+    job_ids = chosen_ids(client, job_ids)
     rows = [client.cancel(job_id) for job_id in job_ids]
     if wait:
         client.wait(job_ids)

@@ -10,14 +10,16 @@ from pathlib import Path
 from typing import Annotated
 
 from weft.cli import render
-from weft.cli.verb import Group, Json
+from weft.cli.job_choice import chosen_id
+from weft.cli.verb import Group, Json, connect
 from weft.core.command_line import Argument, Option
 from weft.daemon.home import Home, default_home
+from weft.daemon.ids import is_id
 from weft.errors import InputError, MissingToolError, WeftError
 
 
 def export(
-    source: Annotated[str, Argument("a checkpoint, a folder of checkpoints, or a job's id")],
+    source: Annotated[str, Argument("a checkpoint, a folder of checkpoints, or a job")],
     out: Annotated[Path, Option("file to write: .safetensors, anything else for torch.load", metavar="FILE")] = Path(
         "model.pt"
     ),
@@ -49,9 +51,12 @@ def export(
 def _folder(source: str) -> Path:
     if Path(source).is_dir():
         return Path(source)
-    of_job = Home(default_home()).checkpoints(source)
-    if "/" not in source and of_job.is_dir():
-        return of_job
+    if "/" not in source:
+        home = Home(default_home())
+        # Without a controller only an id is known.
+        job_id = source if is_id(source) or home.read_record() is None else chosen_id(connect(), source)
+        if home.checkpoints(job_id).is_dir():
+            return home.checkpoints(job_id)
     raise InputError(f"{source} is neither a folder nor a job with checkpoints: `weft status` lists the jobs")
 
 

@@ -5,13 +5,18 @@ from __future__ import annotations
 from typing import Annotated
 
 from weft.cli import render
+from weft.cli.job_choice import chosen_id
 from weft.cli.verb import Json, connect
 from weft.core.command_line import Argument
 
 
-def explain(job_id: Annotated[str, Argument("ID", "a job")], as_json: Json = False) -> None:
+def explain(
+    job_id: Annotated[str, Argument("ID", "a job: its id, the beginning of it, or its name")], as_json: Json = False
+) -> None:
     """Show what happened to a job and why, oldest first. The last line describes the present."""
-    sentences = connect().explain(job_id)
+    client = connect()
+    job_id = chosen_id(client, job_id)
+    sentences = client.explain(job_id)
     if as_json:
         render.print_json({"id": job_id, "sentences": sentences})
         return

@@ -8,6 +8,7 @@ import threading
 from collections.abc import Iterator
 from typing import Annotated, Literal, Protocol
 
+from weft.cli.job_choice import chosen_id
 from weft.cli.verb import Json, connect
 from weft.core.command_line import Argument, Option
 from weft.errors import WeftError
@@ -16,7 +17,7 @@ Stream = Literal["out", "err"]
 
 
 def logs(
-    job_id: Annotated[str, Argument("ID", "a job")],
+    job_id: Annotated[str, Argument("ID", "a job: its id, the beginning of it, or its name")],
     rank: Annotated[int, Option("which worker", min=0, short="-r")] = 0,
     attempt: Annotated[int | None, Option("which attempt", "newest", min=1, short="-a")] = None,
     stream: Annotated[str, Option("which output", choices=("out", "err", "both"))] = "both",
@@ -29,6 +30,7 @@ def logs(
     all on stdout.
     """
     client = connect()
+    job_id = chosen_id(client, job_id)
     copies = [
         _Copy(
             client.logs(job_id, attempt=attempt, rank=rank, stream=one, follow=follow),

@@ -112,17 +112,34 @@ def print_columns(rows: Sequence[Sequence[str]], headings: Sequence[str], styles
 
     ``styles`` has a color for each row, "" for none.
     """
-    widths = [max(map(_width, column)) for column in zip(headings, *rows, strict=True)]
-    edge = os.get_terminal_size().columns if sys.stdout.isatty() else None
+    widths = _widths(rows, headings)
+    edge = terminal_width()
     lines = [styled(_line(headings, widths, edge), "bold")]
     for index, row in enumerate(rows):
         lines.append(styled(_line(row, widths, edge), styles[index] if styles else ""))
     print("\n".join(lines))
 
 
+def columns_width(rows: Sequence[Sequence[str]], headings: Sequence[str]) -> int:
+    """How many columns :func:`print_columns` needs before its last one."""
+    return sum(width + len(_GAP) for width in _widths(rows, headings)[:-1])
+
+
+def terminal_width() -> int | None:
+    """The columns of the terminal; None if stdout is not one."""
+    return os.get_terminal_size().columns if sys.stdout.isatty() else None
+
+
+def _widths(rows: Sequence[Sequence[str]], headings: Sequence[str]) -> list[int]:
+    return [max(map(_width, column)) for column in zip(headings, *rows, strict=True)]
+
+
+_GAP = "  "
+
+
 def _line(cells: Sequence[str], widths: Sequence[int], edge: int | None) -> str:
     padded = (cell + " " * (width - _width(cell)) for cell, width in zip(cells[:-1], widths, strict=False))
-    return "  ".join((*padded, cells[-1]))[:edge].rstrip()
+    return _GAP.join((*padded, cells[-1]))[:edge].rstrip()
 
 
 def _width(text: str) -> int:

@@ -8,10 +8,11 @@ from pathlib import Path
 from typing import Annotated
 
 from weft.core.command_line import Option, Rest
-from weft.core.worker_environment import CHECKPOINT_DIR, JOB_ID, LEASE, STALL_S
-from weft.crossover.lease_launch import ensure_server
+from weft.core.worker_environment import CHECKPOINT_DIR, JOB_ID, STALL_S
+from weft.crossover.run_lease import RunLease
 from weft.engines.gang import GangPatience
 from weft.engines.output import Console
+from weft.engines.plain_script import needs_no_torch
 from weft.engines.supervisor import Run, supervise
 from weft.engines.worker_launch import Devices, num_workers_of, script_of
 from weft.errors import InputError, UsageError
@@ -55,33 +56,36 @@ def run(
         environment[CHECKPOINT_DIR] = str(_folder(checkpoint_dir))
     if stall_s > 0:
         environment[STALL_S] = str(stall_s)
-    if share:
-        environment |= _lease(environment)
+    console = Console()
+    lease = _lease(environment) if share else None
+    if lease is not None:
+        environment |= lease.environment
+        console.say(lease.in_words())
     job = Run(
         script=script,
         num_workers=num_workers,
         devices=devices,
         environment=environment,
         max_restarts=max_restarts,
-        warm=not cold,
+        # Nothing waits for torch that does not use it.
+        warm=not cold and (script.is_module or not needs_no_torch(Path(script.cwd, script.target))),
         outlive=outlive,
         log_dir=None if log_dir is None else _folder(log_dir),
         patience=GangPatience(grace_s=grace_s, hang_s=hang_s),
     )
-    console = Console()
     if num_workers > devices.num_workers():
         console.say(f"{num_workers} workers share {devices.num_workers()} devices: do not expect a speedup")
-    raise SystemExit(supervise(job, console))
+    try:
+        raise SystemExit(supervise(job, console))
+    finally:
+        if lease is not None:
+            lease.close()
 
 
-def _lease(environment: Mapping[str, str]) -> dict[str, str]:
-    """The environment that makes workers take turns.  All runs of this user share one lease server; a worker's device
-    is its position on this machine."""
+def _lease(environment: Mapping[str, str]) -> RunLease:
+    """All runs of this user share one lease server; a worker's device is its position on this machine."""
     home = Path(environment.get("WEFT_HOME") or Path.home() / ".weft")
-    return {
-        LEASE: str(ensure_server(home)),
-        JOB_ID: environment.get(JOB_ID) or f"run {os.getpid()}",
-    }
+    return RunLease.opened(home, environment.get(JOB_ID) or f"run {os.getpid()}")
 
 
 def _folder(path: Path) -> Path:

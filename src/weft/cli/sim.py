@@ -52,6 +52,9 @@ def sim(
     restart_s: Annotated[float, Option("time a job loses when it starts or restarts")] = 30.0,
     seed: Annotated[int, Option("random seed")] = 0,
     crossover: Annotated[bool, Option("let two jobs take turns on a device")] = False,
+    adapt_batch: Annotated[
+        bool, Option("let each job train with the batch size that makes the most progress, within its profile's range")
+    ] = False,
     load: Annotated[str, Option("arrival rate multiplier; a list makes a sweep", metavar="X[,X...]")] = "1",
     plot: Annotated[
         Path | None, Option("plot completion times, GPUs, and jobs to FILE (.png, .svg, .pdf)", "none", metavar="FILE")
@@ -85,7 +88,7 @@ def sim(
         for num_gpus in _counts(gpus, "--gpus")
     ]
     _check_outputs(plot, trace, scenarios)
-    jobs = _read(workload, profiles, seed, scenarios)
+    jobs = _read(workload, profiles, seed, scenarios, adapt_batch=adapt_batch)
     if explain:
         _check_job(jobs, explain)
     options = SimulationOptions(
@@ -114,7 +117,7 @@ def _one_of(option: str, value: str, known: list[str]) -> str:
     return value
 
 
-def _read(source: str, profiles: Path | None, seed: int, scenarios: list[Scenario]) -> Workload:
+def _read(source: str, profiles: Path | None, seed: int, scenarios: list[Scenario], *, adapt_batch: bool) -> Workload:
     from weft.sim.readers import read_workload
     from weft.sim.readers.application_profiles import ApplicationFolder
     from weft.sim.readers.assembly import fit_requests
@@ -122,9 +125,11 @@ def _read(source: str, profiles: Path | None, seed: int, scenarios: list[Scenari
 
     largest = max(scenario.num_gpus for scenario in scenarios)
     if source.startswith(PREFIX):
+        if adapt_batch:
+            raise UsageError("--adapt-batch: synthetic jobs have one batch size; give a workload in Pollux's format")
         folder = None if profiles is None else ApplicationFolder(profiles)
         return synthetic_workload(source, seed=seed, applications=folder, num_devices=largest)
-    jobs = read_workload(Path(source), num_devices=largest, profiles=profiles)
+    jobs = read_workload(Path(source), num_devices=largest, profiles=profiles, adapt_batch=adapt_batch)
     for num_gpus in sorted({scenario.num_gpus for scenario in scenarios}):
         _, cut = fit_requests(jobs, num_gpus)
         if cut:
@@ -161,12 +166,14 @@ def _write_outputs(outcomes: list[ReplayOutcome], plot: Path | None, trace: Path
 
         swept = len({outcome.scenario for outcome in outcomes}) > 1
         (plot_sweep if swept else plot_replays)(plot, outcomes)
+        note(f"wrote {plot}")
     if trace is not None:
         from weft.core.chrome_trace import write_chrome_trace
         from weft.sim.result import timeline
 
         spans = [span for o in outcomes for span in timeline(o.result, o.scenario.cluster())]
         write_chrome_trace(trace, spans)
+        note(f"wrote {trace}: open it in Perfetto or chrome://tracing")
 
 
 def _print(

@@ -3,22 +3,32 @@
 from __future__ import annotations
 
 import os
-import pwd
+import shutil
 from pathlib import Path
 from typing import Annotated, Any
 
 from weft.cli import render
-from weft.cli.verb import Json, connect
+from weft.cli.verb import Json, Verb, connect
 from weft.core.command_line import Argument, Option, Tail
 from weft.core.job import Launch
-from weft.core.submission import FIELDS, WORKERS, Submission, worker_range
+from weft.core.nearest_name import unknown_name
+from weft.core.script_options import MARK, script_options
+from weft.core.submission import FIELDS, WORKERS, Submission, this_user, worker_range
 from weft.engines.plain_script import is_plain_script
-from weft.errors import UsageError
+from weft.errors import InputError, UsageError
+
+JOB_FILES = (".yaml", ".yml")
+_INTERPRETERS = {".py": "python", ".sh": "bash"}
+
+
+def begins_a_command(word: str) -> bool:
+    """Whether this word is a script or a program rather than a job file."""
+    return shutil.which(word) is not None or (word.endswith(tuple(_INTERPRETERS)) and os.path.isfile(word))
 
 
 def submit(
-    file: Annotated[str | None, Argument("FILE", "a job file, unless a command follows after `--`")] = None,
-    command: Annotated[list[str] | None, Tail("COMMAND [ARGS]...")] = None,
+    file: Annotated[str | None, Argument("FILE", "a job file, unless a command follows")] = None,
+    command: Annotated[list[str] | None, Tail("COMMAND [ARGS]...", begins=begins_a_command)] = None,
     workers: Annotated[str | None, WORKERS] = None,
     name: Annotated[str | None, FIELDS["name"].option] = None,
     weight: Annotated[float | None, FIELDS["weight"].option] = None,
@@ -35,15 +45,19 @@ def submit(
 ) -> None:
     """Submit a job and print its id: `weft submit job.yaml`, or `weft submit -- python train.py --lr 0.1`.
 
-    Options go before the `--` and override the job file. The id is printed once the job is on disk.
+    Options go before the command and override the job file, and the script's own options: lines such as
+    `#WEFT --workers 1:4` before its first line of code. `--` may be left out before a script or a program. A script
+    that is not executable is run with `python`. The id is printed once the job is on disk.
     """
     if schema:
         from weft.core.job_file import job_schema
 
         render.print_json(job_schema())
         return
+    job = _described(file, command)
+    job = _changed(job, **_of_script(job.launch)) if command else job
     job = _changed(
-        _described(file, command),
+        job,
         workers=workers,
         name=name,
         weight=weight,
@@ -71,7 +85,7 @@ def submit(
 
 
 def _described(file: str | None, command: list[str] | None) -> Submission:
-    user = _user()
+    user = this_user()
     if file is not None and command is not None:
         raise UsageError(f"got both a job file ({file}) and a command: expected only one of them")
     if command is not None:
@@ -79,15 +93,55 @@ def _described(file: str | None, command: list[str] | None) -> Submission:
             raise UsageError("there is no command after `--`: expected one, such as `-- python train.py`")
         from weft.core.job_file import name_of
 
-        argv = tuple(command)
+        argv = _runnable(command)
         return Submission(Launch(argv, _here()), name=name_of(argv), user=user)
     if file is None:
         raise UsageError("nothing to submit: expected `weft submit job.yaml` or `weft submit -- python train.py`")
-    if not file.endswith((".yaml", ".yml")) and not os.path.exists(file):
+    if file.endswith(tuple(_INTERPRETERS)) and not os.path.exists(file):
+        nearby = [name for name in os.listdir() if name.endswith(tuple(_INTERPRETERS))]
+        raise UsageError(unknown_name("script", file, nearby or ["a script in this folder"]))
+    if not file.endswith(JOB_FILES) and not os.path.exists(file):
         raise UsageError(f"there is no job file {file!r}: put `--` before a command, as in `weft submit -- {file} ...`")
     from weft.core.job_file import read_job_file
 
     return read_job_file(Path(file), user=user)
+
+
+def _runnable(command: list[str]) -> tuple[str, ...]:
+    """The command, with an interpreter before a script that cannot be executed by itself."""
+    script = command[0]
+    interpreter = _INTERPRETERS.get(Path(script).suffix)
+    is_script = interpreter is not None and os.path.isfile(script) and not os.access(script, os.X_OK)
+    return (str(interpreter), *command) if is_script else tuple(command)
+
+
+_IN_SCRIPTS = ("workers", "name", "weight", "priority", "total_steps", "max_restarts", "env", "cwd")
+
+
+def _of_script(launch: Launch) -> dict[str, Any]:
+    """The options in the script's own ``#WEFT`` lines; later lines override earlier ones."""
+    name = next((word for word in launch.argv[:_MAX_PROGRAM_WORDS] if word.endswith((".py", ".sh"))), None)
+    values: dict[str, Any] = {"workers": None, "env": [], "cwd": None}
+    if name is None:
+        return values
+    path = Path(launch.cwd, name)
+    verb = Verb(submit)
+    for line, words in script_options(path):
+        try:
+            parsed = verb.parse(words, MARK, settings={})
+        except UsageError as error:
+            message = str(error).removesuffix(f" (see `{MARK} --help`)")
+            raise InputError(f"{MARK}: {message}", file=name, line=line) from None
+        if parsed["file"] or parsed["command"] or any(parsed[one] for one in ("dry_run", "schema", "as_json")):
+            flags = ", ".join("--" + one.replace("_", "-") for one in _IN_SCRIPTS)
+            raise InputError(f"{MARK}: expected only {flags}", file=name, line=line)
+        values["env"] = [*values["env"], *(parsed.pop("env") or [])]
+        values |= {one: parsed[one] for one in _IN_SCRIPTS if one != "env" and parsed[one] is not None}
+    return values
+
+
+_MAX_PROGRAM_WORDS = 8
+"""The script is one of the first words, such as in ``env A=1 python -u train.py``."""
 
 
 def _changed(job: Submission, workers: str | None, env: list[str], cwd: Path | None, **values: Any) -> Submission:
@@ -114,13 +168,6 @@ def _here() -> str:
         return os.getcwd()
     except FileNotFoundError:
         raise UsageError("the current folder was deleted: change to another one, or use --cwd") from None
-
-
-def _user() -> str:
-    try:
-        return pwd.getpwuid(os.getuid()).pw_name
-    except KeyError:
-        return str(os.getuid())
 
 
 def _show_outlook(job: Submission, *, as_json: bool) -> None:

@@ -97,14 +97,14 @@ def device_line(nodes: list[NodeRow]) -> str:
 
 
 def _cells(job: JobDetail, now_s: float) -> tuple[str, ...]:
-    job_id, name, state, workers, step, _, lasted, reason = status.cells(job, now_s)
+    job_id, name, state, workers, step, _, _, ran, reason = status.cells(job, now_s)
     step_s = job["step_s"]
     return (
         job_id,
         name,
         state,
         workers,
-        bar(job) or lasted,
+        bar(job) or ran,
         step,
         f"{step_s:.3g}" if step_s else "-",
         render.percent(min(job["exposed_s"] / step_s, 1.0)) if step_s else "-",

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Annotated
 
 from weft.cli import render
+from weft.cli.job_choice import chosen_id
 from weft.cli.verb import Json, connect
 from weft.core.chrome_trace import Span, spans_of, write_chrome_trace
 from weft.core.command_line import Argument, Option
@@ -61,11 +62,12 @@ def trace(
     """Show where the time of a training step went, worker by worker.
 
     Times are medians over the steps in the file, in milliseconds. "exposed" is the time compute waited for the network;
-    "hidden" is the share of communication that overlapped with compute. Each file's clock starts at its own first step.
+    "hidden" is the share of communication that overlapped with compute. The median step of each worker is drawn, all on
+    one scale. Each file's clock starts at its own first step.
 
     With a job ID: which devices the job had, when, and why, as far back as the running controller remembers.
     """
-    if len(files) == 1 and is_id(str(files[0])) and not files[0].exists():
+    if len(files) == 1 and not files[0].exists() and _may_be_a_job(str(files[0])):
         _trace_job(str(files[0]), as_json=as_json, out=out)
         return
     spans = _joined({file: read_spans(file) for file in files})
@@ -76,17 +78,28 @@ def trace(
         print(json.dumps({"workers": [_row(summary) for summary in summaries]}, indent=2))
         return
     print(table([_cells(summary) for summary in summaries]))
-    for summary in summaries:
+    lengths_s = {
+        one.worker: end_s - start_s for one in summaries for start_s, end_s in [typical_step(spans, one.worker)]
+    }
+    for worker, length_s in lengths_s.items():
+        # One scale for all, so that workers can be compared.
+        width = max(round(BAR_WIDTH * length_s / max(lengths_s.values())), 1)
         print()
-        print(_picture(spans, summary.worker))
+        print(_picture(spans, worker, length_s, width))
     print(LEGEND)
     if out is not None:
         print(f"\nmerged into {out}: open it in Perfetto or chrome://tracing")
 
 
-def _trace_job(job_id: str, *, as_json: bool, out: Path | None) -> None:
+def _may_be_a_job(word: str) -> bool:
+    """Whether this is no path, and a controller runs that may know a job by it."""
+    return is_id(word) or ("/" not in word and not word.endswith(".json") and connect().home.read_record() is not None)
+
+
+def _trace_job(word: str, *, as_json: bool, out: Path | None) -> None:
     client = connect()
-    job = client.job(job_id)
+    job = client.job(chosen_id(client, word))
+    job_id = job["id"]
     lived = stays(job, client.decisions(last=1000), time.time())
     if out is not None:
         _write(out, [], _job_spans(job, lived))
@@ -203,12 +216,11 @@ def table(rows: Sequence[Sequence[str]]) -> str:
     return "\n".join(lines)
 
 
-def _picture(spans: Sequence[Span], worker: str) -> str:
-    start_s, end_s = typical_step(spans, worker)
-    computed, travelled = bars(spans, worker, BAR_WIDTH)
+def _picture(spans: Sequence[Span], worker: str, length_s: float, width: int) -> str:
+    computed, travelled = bars(spans, worker, width)
     return "\n".join(
         [
-            f"{worker}, one step of {_ms(end_s - start_s):.1f} ms",
+            f"{worker}, its median step: {_ms(length_s):.1f} ms",
             f"  compute        |{computed}|",
             f"  communication  |{travelled}|",
         ]

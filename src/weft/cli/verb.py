@@ -13,11 +13,13 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import math
+import shlex
 import types
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn, Union, get_args, get_origin, get_type_hints
 
+from weft.cli.settings import Setting, settings_of
 from weft.core.command_line import Argument, Option, Rest, Tail
 from weft.core.nearest_name import unknown_name
 from weft.errors import UsageError
@@ -50,13 +52,24 @@ class Verb:
         """The long names of its options."""
         return sorted(["--help", *(p.about.flag(p.name) for p in self._parameters if isinstance(p.about, Option))])
 
-    def parse(self, args: Sequence[str], prog: str) -> dict[str, Any]:
-        """What the function is to be called with; a :class:`UsageError` says what is wrong with ``args``."""
+    def option_names(self) -> list[str]:
+        """The names of its options in a file or an environment variable, with ``_``."""
+        return [p.setting for p in self._parameters if isinstance(p.about, Option)]
+
+    def parse(self, args: Sequence[str], prog: str, settings: Mapping[str, Setting] | None = None) -> dict[str, Any]:
+        """What the function is to be called with; a :class:`UsageError` says what is wrong with ``args``.
+
+        ``settings``: values of options that ``args`` do not give, by name; by default those of the command ``prog``.
+        """
         parser, tail = self.parser(prog), None
+        if settings is None:
+            settings = settings_of(prog.split()[1:], self.option_names())
         for parameter in self._parameters:
-            if isinstance(parameter.about, Tail) and SEPARATOR in args:
-                cut = list(args).index(SEPARATOR)
-                args, tail = args[:cut], list(args[cut + 1 :])
+            if parameter.setting in settings and isinstance(parameter.about, Option):
+                parser.set_defaults(**{parameter.name: parameter.converted(settings[parameter.setting])})
+        for parameter in self._parameters:
+            if isinstance(parameter.about, Tail):
+                args, tail = self._split(args, parameter.about)
         if any(isinstance(parameter.about, Rest) for parameter in self._parameters):
             found, extra = parser.parse_known_args(args)
         else:
@@ -72,6 +85,28 @@ class Verb:
         for group, kind in _groups(self._function).items():
             values[group] = kind(**{field.name: values.pop(field.name) for field in dataclasses.fields(kind)})
         return values
+
+    def _split(self, args: Sequence[str], tail: Tail) -> tuple[Sequence[str], list[str] | None]:
+        """The words before and after ``--``, or from the first word on that begins the tail by itself."""
+        with_value = {
+            flag
+            for p in self._parameters
+            if isinstance(p.about, Option) and p.kind is not bool
+            for flag in (p.about.flag(p.name), p.about.short)
+        }
+        is_value = False
+        for place, word in enumerate(args):
+            if word == SEPARATOR:
+                return args[:place], list(args[place + 1 :])
+            if not is_value and not word.startswith("-"):
+                if tail.begins(word):
+                    return args[:place], list(args[place:])
+                break
+            is_value = not is_value and word in with_value
+        if SEPARATOR in args:
+            cut = list(args).index(SEPARATOR)
+            return args[:cut], list(args[cut + 1 :])
+        return args, None
 
     def parser(self, prog: str) -> argparse.ArgumentParser:
         words = [_usage(parameter) for parameter in self._parameters if isinstance(parameter.about, Argument)]
@@ -157,6 +192,26 @@ class _Parameter:
             default=default,
         )
 
+    @property
+    def setting(self) -> str:
+        """The name of the option in a file: its flag without dashes."""
+        flag = self.about.flag(self.name) if isinstance(self.about, Option) else self.name
+        return flag.lstrip("-").replace("-", "_")
+
+    def converted(self, setting: Setting) -> Any:
+        """The value of a setting, checked like one on the command line."""
+        value = setting.value
+        try:
+            if self.kind is bool:
+                return _yes_or_no(value)
+            convert = _converter(self.kind, self.about, self.name)
+            if not self.is_list:
+                return convert(_text_of(value))
+            words = shlex.split(value) if isinstance(value, str) else value
+            return [convert(_text_of(word)) for word in words]
+        except (argparse.ArgumentTypeError, ValueError, TypeError) as error:
+            raise UsageError(f"{setting.origin}: {error}") from None
+
     def _metavar(self, about: Option) -> str:
         if about.choices:
             return "{" + ",".join(about.choices) + "}"
@@ -215,6 +270,22 @@ def _converter(kind: Any, about: Argument | Option, name: str) -> Callable[[str]
         return value
 
     return convert
+
+
+_YES_OR_NO = {"1": True, "true": True, "yes": True, "on": True, "0": False, "false": False, "no": False, "off": False}
+
+
+def _yes_or_no(value: Any) -> bool:
+    found = value if isinstance(value, bool) else _YES_OR_NO.get(str(value).lower())
+    if found is None:
+        raise argparse.ArgumentTypeError(f"{shortened(str(value))!r}: expected yes or no")
+    return found
+
+
+def _text_of(value: Any) -> str:
+    if isinstance(value, bool) or not isinstance(value, str | int | float):
+        raise argparse.ArgumentTypeError(f"{shortened(str(value))}: expected a single value")
+    return str(value)
 
 
 def _choice(choices: Sequence[str]) -> Callable[[str], str]:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Annotated
 
 from weft.cli import render
+from weft.cli.job_choice import chosen_ids
 from weft.cli.verb import Json, connect
 from weft.core.command_line import Argument, Option
 from weft.core.status_rows import FINAL_STATES, JobRow
@@ -16,7 +17,7 @@ TIMED_OUT = 7
 
 
 def wait(
-    job_ids: Annotated[list[str], Argument("ID", "jobs to wait for")],
+    job_ids: Annotated[list[str], Argument("ID", "jobs to wait for; an id, its beginning, or a name")],
     timeout_s: Annotated[float | None, Option("give up after this long", "never", min=0)] = None,
     as_json: Json = False,
 ) -> None:
@@ -24,7 +25,8 @@ def wait(
 
     Exit codes: 0 all completed; 5 a job failed; 6 a job was canceled and none failed; 7 timed out.
     """
-    rows = connect().wait(job_ids, timeout_s)
+    client = connect()
+    rows = client.wait(chosen_ids(client, job_ids), timeout_s)
     if as_json:
         render.print_json({"jobs": rows})
     else:

@@ -3,7 +3,7 @@
 Every record carries the version of this format.  Reading is strict: a record with a field nobody knows, without one
 that must be there, or with a value of the wrong kind was not written by us, and guessing what it means would change
 what happened.  Values that are what they would be anyway are left out, so that a field can be added without a new
-version.  Records of version 1 are read as well; what differs is in ``_from_version_1``.
+version.  Records of versions 1 and 2 are read as well; what differs is in ``_upgraded_event`` and ``_upgraded_job``.
 """
 
 from __future__ import annotations
@@ -23,9 +23,10 @@ from weft.control.state import Job, State
 from weft.core import events
 from weft.core.cluster import Cluster
 from weft.core.events import Event
+from weft.core.step_report import Progress
 from weft.errors import UsageError, WeftError
 
-VERSION: Final = 2
+VERSION: Final = 3
 
 _EVENT_TYPES: Final[Mapping[str, type]] = {kind.__name__: kind for kind in typing.get_args(events.Event)}
 
@@ -38,7 +39,7 @@ def event_to_json(event: Event) -> dict[str, Any]:
     """A dictionary that ``json.dumps`` takes as it is.
 
     >>> event_to_json(events.NodeFailed(at_s=2.0, node=1))
-    {'v': 2, 'event': 'NodeFailed', 'at_s': 2.0, 'node': 1}
+    {'v': 3, 'event': 'NodeFailed', 'at_s': 2.0, 'node': 1}
     """
     kind: type = type(event)
     return {"v": VERSION, "event": kind.__name__, **_form(kind).write(event)}
@@ -48,8 +49,7 @@ def event_from_json(record: object) -> Event:
     """The event that :func:`event_to_json` wrote."""
     fields, version = _versioned(record, "event")
     name = fields.pop("event", None)
-    if version == 1 and name == "JobSubmitted":
-        fields = _from_version_1(fields)
+    fields = _upgraded_event(name, fields, version)
     kind = _EVENT_TYPES.get(name) if isinstance(name, str) else None
     if kind is None:
         raise CodecError(f"a record of an event {name!r}: expected one of {', '.join(sorted(_EVENT_TYPES))}")
@@ -73,7 +73,7 @@ def state_from_json(record: object) -> State:
     fields, version = _versioned(record, "state")
     if fields.keys() != {"cluster", "jobs", "now_s", "num_events"} or not isinstance(fields["jobs"], list):
         raise CodecError(f"a state with {sorted(fields)}: expected cluster, a list of jobs, now_s and num_events")
-    jobs = map(_from_version_1, fields["jobs"]) if version == 1 else fields["jobs"]
+    jobs = [_upgraded_job(job, version) for job in fields["jobs"]]
     return State(
         _form(Cluster).read(fields["cluster"]),
         JobTable(map(_form(Job).read, jobs)),
@@ -96,12 +96,41 @@ def _versioned(record: object, what: str) -> tuple[dict[str, Any], int]:
     return fields, version
 
 
-def _from_version_1(job: object) -> dict[str, Any]:
-    """A job as it is written now; in version 1 its id was called ``name``, and its name ``title``."""
+def _upgraded_event(name: object, fields: dict[str, Any], version: int) -> dict[str, Any]:
+    """The fields of an event as they are written now."""
+    if version < 2 and name == "JobSubmitted":
+        fields = _with_id(fields)
+    if version < 3 and name == "ProgressReported":
+        fields = _with_progress(fields)
+    return fields
+
+
+def _upgraded_job(job: object, version: int) -> object:
+    """A job as it is written now."""
+    if version < 2:
+        job = _with_id(job)
+    if version < 3:
+        fields = _with_progress({"step": 0, **_object(job)})
+        submitted_s = fields.pop("submitted_s", 0.0)  # the same as the spec's, unless the clock was set back
+        job = {**fields, "spec": {**_object(fields.get("spec")), "submitted_s": submitted_s}}
+    return job
+
+
+def _with_id(job: object) -> dict[str, Any]:
+    """In version 1, a job's id was called ``name``, and its name ``title``."""
     fields = _renamed(job, "title", "name")
     if "spec" in fields:
         fields["spec"] = _renamed(fields["spec"], "name", "id")
     return fields
+
+
+def _with_progress(record: dict[str, Any]) -> dict[str, Any]:
+    """Before version 3, what is now ``progress`` was spread over the record, and a job had a second ``submitted_s``."""
+    if "progress" in record:
+        raise CodecError(f"{_shown(record)}: version 2 of the format has no progress")
+    names = _form(Progress).names & record.keys()
+    others = {name: value for name, value in record.items() if name not in names}
+    return {**others, "progress": {name: record[name] for name in names}}
 
 
 def _renamed(record: object, old: str, new: str) -> dict[str, Any]:

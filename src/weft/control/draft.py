@@ -15,6 +15,7 @@ from weft.control.job_table import JobTable
 from weft.control.state import Job, JobState, State
 from weft.control.transitions import LEGAL, check_transition
 from weft.core.actions import Action, Decide, StartWorkers
+from weft.core.reason import Reason, code_of, in_words
 
 
 def altered(job: Job, changes: dict[str, Any]) -> Job:
@@ -24,14 +25,18 @@ def altered(job: Job, changes: dict[str, Any]) -> Job:
     return new
 
 
+def because(reason: Reason) -> dict[str, Any]:
+    """The reason as changes to a job."""
+    return {"reason": in_words(reason), "reason_code": code_of(reason)}
+
+
 def _set_back(job: Job, now_s: float, by_s: float) -> Job:
     def corrected(at_s: float, not_before_s: float = 0.0) -> float:
         return max(at_s - by_s, not_before_s) if at_s > now_s else at_s
 
     submitted_s = corrected(job.submitted_s)
     changes: dict[str, Any] = {
-        "spec": replace(job.spec, submitted_s=corrected(job.spec.submitted_s)),
-        "submitted_s": submitted_s,
+        "spec": replace(job.spec, submitted_s=submitted_s),
         "changed_s": corrected(job.changed_s, submitted_s),
     }
     for name in ("started_s", "workers_since_s", "finished_s"):
@@ -121,7 +126,7 @@ class Draft:
         """The current attempt's last worker has exited: its devices are free."""
         if job.partner is not None:
             self.change(self.active[job.partner], {"partner": None, "fills": False})
-        held_device_s = len(job.devices) * (self.now_s - job.changed_s)
+        held_s = self.now_s - job.changed_s
         changes |= {
             "devices": (),
             "partner": None,
@@ -129,14 +134,15 @@ class Draft:
             "is_killed": False,
             "workers_since_s": None,
             "changed_s": self.now_s,
-            "attained_device_s": job.attained_device_s + held_device_s,
+            "attained_device_s": job.attained_device_s + len(job.devices) * held_s,
+            "ran_s": job.ran_s + held_s,
         }
         return self.move(job, state, changes)
 
-    def finish(self, job: Job, state: JobState, reason: str, exit_code: int | None = None) -> None:
-        """The job has ended; it no longer holds or wants anything."""
+    def finish(self, job: Job, state: JobState, reason: dict[str, Any], exit_code: int | None = None) -> None:
+        """The job has ended; it no longer holds or wants anything.  ``reason`` as from :func:`because`."""
         job = self.unwant(job)
-        over = {"finished_s": self.now_s, "reason": reason, "exit_code": exit_code}
+        over = {"finished_s": self.now_s, "exit_code": exit_code, **reason}
         job = self.release(job, state, over) if job.devices else self.move(job, state, over)
         del self._writable()[job.id]
         self._finished.append(job)

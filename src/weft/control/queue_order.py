@@ -47,9 +47,11 @@ class Reservation:
     at_s: float
     """When it is expected to start."""
     is_certain: bool
-    """Whether the lengths of all jobs it waits for are known."""
+    """Whether the ends of all jobs it waits for are known: their lengths were declared, their speeds measured."""
     num_spare: int
     """Devices that it will leave free then."""
+    after: tuple[str, ...] = ()
+    """The jobs that must end before it can start."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +63,7 @@ class QueuePlace:
     expected_start_s: float | None
     """By the present sizes and lengths, first in, first out; None if devices never suffice."""
     is_certain: bool
-    """Whether it rests on known lengths only."""
+    """Whether it rests on known ends only: declared lengths and measured speeds."""
 
 
 def due_first_starts(jobs: Iterable[Job], num_devices: int) -> frozenset[str]:
@@ -96,11 +98,13 @@ def find_reservation(
         if view.workers or not num_free < least <= num_devices:
             continue
         free, is_certain = num_free, True
-        for end_s, num, known in _ends(blocking, beliefs, now_s):
+        after: list[str] = []
+        for end_s, names, num, known in _ends(blocking, beliefs, now_s):
             free += num
             is_certain &= known
+            after += names
             if free >= least:
-                return Reservation(view.id, end_s, is_certain, free - least)
+                return Reservation(view.id, end_s, is_certain, free - least, tuple(after))
     return None
 
 
@@ -138,7 +142,7 @@ def held_back(
         small = {size: time for size, time in view.curve.times.items() if size <= spare}
         if least in small:
             spare -= max(small)
-            kept.append(replace(view, curve=SpeedCurve(small)))
+            kept.append(replace(view, curve=SpeedCurve(small, view.curve.untried & small.keys())))
         else:
             out.add(view.id)
     return kept, frozenset(out)
@@ -188,20 +192,26 @@ def _least(spec: JobSpec, num_devices: int) -> int:
     return next(iter(spec.allowed_sizes(num_devices)), 0)
 
 
-def _ends(jobs: Sequence[Job], beliefs: Mapping[str, Prospect], now_s: float) -> list[tuple[float, int, bool]]:
-    """When devices come free, how many, and whether by known lengths; the two jobs of a pair together."""
-    by_devices: dict[tuple[int, ...], tuple[float, bool]] = {}
+def _ends(
+    jobs: Sequence[Job], beliefs: Mapping[str, Prospect], now_s: float
+) -> list[tuple[float, list[str], int, bool]]:
+    """When devices come free, of which jobs, how many, and whether that is known; the two jobs of a pair together."""
+    by_devices: dict[tuple[int, ...], tuple[float, list[str], bool]] = {}
     for job in jobs:
-        end_s, known = _end(beliefs.get(job.id), len(job.wanted), now_s)
-        before_s, before_known = by_devices.get(job.wanted, (0.0, True))
-        by_devices[job.wanted] = (max(end_s, before_s), known and before_known)
-    return sorted((end_s, len(devices), known) for devices, (end_s, known) in by_devices.items())
+        if job.wanted:
+            end_s, known = _end(beliefs.get(job.id), len(job.wanted), now_s)
+            before_s, names, before_known = by_devices.get(job.wanted, (0.0, [], True))
+            by_devices[job.wanted] = (max(end_s, before_s), [*names, job.id], known and before_known)
+    found = [(end_s, names, len(devices), known) for devices, (end_s, names, known) in by_devices.items()]
+    return sorted(found, key=lambda one: (one[0], one[2], one[3]))
 
 
 def _end(belief: Prospect | None, num_workers: int, from_s: float) -> tuple[float, bool]:
     if belief is None:
         return from_s, False
-    return from_s + _length_s(belief, num_workers), belief.is_length_known
+    curve = belief.curve
+    size = num_workers if num_workers in curve.times else curve.sizes[0]
+    return from_s + _length_s(belief, num_workers), belief.is_length_known and size not in curve.untried
 
 
 def _length_s(belief: Prospect, num_workers: int) -> float:

@@ -11,7 +11,7 @@ from dataclasses import replace
 from itertools import chain
 from typing import Any, Final
 
-from weft.control.draft import Draft
+from weft.control.draft import Draft, because
 from weft.control.state import Job, JobState, State
 from weft.core.actions import Action, KillWorkers, StopWorkers
 from weft.core.cluster import Cluster
@@ -21,6 +21,7 @@ from weft.core.events import (
     DevicesAssigned,
     Event,
     Fate,
+    JobChanged,
     JobsPurged,
     JobSubmitted,
     NodeDrained,
@@ -32,6 +33,9 @@ from weft.core.events import (
     WorkersExited,
     WorkersStarted,
 )
+from weft.core.reason import Cancelled, Completed, Failed, NodeLost, Queued, Restarting
+from weft.core.step_report import Progress
+from weft.errors import UsageError
 
 MAX_LOSSES: Final = 5
 """After this many lost attempts in a row without progress, the job fails."""
@@ -47,16 +51,18 @@ def reduce(state: State, event: Event) -> tuple[State, tuple[Action, ...]]:
 def _job_submitted(draft: Draft, event: JobSubmitted) -> None:
     if draft.knows(event.spec.id):
         return  # ids are unique: this is the same submission again
+    spec = event.spec
+    if spec.submitted_s != draft.now_s:  # the clock was set back since the last event
+        spec = replace(spec, submitted_s=draft.now_s)
     draft.add(
         Job(
-            event.spec,
+            spec,
             draft.next_number,
-            event.total_steps,
             event.name,
             event.launch,
-            submitted_s=draft.now_s,
+            progress=Progress(0, event.total_steps),
             changed_s=draft.now_s,
-            reason="waits for its first decision",
+            **because(Queued()),
         )
     )
     draft.decide()
@@ -67,14 +73,31 @@ def _cancel_requested(draft: Draft, event: CancelRequested) -> None:
     if job is None:
         return
     if job.state is JobState.PENDING:
-        draft.finish(job, JobState.CANCELLED, event.reason)
+        draft.finish(job, JobState.CANCELLED, because(Cancelled(event.reason)))
     elif not job.is_cancelled:
         job = draft.unwant(job)
-        job = draft.change(job, {"is_cancelled": True, "reason": event.reason})
+        job = draft.change(job, {"is_cancelled": True, **because(Cancelled(event.reason))})
         if job.state is JobState.RUNNING:
             _stop(draft, job, {})
     elif not job.is_killed:
-        _kill(draft, job, event.reason)
+        _kill(draft, job, because(Cancelled(event.reason)))
+
+
+def _job_changed(draft: Draft, event: JobChanged) -> None:
+    """The next decision takes it into account; workers that the job may no longer have are stopped at once."""
+    job = draft.active.get(event.job_id)
+    if job is None or job.is_cancelled:
+        return
+    try:
+        spec = job.spec.changed(event.weight, event.priority, event.min_workers, event.max_workers)
+    except UsageError:
+        return  # it fitted the job as it was when it was asked for
+    job = draft.change(job, {"spec": spec})
+    if job.wanted and not spec.min_workers <= len(job.wanted) <= spec.max_workers:
+        job = draft.unwant(job)
+        if job.state is JobState.RUNNING:
+            _stop(draft, job, {})
+    draft.decide()
 
 
 def _devices_assigned(draft: Draft, event: DevicesAssigned) -> None:
@@ -91,11 +114,13 @@ def _devices_assigned(draft: Draft, event: DevicesAssigned) -> None:
     partners = {job_id: other for job_id, other in event.partners.items() if job_id in wanted and other in wanted}
     if not _fits(draft.cluster, active, wanted, partners):
         return
-    fillers, reasons = event.fillers, event.reasons
+    fillers, reasons, codes = event.fillers, event.reasons, event.reason_codes
     for job_id, job in active.items():  # the old jobs: the draft writes to its own copy
         devices, partner = wanted.get(job_id, ()), partners.get(job_id)
         fills = partner is not None and job_id in fillers
-        reason = reasons.get(job_id, job.reason) if reasons else job.reason
+        reason, code = job.reason, job.reason_code
+        if reasons and job_id in reasons:
+            reason, code = reasons[job_id], codes.get(job_id, "")
         same = devices == job.wanted and partner == job.wanted_partner and fills == job.wanted_fills
         if (same and reason == job.reason) or job.is_cancelled:
             continue
@@ -104,6 +129,7 @@ def _devices_assigned(draft: Draft, event: DevicesAssigned) -> None:
             "wanted_partner": partner,
             "wanted_fills": fills,
             "reason": reason,
+            "reason_code": code,
         }
         if job.state is JobState.RUNNING and devices != job.devices:
             _stop(draft, job, changes)
@@ -154,17 +180,8 @@ def _progress_reported(draft: Draft, event: ProgressReported) -> None:
     job = _current(draft, event.job_id, event.attempt)
     if job is None:
         return
-    draft.change(
-        job,
-        {
-            "step": event.step,
-            "total_steps": job.total_steps if event.total_steps is None else event.total_steps,
-            "step_s": event.step_s,
-            "exposed_s": event.exposed_s,
-            "loss": job.loss if event.loss is None else event.loss,
-            "num_losses": 0 if event.step > job.lost_at_step else job.num_losses,
-        },
-    )
+    num_losses = 0 if event.progress.step > job.lost_at_step else job.num_losses
+    draft.change(job, {"progress": event.progress.after(job.progress), "num_losses": num_losses})
 
 
 def _workers_exited(draft: Draft, event: WorkersExited) -> None:
@@ -173,9 +190,9 @@ def _workers_exited(draft: Draft, event: WorkersExited) -> None:
         return
     fate = event.fate
     if fate is Fate.COMPLETED:
-        draft.finish(job, JobState.COMPLETED, event.reason or "completed", event.exit_code)
+        draft.finish(job, JobState.COMPLETED, because(Completed(event.reason)), event.exit_code)
     elif job.is_cancelled:
-        draft.finish(job, JobState.CANCELLED, job.reason, event.exit_code)
+        draft.finish(job, JobState.CANCELLED, {}, event.exit_code)
     elif job.is_killed or (fate is Fate.STOPPED and job.state is JobState.STOPPING):
         # If its node failed, whatever the job reports is the node's fault.
         draft.release(job, JobState.PENDING, {"exit_code": event.exit_code})
@@ -193,29 +210,30 @@ def _failed(draft: Draft, job: Job, event: WorkersExited) -> None:
     job = draft.change(job, {"num_failures": num_failures})
     if num_failures > may_restart:
         restarts = f", restarted {may_restart} times" if may_restart else ""
-        draft.finish(job, JobState.FAILED, f"{reason}{restarts}", event.exit_code)
+        draft.finish(job, JobState.FAILED, because(Failed(f"{reason}{restarts}")), event.exit_code)
     else:
-        _back_in_queue(draft, job, f"failed ({reason}), restart {num_failures} of {may_restart}", event.exit_code)
+        again = Restarting(f"failed ({reason}), restart {num_failures} of {may_restart}")
+        _back_in_queue(draft, job, again, event.exit_code)
 
 
 def _lost(draft: Draft, job: Job, event: WorkersExited) -> None:
     """Its workers ended although the controller did not stop them and the script did not fail."""
     num_losses = job.num_losses + 1
     what = event.reason or ("stopped from outside" if event.fate is Fate.STOPPED else "workers vanished")
-    job = draft.change(job, {"num_losses": num_losses, "lost_at_step": max(job.lost_at_step, job.step)})
+    job = draft.change(job, {"num_losses": num_losses, "lost_at_step": max(job.lost_at_step, job.progress.step)})
     if num_losses >= MAX_LOSSES:
         reason = f"{what}, {num_losses} times in a row without progress beyond step {job.lost_at_step}"
-        draft.finish(job, JobState.FAILED, reason, event.exit_code)
+        draft.finish(job, JobState.FAILED, because(Failed(reason)), event.exit_code)
     else:
-        _back_in_queue(draft, job, f"{what}, will be restarted", event.exit_code)
+        _back_in_queue(draft, job, Restarting(f"{what}, will be restarted"), event.exit_code)
 
 
-def _back_in_queue(draft: Draft, job: Job, reason: str, exit_code: int) -> None:
+def _back_in_queue(draft: Draft, job: Job, reason: Restarting, exit_code: int) -> None:
     """A job that is moving keeps its new devices; any other gets a new decision, which may place it elsewhere."""
     if job.state is JobState.RUNNING:
         job = draft.unwant(job)
         draft.decide()
-    draft.release(job, JobState.PENDING, {"reason": reason, "exit_code": exit_code})
+    draft.release(job, JobState.PENDING, {"exit_code": exit_code, **because(reason)})
 
 
 def _node_failed(draft: Draft, event: NodeFailed) -> None:
@@ -226,13 +244,13 @@ def _node_failed(draft: Draft, event: NodeFailed) -> None:
         cluster.without(cluster.failed_nodes | {node}), leaving_nodes=cluster.leaving_nodes - {node}
     )
     failed = _devices_of(cluster, node)
-    reason = f"node {cluster.node_names[node]} was lost"
+    lost = because(NodeLost(cluster.node_names[node]))
     for job_id in list(draft.active):
         job = draft.active[job_id]
         if any(device in failed for device in job.wanted):
             job = draft.unwant(job)
         if not job.is_killed and any(device in failed for device in job.devices):
-            _kill(draft, job, job.reason if job.is_cancelled else reason)
+            _kill(draft, job, {} if job.is_cancelled else lost)
     draft.decide()
 
 
@@ -300,16 +318,17 @@ def _stop(draft: Draft, job: Job, changes: dict[str, Any]) -> None:
     draft.actions.append(StopWorkers(job.id, job.attempt))
 
 
-def _kill(draft: Draft, job: Job, reason: str) -> None:
+def _kill(draft: Draft, job: Job, reason: dict[str, Any]) -> None:
     if job.state is JobState.RUNNING:
         job = draft.move(job, JobState.STOPPING, {})
-    draft.change(job, {"is_killed": True, "reason": reason})
+    draft.change(job, {"is_killed": True, **reason})
     draft.actions.append(KillWorkers(job.id, job.attempt))
 
 
 _HANDLERS: Final[Mapping[type[Event], Callable[[Draft, Any], None]]] = {
     JobSubmitted: _job_submitted,
     CancelRequested: _cancel_requested,
+    JobChanged: _job_changed,
     DevicesAssigned: _devices_assigned,
     WorkersStarted: _workers_started,
     ProgressReported: _progress_reported,

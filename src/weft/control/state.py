@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from weft.control.job_table import JobTable
 from weft.core.cluster import Cluster
 from weft.core.job import JobSpec, Launch
+from weft.core.step_report import NO_PROGRESS, Progress
 
 
 class JobState(enum.Enum):
@@ -42,7 +43,6 @@ class Job:
     spec: JobSpec
     number: int = 0
     """Place in the order of submission."""
-    total_steps: int | None = None
     name: str = ""
     launch: Launch | None = None
     state: JobState = JobState.PENDING
@@ -69,7 +69,6 @@ class Job:
     """Attempts in a row that were lost without making progress."""
     lost_at_step: int = 0
     """The furthest step of the lost attempts; an attempt makes progress beyond it."""
-    submitted_s: float = 0.0
     started_s: float | None = None
     """When its first workers were ordered."""
     workers_since_s: float | None = None
@@ -77,19 +76,25 @@ class Job:
     finished_s: float | None = None
     changed_s: float = 0.0
     """When it got its current devices, lost its last ones, or was submitted."""
-    step: int = 0
-    step_s: float = 0.0
-    exposed_s: float = 0.0
-    loss: float | None = None
+    progress: Progress = NO_PROGRESS
+    """As of the journal; ``daemon.newest_reports`` knows more."""
     attained_device_s: float = 0.0
     """Devices held x time up to ``changed_s``."""
+    ran_s: float = 0.0
+    """How long earlier attempts held devices."""
     exit_code: int | None = None
     reason: str = ""
     """Why it is in this state, in a sentence."""
+    reason_code: str = ""
+    """The same as a short code, see :mod:`weft.core.reason`; empty if an older version wrote the sentence."""
 
     @property
     def id(self) -> str:
         return self.spec.id
+
+    @property
+    def submitted_s(self) -> float:
+        return self.spec.submitted_s
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,3 +107,8 @@ class State:
     """Time of the last event; never runs backward, whatever the clock does."""
     num_events: int = 0
     """Events so far; the n-th event has the number n, in the journal and in messages."""
+
+    def name_of(self, job_id: str) -> str:
+        """What to call a job in a sentence: the name its owner gave it, else its id."""
+        job = self.jobs.get(job_id)
+        return job.name if job is not None and job.name else job_id

@@ -8,6 +8,7 @@ Annotate a parameter of a command, or a field of a dataclass of options:
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 
 
@@ -28,6 +29,9 @@ class Rest(Argument):
 @dataclass(frozen=True, slots=True)
 class Tail(Argument):
     """All words after ``--``; ``None`` if there is no ``--``."""
+
+    begins: Callable[[str], bool] = lambda word: False
+    """Whether this word, the first that is not an option, begins the tail without a ``--``."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from weft.core.events import WorkersExited, WorkersStarted
 from weft.core.job import Launch
@@ -46,6 +46,25 @@ class StartOrder:
     """What the controller adds to the job's environment: channel, checkpoint folder, lease, ..."""
     device_names: tuple[str, ...] = ()
     """The names of ``devices`` (``node/2``), for engines with more than one node."""
+
+
+@runtime_checkable
+class SharesOnNodes(Protocol):
+    """An engine whose nodes have lease servers of their own, which it keeps running."""
+
+    def share(self, roles: Mapping[str, str]) -> None:
+        """How each job in a pair shares (``Role``), until the next call."""
+
+    def free_bytes(self) -> int | None:
+        """Free memory on the node that has the least, if known; may be called from any thread."""
+
+
+@runtime_checkable
+class ChecksLaunch(Protocol):
+    """An engine that cannot start everything."""
+
+    def check(self, launch: Launch) -> None:
+        """Raise ``UsageError``, with what to do, if the job could never be started; may be called from any thread."""
 
 
 class Engine(Protocol):

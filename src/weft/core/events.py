@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from weft.core.job import JobSpec, Launch
+from weft.core.step_report import Progress
 
 
 class Fate(enum.Enum):
@@ -49,6 +50,18 @@ class CancelRequested:
 
 
 @dataclass(frozen=True, slots=True)
+class JobChanged:
+    """Its owner or an operator changed what the job may have; ``None``: as it was."""
+
+    at_s: float
+    job_id: str
+    weight: float | None = None
+    priority: int | None = None
+    min_workers: int | None = None
+    max_workers: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class DevicesAssigned:
     """A decision, placed on devices: which job gets which devices from now on.
 
@@ -61,7 +74,11 @@ class DevicesAssigned:
     """The job that each one shares its devices with; symmetric."""
     fillers: frozenset[str] = frozenset()
     reasons: Mapping[str, str] = field(default_factory=dict)
-    """Why: a sentence for each job whose allocation changed."""
+    """Why: a sentence for each job whose situation changed."""
+    reason_codes: Mapping[str, str] = field(default_factory=dict)
+    """The same as short codes, see :mod:`weft.core.reason`; records of older versions have none."""
+    details: Mapping[str, str] = field(default_factory=dict)
+    """What ``weft explain`` adds to some of the sentences."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +88,8 @@ class WorkersStarted:
     at_s: float
     job_id: str
     attempt: int
+    devices: tuple[int, ...] = ()
+    """Where they run; filled in by the controller, so that the journal alone says who had which devices when."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,11 +99,7 @@ class ProgressReported:
     at_s: float
     job_id: str
     attempt: int
-    step: int
-    total_steps: int | None = None
-    step_s: float = 0.0
-    exposed_s: float = 0.0
-    loss: float | None = None
+    progress: Progress
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,6 +177,7 @@ class ClockSetBack:
 Event = (
     JobSubmitted
     | CancelRequested
+    | JobChanged
     | DevicesAssigned
     | WorkersStarted
     | ProgressReported

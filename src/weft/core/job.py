@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Annotated
 
 from weft.core.command_line import Option
@@ -53,6 +53,30 @@ class JobSpec:
                 f"job {self.id} lists sizes {self.sizes}, none of them between its {self.min_workers} "
                 f"and {self.max_workers} workers: widen the range or the menu"
             )
+
+    def changed(
+        self,
+        weight: float | None = None,
+        priority: int | None = None,
+        min_workers: int | None = None,
+        max_workers: int | None = None,
+    ) -> JobSpec:
+        """With these values where given; raises :class:`UsageError` if they do not fit together.
+
+        >>> JobSpec("resnet", 0.0, max_workers=8, requested_workers=8).changed(max_workers=4).requested_workers
+        4
+        """
+        low = self.min_workers if min_workers is None else min_workers
+        high = self.max_workers if max_workers is None else max_workers
+        was_largest = self.requested_workers == self.max_workers
+        return replace(
+            self,
+            weight=self.weight if weight is None else weight,
+            priority=self.priority if priority is None else priority,
+            min_workers=low,
+            max_workers=high,
+            requested_workers=high if was_largest else max(min(self.requested_workers, high), low),
+        )
 
     def allowed_sizes(self, num_devices: int) -> tuple[int, ...]:
         """The worker counts this job may have on ``num_devices`` devices, smallest first."""

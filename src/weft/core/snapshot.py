@@ -12,6 +12,7 @@ from typing import Protocol
 
 from weft.core.cluster import Cluster
 from weft.core.job import JobSpec
+from weft.core.reason import Reason
 from weft.core.speed import SpeedCurve
 
 
@@ -113,5 +114,5 @@ class Policy(Protocol):
     def decide(self, snapshot: Snapshot) -> Allocation:
         """The workers each job should have from now on."""
 
-    def explain(self, snapshot: Snapshot, allocation: Allocation, job: str) -> str:
-        """One sentence: why ``job`` has the workers it has in ``allocation``."""
+    def explain(self, snapshot: Snapshot, allocation: Allocation, job: str) -> Reason:
+        """Why ``job`` has the workers it has in ``allocation``."""

@@ -36,6 +36,8 @@ class SpeedCurve:
     """
 
     times: Mapping[int, StepTime]
+    untried: frozenset[int] = frozenset()
+    """Sizes whose time was not measured: it is only expected, or assumed."""
 
     def __post_init__(self) -> None:
         if not self.times:

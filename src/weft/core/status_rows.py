@@ -24,11 +24,18 @@ class JobRow(TypedDict):
     submitted_s: float
     started_s: float | None
     finished_s: float | None
+    waited_s: float
+    """How long it has had no devices, at the time of the answer."""
+    ran_s: float
+    """How long it has held devices, at the time of the answer; together: from submission until it finished, or now."""
     queue_position: int | None
     """1 is the next to start; None unless it waits."""
     expected_start_s: float | None
-    """By present sizes and known or guessed lengths; None unless it waits and will fit."""
+    """By present sizes; None unless it waits and the ends of all jobs before it are known."""
     reason: str
+    """Why it is in this state, in a sentence."""
+    reason_code: str
+    """The same as a short code, such as ``Resources``; empty if an older version of weft wrote the sentence."""
 
 
 class JobDetail(JobRow):
@@ -44,6 +51,7 @@ class JobDetail(JobRow):
     step_s: float
     exposed_s: float
     loss: float | None
+    """Mean of the newest losses that its workers have reported."""
     exit_code: int | None
 
 
@@ -87,6 +95,7 @@ class OutlookRow(TypedDict):
 
     workers: int
     reason: str
+    reason_code: str
 
 
 class HealthRow(TypedDict):
@@ -97,6 +106,8 @@ class HealthRow(TypedDict):
     policy: str
     pid: int
     warnings: list[str]
+    permission: str
+    """What whoever asks may do: view (and cancel), or change."""
 
 
 class PurgeRow(TypedDict):
@@ -129,6 +140,115 @@ class ChangesRow(TypedDict):
     jobs: list[NumberedJob]
     nodes: list[NodeRow] | None
     decisions: list[DecisionRow]
+
+
+class HistoryPoint(TypedDict):
+    """Reports of a job that are close together, averaged; None for what is not known."""
+
+    time_s: float
+    step: int
+    loss: float | None
+    step_s: float | None
+    steps_per_s: float | None
+    """Progress since the point before."""
+    exposed_share: float | None
+    """Exposed communication over step time."""
+    workers: int
+    memory_bytes: int | None
+    """The most any of its workers has had in memory."""
+
+
+class MarkRow(TypedDict):
+    """A change of a job's workers."""
+
+    time_s: float
+    kind: str
+    """started, resized, restarted, paired, unpaired or finished."""
+    workers: int
+    text: str
+
+
+class SpeedRow(TypedDict):
+    """Step time at one size."""
+
+    workers: int
+    predicted_step_s: float | None
+    """What was expected before the job ran at this size; None for the first size it ran at."""
+    measured_step_s: float | None
+    """Median; None if the job has not run at this size."""
+
+
+class PhasesRow(TypedDict):
+    """Where the time of recent steps went, in seconds per step; None for what the job does not measure."""
+
+    forward_s: float | None
+    backward_s: float | None
+    exposed_s: float | None
+    update_s: float | None
+    turn_wait_s: float | None
+
+
+class HistoryRow(TypedDict):
+    """The whole life of a job, in a bounded number of points."""
+
+    id: str
+    points: list[HistoryPoint]
+    marks: list[MarkRow]
+    speeds: list[SpeedRow]
+    phases: PhasesRow | None
+
+
+class BarRow(TypedDict):
+    """One attempt of a job, on its devices."""
+
+    job: str
+    name: str
+    attempt: int
+    start_s: float
+    end_s: float | None
+    """None while it runs."""
+    devices: list[str]
+    workers: int
+
+
+class TimelineRow(TypedDict):
+    """Which job had which devices when."""
+
+    since_s: float
+    until_s: float
+    bars: list[BarRow]
+
+
+class PlanJobRow(TypedDict):
+    """One job of a forecast; times are seconds from now."""
+
+    id: str
+    name: str
+    start_s: float
+    """0 if it has started."""
+    end_s: float
+    workers: list[list[float]]
+    """[time_s, workers] at the beginning and at every resize."""
+
+
+class PlanRow(TypedDict):
+    """What becomes of the jobs that are running and waiting, by the simulator."""
+
+    policy: str
+    devices: int
+    mean_jct_s: float | None
+    """From submission to end; None without jobs."""
+    makespan_s: float | None
+    """From now until the last one ends."""
+    jobs: list[PlanJobRow]
+
+
+class WhatifRow(TypedDict):
+    """The forecast as things are, next to the one for a question."""
+
+    plan: PlanRow
+    whatif: PlanRow
+    assumptions: list[str]
 
 
 FINAL_STATES = frozenset({"COMPLETED", "FAILED", "CANCELLED"})

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 import os
+import pwd
 import re
 from collections.abc import Mapping
 from dataclasses import MISSING, dataclass, fields
@@ -185,3 +186,11 @@ def _check_text(what: str, text: str, max_length: int) -> None:
 def _check_range(what: str, value: float, low: float, high: float) -> None:
     if not low <= value <= high:
         raise UsageError(f"{what} is {value}: expected a number from {low} to {high}")
+
+
+def this_user() -> str:
+    """The name of the user who runs this process, else the number."""
+    try:
+        return pwd.getpwuid(os.getuid()).pw_name
+    except KeyError:
+        return str(os.getuid())

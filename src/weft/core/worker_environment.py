@@ -10,6 +10,8 @@ from typing import Final
 
 # The folder that holds one folder per checkpoint; the same for all workers of a job.
 CHECKPOINT_DIR: Final = "WEFT_CHECKPOINT_DIR"
+# 1: that folder is another one on every host, and the engine copies checkpoints between hosts.
+CHECKPOINT_RELAY: Final = "WEFT_CHECKPOINT_RELAY"
 # Seconds between periodic checkpoints; 0 for none.
 CHECKPOINT_EVERY_S: Final = "WEFT_CHECKPOINT_EVERY_S"
 # Path of the unix datagram socket to which reports are sent, and from which stop requests arrive.

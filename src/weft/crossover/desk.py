@@ -10,7 +10,7 @@ import socket
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from weft.crossover.group import Follower, Lead
+from weft.crossover.group import Follower, Lead, listen_at
 from weft.crossover.lease_events import Asked, Event, Joined, Left, Ordered, Released, RoleChanged, Ticked
 from weft.crossover.lease_messages import (
     BELL,
@@ -19,6 +19,7 @@ from weft.crossover.lease_messages import (
     LeaseVerb,
     Saying,
     join_from,
+    lead_from,
     packed,
     role_from,
     unpacked,
@@ -110,6 +111,8 @@ class Desk:
         self._devices: dict[str, SharedDevice] = {}
         self._leads: dict[str, Lead] = {}
         self._followers: dict[str, Follower] = {}
+        self._reserved: dict[str, tuple[str, socket.socket]] = {}
+        """By device: where its group will be led, and the socket that holds that address until then."""
 
     def hear(self, peer: Peer, packet: bytes) -> bool:
         """Act on a packet; ``False`` if it is invalid and the peer should be dropped."""
@@ -122,6 +125,11 @@ class Desk:
         if join is not None and peer.join is None:
             self._join(peer, join)
             return True
+        if message.get("kind") == "lead":
+            wanted = lead_from(message)
+            if wanted is not None:
+                peer.send(packed({"kind": "lead", "address": self._lead_address(*wanted)}))
+            return wanted is not None
         if message.get("kind") == "role" and not self._change_role(message):
             return False
         if message.get("kind") not in ("role", "status"):
@@ -159,6 +167,8 @@ class Desk:
             lead.close()
         for follower in self._followers.values():
             follower.close()
+        for _, listener in self._reserved.values():
+            listener.close()
 
     def status(self) -> dict[str, Any]:
         return {
@@ -211,11 +221,33 @@ class Desk:
                 self._leads[address].publish(order)
                 self._follow(address, order)
 
+    def _lead_address(self, device: str, host: str) -> str:
+        """Where the group whose rank 0 has this device is led, now or soon; "" if this host has no such address."""
+        for peer, (_, at) in self._members.items():
+            if at.name == device and peer.join is not None and peer.join.is_first and peer.join.lead:
+                return peer.join.lead
+        if device not in self._reserved:
+            try:
+                listener = listen_at(host)
+            except (OSError, ValueError) as error:
+                log.warning("cannot lead a group at %s: %s", host, error)
+                return ""
+            shown = f"[{host}]" if ":" in host else host
+            self._reserved[device] = f"{shown}:{listener.getsockname()[1]}", listener
+        return self._reserved[device][0]
+
+    def _listener_at(self, address: str) -> socket.socket | None:
+        for device, (reserved, listener) in self._reserved.items():
+            if reserved == address:
+                del self._reserved[device]
+                return listener
+        return None
+
     def _enter_group(self, device: SharedDevice, join: Join) -> None:
         address = join.lead
         if join.is_first and address not in self._leads:
             try:
-                self._leads[address] = Lead(address, join.key, self._watch)
+                self._leads[address] = Lead(address, join.key, self._watch, self._listener_at(address))
             except (LeaseError, OSError, ValueError) as error:
                 log.warning("cannot lead the group at %s: %s", address, error)
         if address in self._leads:

@@ -43,6 +43,11 @@ def address_from(text: str) -> tuple[str, int]:
     return host.strip("[]"), int(port)
 
 
+def listen_at(host: str, port: int = 0) -> socket.socket:
+    """A listening socket; without a port, the kernel chooses one."""
+    return socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
+
+
 def is_loopback(host: str) -> bool:
     try:
         return ipaddress.ip_address(host).is_loopback
@@ -53,7 +58,8 @@ def is_loopback(host: str) -> bool:
 class Lead:
     """Publishes the order.  Followers that do not keep up are dropped; they reconnect and get the newest."""
 
-    def __init__(self, address: str, key: str, watch: Watch) -> None:
+    def __init__(self, address: str, key: str, watch: Watch, listener: socket.socket | None = None) -> None:
+        """``listener``: bound to this address already, if so."""
         host, port = address_from(address)
         if not key and not is_loopback(host):
             raise LeaseError(
@@ -62,7 +68,7 @@ class Lead:
             )
         self._key = key
         self._watch = watch
-        self._listener = socket.create_server((host, port))
+        self._listener = listener or listen_at(host, port)
         self._listener.setblocking(False)
         self._followers: dict[socket.socket, bool] = {}
         """Whether each has sent the key."""

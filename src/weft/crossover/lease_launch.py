@@ -9,6 +9,7 @@ import signal
 import socket
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -25,10 +26,10 @@ _ANSWER_WITHIN_S = 1.0
 _END_WITHIN_S = 5.0
 
 
-def ensure_server(home: Path, *, linger_s: float = LINGER_S) -> Path:
+def ensure_server(home: Path, *, linger_s: float = LINGER_S, environment: Mapping[str, str] | None = None) -> Path:
     """Start the lease server in ``home`` unless one answers; returns its socket, for WEFT_LEASE.
 
-    The server outlives the process that started it.
+    The server outlives the process that started it.  ``environment``: its own, by default that of this process.
     """
     home = home.absolute()
     path = home / SOCKET_NAME
@@ -45,6 +46,7 @@ def ensure_server(home: Path, *, linger_s: float = LINGER_S) -> Path:
             stdout=log,
             stderr=log,
             check=False,
+            env=None if environment is None else dict(environment),
             timeout=_START_WITHIN_S,
         )
     if not _answers(path):  # an exit code is fine if another server was started at the same time
@@ -65,6 +67,27 @@ def status(path: Path) -> dict[str, Any]:
 def set_role(path: Path, job: str, role: Role, weight: float = 1.0) -> None:
     """Change how a job shares from now on, on every device of this host."""
     _ask(path, {"kind": "role", "job": job, "role": role.value, "weight": weight})
+
+
+def tell_roles(path: Path, wanted: Mapping[str, Role]) -> None:
+    """Set these roles at the server; jobs that are no longer in a pair share as equals."""
+    for job_id, role in roles_held(status(path)).items():
+        right = wanted.get(job_id, Role.FAIR)
+        if role is not right:
+            set_role(path, job_id, right)
+
+
+def roles_held(answer: Mapping[str, Any]) -> dict[str, Role]:
+    """The roles of the jobs at a server, from its status."""
+    return {member["job"]: Role(member["role"]) for device in answer["devices"].values() for member in device["jobs"]}
+
+
+def lead_address(path: Path, device: str, host: str) -> str:
+    """Where the server will lead the group whose rank 0 has this device; it holds the port from now on."""
+    address = str(_ask(path, {"kind": "lead", "device": device, "host": host}).get("address", ""))
+    if not address:
+        raise LeaseError(f"the lease server cannot listen on {host}: does this host have that address?")
+    return address
 
 
 def stop_server(path: Path) -> bool:

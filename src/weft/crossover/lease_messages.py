@@ -1,7 +1,8 @@
 """The protocol between client and lease server: packets over a Unix socket.
 
 A client's first packet is a JSON object: ``join`` (it becomes a member; the answer is ``welcome`` with the shared page
-attached), ``role`` (change how a job shares), or ``status``.  After that, a member sends :class:`Saying` packets, and
+attached), ``role`` (change how a job shares), ``lead`` (where is the group led whose rank 0 has this device?), or
+``status``.  After that, a member sends :class:`Saying` packets, and
 the server sends bells: one byte that means "look at your page".
 """
 
@@ -92,6 +93,12 @@ def join_from(message: dict[str, Any]) -> Join | None:
     if not job or not device or lead is None or key is None:
         return None
     return Join(job, device, role, weight, is_first=bool(message.get("is_first")), lead=lead, key=key)
+
+
+def lead_from(message: dict[str, Any]) -> tuple[str, str] | None:
+    """Device and host of a ``lead`` message; ``None`` if it is invalid."""
+    device, host = (text(message.get(name), MAX_TEXT) for name in ("device", "host"))
+    return (device, host) if device and host else None
 
 
 def role_from(message: dict[str, Any]) -> tuple[Role | None, float]:

@@ -62,20 +62,15 @@ def misfit(first: Job, second: Job, knowledge: Knowledge, free_bytes: int | None
     )
 
 
-def about_pair(
-    job_id: str, partner: str, snapshot: Snapshot, allocation: Allocation, knowledge: Knowledge
-) -> str | None:
-    """What a pair should gain, and what it has gained."""
-    views = {view.id: view for view in snapshot.jobs}
+def expected_gain(job_id: str, partner: str, snapshot: Snapshot, allocation: Allocation) -> float | None:
+    """What a pair should gain by the steps of both jobs alone; ``None`` if those are not known."""
+    views = {view.id: view for view in snapshot.jobs if view.id in (job_id, partner)}
     size = allocation.workers.get(job_id, 0)
     first, second = (_at(views.get(name), size) for name in (job_id, partner))
     if first is None or second is None:
         return None
     mode = PairMode.of(first_fills=job_id in allocation.fillers, second_fills=partner in allocation.fillers)
-    expected = predicted_gain(first, second, snapshot.handover_s, mode)
-    sentence = f"together they should do {expected:.2f}x the work of running one after the other"
-    done = knowledge.pairs.measured(job_id, partner)
-    return f"{sentence}; {done.gain:.2f}x was measured" if done else sentence
+    return predicted_gain(first, second, snapshot.handover_s, mode)
 
 
 def why_alone(job: Job, others: Sequence[Job], snapshot: Snapshot, knowledge: Knowledge, free_bytes: int | None) -> str:

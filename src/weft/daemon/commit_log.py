@@ -19,6 +19,7 @@ from weft.control.reducer import reduce
 from weft.control.state import State
 from weft.core.actions import Action
 from weft.core.events import Event
+from weft.daemon.attempt_bars import AttemptBars
 from weft.daemon.faults import AN_EVENT, Faults
 from weft.daemon.history import History
 from weft.daemon.metrics import Metrics
@@ -62,6 +63,7 @@ class CommitLog:
         self,
         journal: Journal,
         history: History,
+        timeline: AttemptBars,
         metrics: Metrics,
         faults: Faults,
         state: State,
@@ -72,7 +74,8 @@ class CommitLog:
         self.waits_for_disk = ""
         """Why nothing can be written now, if so."""
         self.try_again_s = -math.inf
-        self._journal, self._history, self._metrics, self._faults = journal, history, metrics, faults
+        self._journal, self._history, self._timeline = journal, history, timeline
+        self._metrics, self._faults = metrics, faults
         self._paranoid = paranoid
 
     def batch(self, events: Sequence[Event] = ()) -> Batch:
@@ -98,6 +101,7 @@ class CommitLog:
         self.state = batch.state
         for event in batch.events:
             self._history.note(event)
+            self._timeline.note(event)
             self._metrics.events.labels(type(event).__name__).inc()
         for answer, result in batch.answers:
             answer.set_result(result)

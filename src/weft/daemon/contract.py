@@ -1,6 +1,7 @@
 """What the controller answers with, and the errors it raises.
 
 UnknownJobError     no such job (or attempt, or worker): a 404
+ConflictError       the job is not in a state for this request: a 409
 UsageError          the request is invalid: a 400
 StoreError          the journal cannot be written (disk full, ...), so nothing was acknowledged: a 503
 StoppingError       the controller is shutting down: a 503
@@ -20,6 +21,10 @@ LogStream = Literal["out", "err"]
 
 class UnknownJobError(UsageError):
     """No job with that id, or no such attempt or worker of it."""
+
+
+class ConflictError(UsageError):
+    """The request is valid, but not for a job in this state."""
 
 
 class StoppingError(WeftError):
@@ -73,3 +78,4 @@ class Outlook:
 
     workers: int
     reason: str
+    reason_code: str = ""

@@ -18,7 +18,7 @@ import psutil
 import uvicorn
 
 from weft.core.duration import parse_duration_s
-from weft.core.engine import Engine
+from weft.core.engine import Engine, SharesOnNodes
 from weft.crossover.gpu import has_mps
 from weft.crossover.phases import TurnLimits
 from weft.daemon.connections import raise_open_files, server_config
@@ -97,7 +97,7 @@ def _controller(home: Home, options: ControllerOptions, scheduling: SchedulingOp
             paranoid=options.paranoid,
             accept_loss=options.accept_loss,
             keep_s=None if options.keep is None else parse_duration_s(options.keep, "--keep"),
-            free_bytes=_free_bytes,
+            free_bytes=engine.free_bytes if isinstance(engine, SharesOnNodes) else _free_bytes,
         )
         opened.pop_all()
     return controller
@@ -108,7 +108,7 @@ def _why_unshared(options: ControllerOptions) -> str:
     if options.no_share:
         return "devices are not shared: the controller was started with --no-share"
     if options.engine == "ray":
-        return "devices are not shared: the nodes of a Ray cluster have no lease servers yet"
+        return ""  # each node knows whether its devices can be shared
     if visible_gpus(os.environ) and not has_mps(os.environ):
         return "devices are not shared: two jobs on a GPU need NVIDIA MPS, which is not running"
     return ""
@@ -124,8 +124,8 @@ def _engine(home: Home, options: ControllerOptions) -> Engine:
         raise UsageError(f"--grace-s is {options.grace_s}: expected a positive number of seconds")
     if options.engine == "ray":
         return _ray_engine(home, options)
-    if options.address is not None or options.insecure_ray:
-        raise UsageError("--address and --insecure-ray are for a Ray cluster: add --engine ray")
+    if options.address is not None or options.insecure_ray or {options.checkpoints, options.code} != {"shared"}:
+        raise UsageError("--address, --insecure-ray, --checkpoints and --code are for a Ray cluster: add --engine ray")
     if any((home.root / "ray" / "engine" / "orders").glob("*@*.json")):
         raise UsageError(
             f"jobs of {home.root} still run on a Ray cluster: start the controller with --engine ray, as before, or "
@@ -145,6 +145,8 @@ def _ray_engine(home: Home, options: ControllerOptions) -> Engine:
         home.root,
         address=options.address or "auto",
         insecure=options.insecure_ray,
+        relay=options.checkpoints == "relay",
+        ship=options.code == "ship",
         warm=not options.cold,
         grace_s=options.grace_s,
     )

@@ -15,8 +15,10 @@ from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Sequence, Set
 from dataclasses import dataclass, replace
 
+from weft.core.reason import PolicyChoice, PolicyFailed, Reason
 from weft.core.snapshot import Allocation, JobView, Snapshot
 from weft.daemon.policy_thread import MAX_DECISION_S, PolicyThread, PolicyTimeoutError
+from weft.elastic.explainer import Explainer
 from weft.elastic.policy import BasePolicy
 from weft.elastic.rules import Room, Rules
 
@@ -36,7 +38,7 @@ class _Aside:
     kind: Hashable
     """The job as it was when the policy failed on it."""
     until_s: float
-    reason: str
+    error: str
 
 
 class GuardedPolicy:
@@ -50,13 +52,14 @@ class GuardedPolicy:
         self._thread = PolicyThread(limit_s)
         self._aside: dict[str, _Aside] = {}
         self._logged = ""
+        self._explainer: Explainer | None = None
         self.trouble = ""
-        """Why the last decision was made without the policy, if it was."""
+        """The error because of which the last decision was made without the policy, if it was."""
 
     @property
     def aside(self) -> dict[str, str]:
-        """The jobs the policy fails on, and why."""
-        return {name: one.reason for name, one in self._aside.items()}
+        """The jobs the policy fails on, and the error."""
+        return {name: one.error for name, one in self._aside.items()}
 
     def decide(self, snapshot: Snapshot) -> Allocation:
         """The policy's allocation; jobs that were set aside keep their devices."""
@@ -74,19 +77,27 @@ class GuardedPolicy:
         self.trouble = self._logged = ""
         return self._complete(snapshot, allocation)
 
-    def explain(self, snapshot: Snapshot, allocation: Allocation, job: str) -> str:
-        """Why ``job`` has its workers: the policy's sentence, or why there is none."""
-        if job in self._aside:
-            return f"{job} {self._aside[job].reason}"
-        try:
-            # One decision may need thousands of sentences: too many to pass each between threads.
-            if not self.trouble and not self._thread.is_overdue:
-                return self.policy.explain(snapshot, allocation, job)
-        except Exception as error:
-            _log.warning("the policy %s cannot explain job %s: %r", self.policy.name, job, error)
+    def explain(self, snapshot: Snapshot, allocation: Allocation, job: str) -> Reason:
+        """Why ``job`` has its workers: the policy's reason, or why there is none."""
         workers = allocation.workers.get(job, 0)
-        has = f"has {workers} of {snapshot.cluster.num_devices} devices" if workers else "waits"
-        return f"{job} {has}; {self.trouble or f'the policy {self.policy.name} gives no reason'}"
+        if job in self._aside:
+            return PolicyFailed(self.policy.name, self._aside[job].error, workers > 0, on_this_job=True)
+        if self.trouble:
+            return PolicyFailed(self.policy.name, self.trouble, workers > 0, on_this_job=False)
+        if not self._thread.is_overdue:
+            # One decision may need thousands of reasons: too many to pass each between threads.
+            try:
+                return self.explainer(snapshot, allocation).reason(job)
+            except Exception as error:
+                _log.warning("the policy %s cannot explain job %s: %r", self.policy.name, job, error)
+        return PolicyChoice(self.policy.name, workers)
+
+    def explainer(self, snapshot: Snapshot, allocation: Allocation) -> Explainer:
+        """The reasons behind a decision; kept for as long as it is the last one asked about."""
+        kept = self._explainer
+        if kept is None or kept.snapshot is not snapshot or kept.allocation is not allocation:
+            kept = self._explainer = self.policy.explainer(snapshot, allocation)
+        return kept
 
     def _asked(self, snapshot: Snapshot) -> Allocation:
         allocation = self._thread.ask(lambda: self.policy.decide(snapshot))
@@ -115,9 +126,7 @@ class GuardedPolicy:
                 return self._complete(snapshot, self._asked(without(snapshot, self._aside.keys())))
         except Exception as later:
             how = f"{type(later).__name__}: {later}"
-        self.trouble = (
-            f"the policy {self.policy.name} failed ({how}): running jobs keep their devices, others start small"
-        )
+        self.trouble = how
         self._note(f"the policy {self.policy.name} failed; decided without it", how, error)
         return replace(simplest(snapshot, self.policy.rules), valid_until_s=snapshot.now_s + self.policy.rules.review_s)
 
@@ -125,12 +134,7 @@ class GuardedPolicy:
         partners = {job.partner for job in snapshot.jobs if job.id in names and job.partner}
         for job in snapshot.jobs:
             if job.id in partners or job.id in names:
-                stays = "keeps the devices it has" if job.workers else "waits"
-                reason = (
-                    f"{stays}: the policy {self.policy.name} fails on this job ({how}) and decides without it. Cancel "
-                    "it and submit it with other options, or start the controller with another --policy"
-                )
-                self._aside[job.id] = _Aside(_kind(job), snapshot.now_s + RETRY_S, reason)
+                self._aside[job.id] = _Aside(_kind(job), snapshot.now_s + RETRY_S, how)
         self._note(f"the policy {self.policy.name} fails on {', '.join(sorted(names))}; set aside", how, None)
 
     def _complete(self, snapshot: Snapshot, allocation: Allocation) -> Allocation:

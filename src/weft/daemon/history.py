@@ -11,6 +11,7 @@ from weft.core.events import (
     DevicesAssigned,
     Event,
     Fate,
+    JobChanged,
     JobsPurged,
     JobSubmitted,
     NodeDrained,
@@ -62,8 +63,13 @@ def sentences_of(event: Event) -> Iterator[tuple[str, str]]:
             yield spec.id, f"submitted, for {sizes} worker{'s' if spec.max_workers > 1 else ''}"
         case CancelRequested(job_id=job_id, reason=reason):
             yield job_id, reason or "cancelled"
-        case DevicesAssigned(reasons=reasons):
-            yield from reasons.items()
+        case JobChanged(job_id=job_id):
+            names = ("weight", "priority", "min_workers", "max_workers")
+            given = [(name, getattr(event, name)) for name in names if getattr(event, name) is not None]
+            yield job_id, "changed: " + ", ".join(f"{name} is now {value:g}" for name, value in given)
+        case DevicesAssigned(reasons=reasons, details=details):
+            for job_id, reason in reasons.items():
+                yield job_id, f"{reason}; {details[job_id]}" if job_id in details else reason
         case WorkersStarted(job_id=job_id, attempt=attempt):
             yield job_id, f"workers of attempt {attempt} started"
         case WorkersExited(job_id=job_id, attempt=attempt, fate=fate):

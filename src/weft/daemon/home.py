@@ -9,6 +9,7 @@
     controller.log
     run/                   0700: api.sock, channel.sock; a link to a folder with a short path if this one is too long
     jobs/<id>/checkpoints
+    jobs/<id>/history.jsonl  points and marks of the job's life
     jobs/<id>/attempts/<n>/rank<r>.out, rank<r>.err
 """
 
@@ -96,6 +97,9 @@ class Home:
 
     def attempts(self, job_id: str) -> Path:
         return self.job_folder(job_id) / "attempts"
+
+    def history_file(self, job_id: str) -> Path:
+        return self.job_folder(job_id) / "history.jsonl"
 
     def prepare(self) -> None:
         """Create what is missing; refuse a folder that other users could enter."""

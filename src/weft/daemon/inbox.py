@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 import threading
 from collections import deque
@@ -17,11 +16,10 @@ from weft.core.events import Event, ProgressReported
 from weft.daemon.commit_log import Batch
 from weft.daemon.contract import StoppingError
 from weft.daemon.faults import AN_EVENT, Faults
-from weft.daemon.report_channel import WorkerReport
+from weft.daemon.newest_reports import NewestReports
 from weft.errors import ControllerError
 
 _MAX_REQUESTS_PER_BATCH = 500
-_WRITE_PROGRESS_EVERY_S = 2.0
 
 Maker = Callable[[State, float], tuple[Sequence[Event], Any]]
 """From state and time to a request's events and answer; raises if the request cannot be met."""
@@ -56,10 +54,10 @@ class Request:
 class Inbox:
     """Any thread may put requests, which wake the loop; everything else is added by the loop itself."""
 
-    def __init__(self) -> None:
+    def __init__(self, reports: NewestReports) -> None:
         self.events: list[Event] = []
         """From the engine, or made by the controller itself; they must not get lost."""
-        self.progress = ProgressBatch()
+        self._reports = reports
         self._requests: deque[Request] = deque()
         self._lock = threading.Lock()
         self._closed = False
@@ -81,7 +79,7 @@ class Inbox:
 
     def due_s(self, try_again_s: float) -> float:
         """When to write what is here, if writing is possible from ``try_again_s`` on."""
-        return try_again_s if self.events else max(self.progress.due_s, try_again_s)
+        return try_again_s if self.events else max(self._reports.due_s, try_again_s)
 
     def put(self, make: Maker) -> Future[Any]:
         answer: Future[Any] = Future()
@@ -99,7 +97,7 @@ class Inbox:
     def take_events(self, now_s: float) -> tuple[list[ProgressReported], list[Event]]:
         """What to write now: progress, if it is due, and events."""
         events, self.events = self.events, []
-        return self.progress.take(now_s) if now_s >= self.progress.due_s else [], events
+        return self._reports.take(now_s) if now_s >= self._reports.due_s else [], events
 
     def put_back(self, events: Sequence[Event]) -> None:
         """They could not be written."""
@@ -117,36 +115,3 @@ class Inbox:
             for request in waiting:
                 error = StoppingError("the controller shut down before it did anything: run `weft up` and try again")
                 request.answer.set_exception(error)
-
-
-class ProgressBatch:
-    """The newest report of each job; the journal gets all of them together every few seconds."""
-
-    def __init__(self) -> None:
-        self._reports: dict[str, WorkerReport] = {}
-        self._written_s = -math.inf
-
-    def add(self, report: WorkerReport) -> None:
-        self._reports[report.job_id] = report
-
-    @property
-    def due_s(self) -> float:
-        """When to write them."""
-        return self._written_s + _WRITE_PROGRESS_EVERY_S if self._reports else math.inf
-
-    def take(self, now_s: float) -> list[ProgressReported]:
-        """All of them; the next batch begins."""
-        self._written_s = now_s
-        taken = [_progress(report, now_s) for report in self._reports.values()]
-        self._reports.clear()
-        return taken
-
-    def take_of(self, job_id: str, now_s: float) -> list[ProgressReported]:
-        """One job's: its attempt is ending, and its last step must not get lost."""
-        report = self._reports.pop(job_id, None)
-        return [_progress(report, now_s)] if report else []
-
-
-def _progress(report: WorkerReport, now_s: float) -> ProgressReported:
-    timing = report.step_s, report.exposed_s, report.loss
-    return ProgressReported(now_s, report.job_id, report.attempt, report.step, report.total_steps, *timing)

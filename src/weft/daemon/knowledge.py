@@ -16,9 +16,11 @@ from weft.control.decision import Belief
 from weft.control.state import Job
 from weft.core.cluster import Cluster, Shape
 from weft.core.speed import MAX_STEP_S, MIN_STEP_S, SpeedCurve, StepTime
+from weft.core.status_rows import SpeedRow
+from weft.core.step_report import StepReport
 from weft.core.submission import MAX_TOTAL_STEPS
+from weft.daemon.newest_reports import NewestReports
 from weft.daemon.pairs import Pairs
-from weft.daemon.report_channel import WorkerReport
 from weft.perf.exploration import UNTRIED_GAIN, explored_curve
 from weft.perf.restart import RestartCost
 
@@ -58,7 +60,6 @@ class JobKnowledge:
     """The attempt that reported last."""
     num_reports: int = 0
     """From that attempt's first worker."""
-    newest: WorkerReport | None = None
     partner: str | None = None
     """The job it shared its devices with when it last reported."""
     memory_bytes: int = 0
@@ -68,6 +69,8 @@ class JobKnowledge:
     pending: _Pending = field(default_factory=_Pending)
     fitted: dict[Shape, float] = field(default_factory=dict)
     """Step times the current curve was fitted to."""
+    predicted_s: dict[int, float] = field(default_factory=dict)
+    """Step time expected at each size before the job ran at it."""
     decided: dict[Shape, float] = field(default_factory=dict)
     """Step times that last led to a decision, so that many small changes add up to one that does."""
     curves: dict[tuple[int, ...], SpeedCurve] = field(default_factory=dict)
@@ -87,6 +90,7 @@ class Knowledge:
         self.cluster = cluster
         self.handover_s = handover_s
         self.pairs = Pairs()
+        self.reports = NewestReports()
         self._jobs: dict[str, JobKnowledge] = {}
         self._restart = RestartCost(restart_prior_s)
         """The cost of a restart across all jobs."""
@@ -96,33 +100,29 @@ class Knowledge:
     def of(self, job_id: str) -> JobKnowledge:
         return self._jobs.setdefault(job_id, JobKnowledge())
 
-    def newest(self, job_id: str) -> WorkerReport | None:
-        """The last report of its first worker."""
-        known = self._jobs.get(job_id)
-        return known.newest if known else None
-
     def forget(self, job_id: str) -> None:
         """The job is over."""
         self._jobs.pop(job_id, None)
         self.pairs.forget(job_id)
+        self.reports.forget(job_id)
 
     # What is observed ------------------------------------------------------------------------------------------
 
-    def reported(self, job: Job, report: WorkerReport, now_s: float) -> bool:
+    def reported(self, job: Job, report: StepReport, now_s: float) -> bool:
         """Record a report of the current attempt; returns whether it is worth a decision."""
         if report.rank != 0:
             return False
-        known = self.of(job.id)
+        self.reports.add(report)
+        known, progress = self.of(job.id), report.progress
         first = known.attempt != report.attempt
         if first:
             known.attempt, known.num_reports = report.attempt, 0
             self._started_again(known, now_s)
         known.num_reports += 1
-        known.newest = report
         if report.can_resume is not None:
             known.can_resume = report.can_resume
-        if report.loss is not None and (not known.losses or report.step > known.losses[-1][0]):
-            known.losses.append((report.step, report.loss))
+        if progress.loss is not None and (not known.losses or progress.step > known.losses[-1][0]):
+            known.losses.append((progress.step, progress.loss))
             self._refit_loss(known, report)
         known.memory_bytes = max(known.memory_bytes, report.memory_bytes)
         known.takes_turns = report.takes_turns
@@ -131,13 +131,13 @@ class Knowledge:
             return first  # it shared its devices for part of the time this report covers
         if job.partner is not None:
             return self._reported_sharing(job, job.partner, report, now_s) or first
-        if not MIN_STEP_S <= report.step_s <= MAX_STEP_S or len(job.devices) != report.world_size:
+        if not MIN_STEP_S <= progress.step_s <= MAX_STEP_S or len(job.devices) != report.world_size:
             return first
-        if known.num_reports == 1 or (known.num_reports == 2 and report.step_s < _SLOW_STEP_S):
+        if known.num_reports == 1 or (known.num_reports == 2 and progress.step_s < _SLOW_STEP_S):
             return first  # the first steps warm up caches, allocators and connections
         return self._measured(job, known, report)
 
-    def _reported_sharing(self, job: Job, partner: str, report: WorkerReport, now_s: float) -> bool:
+    def _reported_sharing(self, job: Job, partner: str, report: StepReport, now_s: float) -> bool:
         """A job that shares is slower than alone: its steps say nothing about a size, only about the pair."""
         alone = {job_id: self.alone(job_id, job.devices) for job_id in (job.id, partner)}
         known = {job_id: step for job_id, step in alone.items() if step is not None}
@@ -155,11 +155,15 @@ class Knowledge:
             return known.median(shape)
         return next((curve.times[len(devices)] for curve in known.curves.values() if len(devices) in curve.times), None)
 
-    def _measured(self, job: Job, known: JobKnowledge, report: WorkerReport) -> bool:
+    def _measured(self, job: Job, known: JobKnowledge, report: StepReport) -> bool:
         shape = self.cluster.shape(job.devices)
+        if known.samples and all(sum(tried) != len(job.devices) for tried in known.samples):
+            expected = self.curve(job, ()).times.get(len(job.devices))
+            if expected is not None:
+                known.predicted_s[len(job.devices)] = expected.step_s
         samples = known.samples.setdefault(shape, deque(maxlen=_KEPT_SAMPLES))
         could_share = self.can_share(job)
-        samples.append((report.step_s, report.exposed_s))
+        samples.append((report.progress.step_s, report.progress.exposed_s))
         is_news = self.can_share(job) and not could_share
         before_s = known.fitted.get(shape)
         now_s = known.median(shape).step_s
@@ -220,7 +224,7 @@ class Knowledge:
             remaining_steps,
             self.restart_s(job.id),
             self.can_share(job),
-            is_length_known=self._declared_steps(job) is not None,
+            is_length_known=self.is_length_known(job),
             can_stop=known is not None and known.attempt > 0 and known.can_resume,
         )
 
@@ -258,6 +262,25 @@ class Knowledge:
             )
         return curve
 
+    def speeds(self, job: Job) -> list[SpeedRow]:
+        """Expected and measured step time at each size, for those that want to compare."""
+        known = self._jobs.get(job.id)
+        if known is None or not known.samples:
+            return []
+        measured: dict[int, list[float]] = {}
+        for shape, samples in known.samples.items():
+            measured.setdefault(sum(shape), []).extend(step_s for step_s, _ in samples)
+        expected = {size: time.step_s for size, time in self.curve(job, ()).times.items() if size not in measured}
+        expected |= known.predicted_s
+        return [
+            {
+                "workers": size,
+                "predicted_step_s": expected.get(size),
+                "measured_step_s": statistics.median(measured[size]) if size in measured else None,
+            }
+            for size in sorted(measured.keys() | expected.keys())
+        ]
+
     def _unknown_curve(self, sizes: tuple[int, ...]) -> SpeedCurve:
         if self._usual_step_s is None:
             self._usual_step_s = self._find_usual_step_s()
@@ -267,7 +290,8 @@ class Knowledge:
         if curve is None:
             first_s = step_s / sizes[0]
             curve = self._unknown[sizes] = SpeedCurve(
-                {size: StepTime(first_s / UNTRIED_GAIN ** math.log2(size / sizes[0])) for size in sizes}
+                {size: StepTime(first_s / UNTRIED_GAIN ** math.log2(size / sizes[0])) for size in sizes},
+                untried=frozenset(sizes),
             )
         return curve
 
@@ -279,27 +303,26 @@ class Knowledge:
     def remaining_steps(self, job: Job, curve: SpeedCurve, now_s: float, usual_s: float) -> float:
         """Declared, else until the loss stops improving, else as much as it has run (and at least ``usual_s``)."""
         known = self._jobs.get(job.id)
-        newest = known.newest if known else None
-        step = max(job.step, newest.step if newest else 0)
-        total = self._declared_steps(job)
-        if total is not None:
-            return float(max(total - step, 1))
+        progress = self.reports.progress(job)
+        if progress.total_steps is not None:
+            return float(max(progress.total_steps - progress.step, 1))
         if known and known.loss_fit and known.loss_fit[1] is not None:
-            return min(max(known.loss_fit[1] - step, 1.0), float(MAX_TOTAL_STEPS))
+            return min(max(known.loss_fit[1] - progress.step, 1.0), float(MAX_TOTAL_STEPS))
         held_s = job.attained_device_s + len(job.devices) * (now_s - job.changed_s)
         smallest = curve.sizes[0]
         return max(held_s / smallest, usual_s, 1.0) / curve.times[smallest].step_s
 
-    def _declared_steps(self, job: Job) -> int | None:
-        newest = self.newest(job.id)
-        return (newest.total_steps if newest else None) or job.total_steps
+    def is_length_known(self, job: Job) -> bool:
+        """Whether the job, or its owner, has declared how many steps it takes."""
+        return self.reports.progress(job).total_steps is not None
 
     @staticmethod
-    def _refit_loss(known: JobKnowledge, report: WorkerReport) -> None:
+    def _refit_loss(known: JobKnowledge, report: StepReport) -> None:
         if len(known.losses) < _MIN_LOSSES or report.epoch < 1:
             return
-        if known.loss_fit is None or report.step > _REFIT_LOSS_GROWTH * known.loss_fit[0]:
-            known.loss_fit = (report.step, steps_to_rest(list(known.losses), report.step / report.epoch))
+        step = report.progress.step
+        if known.loss_fit is None or step > _REFIT_LOSS_GROWTH * known.loss_fit[0]:
+            known.loss_fit = (step, steps_to_rest(list(known.losses), step / report.epoch))
 
     # What is kept across restarts of the controller ----------------------------------------------------------------
 
@@ -318,6 +341,7 @@ class Knowledge:
                     "attempt": known.attempt,
                     "memory_bytes": known.memory_bytes,
                     "takes_turns": known.takes_turns,
+                    "predicted_s": list(known.predicted_s.items()),
                 }
                 for job_id, known in self._jobs.items()
             },
@@ -338,6 +362,7 @@ class Knowledge:
                 )
             known.memory_bytes = int(kept.get("memory_bytes", 0))
             known.takes_turns = bool(kept.get("takes_turns", False))
+            known.predicted_s = {int(size): float(step_s) for size, step_s in kept.get("predicted_s", ())}
             known.losses.extend((int(step), float(loss)) for step, loss in kept["losses"])
             known.num_reports = _KEPT_SAMPLES
             known.fitted = {shape: known.median(shape).step_s for shape in known.samples}

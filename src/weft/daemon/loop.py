@@ -27,10 +27,13 @@ from weft.control.node_changes import node_changes
 from weft.control.pending_actions import actions_outstanding, attempts_never_begun
 from weft.control.state import Job, State
 from weft.core.actions import Action, Decide, StartWorkers, StopWorkers
-from weft.core.engine import Engine, EngineEvent, EngineNode
+from weft.core.engine import Engine, EngineEvent, EngineNode, SharesOnNodes
 from weft.core.events import DevicesAssigned, Event, Fate, WorkersExited, WorkersStarted
+from weft.core.reason import ControllerDown, code_of, in_words
+from weft.core.step_report import StepReport
 from weft.core.worker_environment import STOPPED_EXIT_CODE
 from weft.daemon import recovery
+from weft.daemon.attempt_bars import AttemptBars
 from weft.daemon.clock import SteadyClock
 from weft.daemon.commit_log import Batch, CommitLog
 from weft.daemon.engine_news import EngineNews
@@ -39,10 +42,12 @@ from weft.daemon.history import History
 from weft.daemon.home import Home
 from weft.daemon.inbox import Inbox, Maker
 from weft.daemon.knowledge import Knowledge
+from weft.daemon.mean_loss import MeanLosses
 from weft.daemon.metrics import Metrics
 from weft.daemon.orders import Orders
-from weft.daemon.report_channel import JobChannel, WorkerReport
+from weft.daemon.report_channel import JobChannel
 from weft.daemon.scheduling import DecisionTimer, Scheduler
+from weft.daemon.series_files import SeriesFiles
 from weft.daemon.sharing import LeaseServers
 from weft.store import Journal
 
@@ -64,6 +69,8 @@ class Loop:
         scheduler: Scheduler,
         knowledge: Knowledge,
         history: History,
+        timeline: AttemptBars,
+        series: SeriesFiles,
         metrics: Metrics,
         faults: Faults,
         clock: SteadyClock,
@@ -76,13 +83,15 @@ class Loop:
         self.failure: BaseException | None = None
         self._journal, self._engine, self._channel = journal, engine, channel
         self._scheduler, self._knowledge = scheduler, knowledge
-        self._metrics, self._clock, self._faults = metrics, clock, faults
-        self._commits = CommitLog(journal, history, metrics, faults, state, paranoid=paranoid)
-        self._inbox = Inbox()
+        self._metrics, self._clock, self._faults, self._series = metrics, clock, faults, series
+        self._commits = CommitLog(journal, history, timeline, metrics, faults, state, paranoid=paranoid)
+        self._inbox = Inbox(knowledge.reports)
+        self._losses = MeanLosses()
         self._timer = DecisionTimer()
         self.ready = threading.Event()
         """Set when the loop has completed its first turn, or has failed to."""
-        self._sharing = LeaseServers(home.sockets, enabled=scheduler.options.crossover)
+        nodes = engine if isinstance(engine, SharesOnNodes) else None
+        self._sharing = LeaseServers(home.sockets, enabled=scheduler.options.crossover, nodes=nodes)
         self._orders = Orders(home, engine, channel, self._sharing, knowledge, metrics)
         self._saving = recovery.Saving(home, journal, knowledge)
         self._stopping = False
@@ -236,11 +245,12 @@ class Loop:
             return None
         return job.is_cancelled or job.devices != job.wanted
 
-    def _take_report(self, report: WorkerReport, now_s: float) -> None:
+    def _take_report(self, report: StepReport, now_s: float) -> None:
+        report = self._losses.averaged(report)
         if self._knowledge.reported(self.state.jobs[report.job_id], report, now_s):
             self._timer.want(now_s)
+        self._series.reported(self.state.jobs[report.job_id], report, now_s)
         if report.rank == 0:
-            self._inbox.progress.add(report)
             self._saving.knowledge_changed(now_s)
 
     def _sorted_out(self, event: EngineEvent, now_s: float) -> list[Event]:
@@ -254,13 +264,16 @@ class Loop:
             return []
         # The wall clock may have been changed: move the event to between the last one and now.
         in_order = replace(event, at_s=min(max(event.at_s, self.state.now_s), now_s))
+        if isinstance(in_order, WorkersStarted):
+            in_order = replace(in_order, devices=job.devices)
         event_to_json(in_order)
-        return [*self._inbox.progress.take_of(event.job_id, now_s), in_order]
+        return [*self._knowledge.reports.take_of(event.job_id, now_s), in_order]
 
     # Writing and acting --------------------------------------------------------------------------------------------
 
     def _write(self, batch: Batch, now_s: float) -> bool:
         """Make the events durable and answer, then act; ``False`` if they could not be written."""
+        before = self.state
         if not self._commits.write(batch, now_s):
             return False
         self._knowledge.cluster = self.state.cluster
@@ -270,6 +283,8 @@ class Loop:
                     self._attempt_over(event)
                 elif isinstance(event, WorkersStarted):
                     self._knowledge.started(event.job_id, event.at_s)
+        with self._faults.contained("the histories of jobs"):
+            self._series.happened(before, self.state, batch.events)
         self._act(batch.actions)
         with self._faults.contained("sharing"):
             self._sharing.follow(self.state)
@@ -280,7 +295,10 @@ class Loop:
         saved = event.fate is not Fate.STOPPED or event.exit_code in (0, STOPPED_EXIT_CODE)
         self._knowledge.stopped(event.job_id, event.attempt, self._clock.now_s(), saved=saved)
         self._faults.by_job.pop(event.job_id, None)
+        self._losses.forget(event.job_id)
         if event.job_id not in self.state.jobs.active:
+            job = self.state.jobs[event.job_id]
+            self._series.learned(job, self._knowledge.speeds(job))
             self._knowledge.forget(event.job_id)
         self._orders.forget(event.job_id, event.attempt)
 
@@ -326,8 +344,10 @@ class Loop:
     def _stop_workers(self, now_s: float) -> None:
         active = [job for job in self.state.jobs.active.values() if not job.is_cancelled]
         if self._stop_jobs and any(job.wanted for job in active) and now_s >= self._commits.try_again_s:
-            reason = "stopped with the controller; resumes when the controller is started again"
-            event = DevicesAssigned(now_s, {}, reasons={job.id: reason for job in active if job.wanted})
+            stopped = [job.id for job in active if job.wanted]
+            reason = ControllerDown()
+            sentences, codes = dict.fromkeys(stopped, in_words(reason)), dict.fromkeys(stopped, code_of(reason))
+            event = DevicesAssigned(now_s, {}, reasons=sentences, reason_codes=codes)
             self._write(self._commits.batch([event]), now_s)
 
     def _may_end(self) -> bool:
@@ -337,9 +357,10 @@ class Loop:
 
     def _save_for_next_time(self) -> None:
         now_s = self._clock.now_s()
-        self._write(self._commits.batch(self._inbox.progress.take(now_s)), now_s)
+        self._write(self._commits.batch(self._knowledge.reports.take(now_s)), now_s)
         self._saving.snapshot(self.state)
         self._saving.knowledge()
+        self._series.close()
 
     def _close(self) -> None:
         self._inbox.close()

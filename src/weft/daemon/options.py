@@ -29,6 +29,20 @@ class ControllerOptions:
             "on every node"
         ),
     ] = False
+    checkpoints: Annotated[
+        str,
+        Option(
+            "shared: every node sees this home; relay: nodes keep checkpoints themselves, and copies are kept here",
+            choices=("shared", "relay"),
+        ),
+    ] = "shared"
+    code: Annotated[
+        str,
+        Option(
+            "shared: every node sees the jobs' folders; ship: a job's folder is packed and sent to its nodes",
+            choices=("shared", "ship"),
+        ),
+    ] = "shared"
     devices: Annotated[
         int | None, Option("number of devices", "every GPU, or every core without GPUs", min=1, max=MAX_WORKERS)
     ] = None

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from weft.core.speed import StepTime
-from weft.daemon.report_channel import WorkerReport
+from weft.core.step_report import StepReport
 from weft.elastic.pairing import PairMode, Review, predicted_gain, review
 
 WINDOW_S = 10.0
@@ -71,7 +71,7 @@ class Pairs:
         self,
         job_id: str,
         partner: str,
-        report: WorkerReport,
+        report: StepReport,
         now_s: float,
         alone: Mapping[str, StepTime],
         handover_s: float,
@@ -95,7 +95,7 @@ class Pairs:
             return False
         count.num_reports += 1
         count.fills = fills
-        count.newest = (report.step, now_s)
+        count.newest = (report.progress.step, now_s)
         if any(one.num_reports <= _NUM_WARM_UP for one in trial.counts.values()):
             return False
         if count.began is None:

@@ -19,7 +19,7 @@ from weft.control.reducer import reduce
 from weft.control.state import State
 from weft.core.cluster import Cluster
 from weft.core.engine import LOCAL_NODE, Engine
-from weft.core.events import CancelRequested, ClockSetBack, Event, JobsPurged, JobSubmitted
+from weft.core.events import CancelRequested, ClockSetBack, Event, JobChanged, JobsPurged, JobSubmitted
 from weft.daemon.faults import AN_EVENT, Faults
 from weft.daemon.history import History
 from weft.daemon.home import Home, write_whole
@@ -105,7 +105,7 @@ def replayed(journal: Journal, cluster: Cluster, history: History, left_out: lis
 def _unmet_in_words(journal: Journal, left_out: Sequence[LeftOut]) -> str:
     """Which acknowledged request was skipped; "" if the skipped events are only about workers."""
     for seq, event, error in left_out:
-        if isinstance(event, JobSubmitted | CancelRequested):
+        if isinstance(event, JobSubmitted | CancelRequested | JobChanged):
             about = event.spec.id if isinstance(event, JobSubmitted) else event.job_id
             return (
                 f"event {seq} of {journal.path} ({type(event).__name__} of job {about}) was acknowledged but cannot be "

@@ -1,7 +1,8 @@
 """The controller's end of the job channel: step reports in, stop requests out.
 
 A unix datagram socket in a folder that only its owner can enter.  The kernel says who sent each datagram; those from
-other users are dropped, and so are those that do not name the current attempt of a job.  Nothing here ever blocks.
+other users are dropped, and so are reports that do not name the current attempt of a job.  A datagram may hold several
+reports, one per line: the socket's queue is short.  Nothing here ever blocks.
 """
 
 from __future__ import annotations
@@ -13,10 +14,9 @@ import os
 import socket
 import struct
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
-from weft.core.plain_json import count, parse_object, real
+from weft.core.step_report import StepReport, parse_report
 
 _CREDENTIALS = struct.Struct("3i")
 _MAX_MESSAGE_BYTES = 1 << 16
@@ -24,27 +24,6 @@ _MAX_PER_CALL = 1000
 _STOP = json.dumps({"stop": True}).encode()
 
 Address = str | bytes
-
-
-@dataclass(frozen=True, slots=True)
-class WorkerReport:
-    """One worker's progress.  The numbers are checked; the sender's identity is for the caller to check."""
-
-    job_id: str
-    attempt: int
-    rank: int
-    world_size: int
-    step: int
-    step_s: float
-    total_steps: int | None = None
-    epoch: int = 0
-    exposed_s: float = 0.0
-    loss: float | None = None
-    can_resume: bool | None = None
-    """Whether the job can resume after a stop, if known."""
-    memory_bytes: int = 0
-    takes_turns: bool = False
-    """Whether it could share its devices: only then are all its waits for the network measured."""
 
 
 class JobChannel:
@@ -64,29 +43,33 @@ class JobChannel:
         old, self._socket = self._socket, _bound(self._path)
         old.close()
 
-    def receive(self, is_stopping: Callable[[str, int], bool | None]) -> Iterator[WorkerReport]:
+    def receive(self, is_stopping: Callable[[str, int], bool | None]) -> Iterator[StepReport]:
         """Pending reports.
 
         ``is_stopping(job, attempt)``: whether that attempt was asked to stop; ``None`` if it is not the current one, so
         that the report is late.  Workers that should stop are asked again, in case the first request was lost.
         """
-        for _ in range(_MAX_PER_CALL):
+        num_taken = 0
+        while num_taken < _MAX_PER_CALL:
             try:
                 data, ancillary, _, address = self._socket.recvmsg(
                     _MAX_MESSAGE_BYTES, socket.CMSG_SPACE(_CREDENTIALS.size)
                 )
             except BlockingIOError:
                 return
-            report = parse_report(data) if _sender_uid(ancillary) == os.getuid() else None
-            stopping = is_stopping(report.job_id, report.attempt) if report else None
-            if report is None or stopping is None:
-                self.num_dropped += 1
-                continue
-            if address:
-                self._addresses.setdefault((report.job_id, report.attempt), set()).add(address)
-                if stopping:
-                    self._send_stop(address)
-            yield report
+            is_ours = _sender_uid(ancillary) == os.getuid()
+            for line in data.split(b"\n"):
+                num_taken += 1
+                report = parse_report(line) if is_ours else None
+                stopping = is_stopping(report.job_id, report.attempt) if report else None
+                if report is None or stopping is None:
+                    self.num_dropped += 1
+                    continue
+                if address:
+                    self._addresses.setdefault((report.job_id, report.attempt), set()).add(address)
+                    if stopping:
+                        self._send_stop(address)
+                yield report
 
     def stop(self, job_id: str, attempt: int) -> None:
         """Ask every worker of the attempt that has ever reported to stop after a checkpoint."""
@@ -122,38 +105,6 @@ def _bound(path: Path) -> socket.socket:
     finally:
         os.umask(mask)
     return made
-
-
-def parse_report(data: bytes) -> WorkerReport | None:
-    """A report, or ``None`` for anything else.
-
-    >>> parse_report(b'{"kind":"step","job_id":"a","attempt":1,"rank":0,"world_size":1,"step":3,"step_s":0.1}').step
-    3
-    """
-    message = parse_object(data)
-    if message is None or message.get("kind") != "step" or not isinstance(message.get("job_id"), str):
-        return None
-    metrics = message.get("metrics")
-    can_resume = message.get("can_resume")
-    numbers = {name: count(message.get(name)) for name in ("attempt", "rank", "world_size", "step")}
-    step_s = real(message.get("step_s"))
-    if step_s is None or None in numbers.values():
-        return None
-    return WorkerReport(
-        job_id=message["job_id"],
-        attempt=numbers["attempt"] or 0,
-        rank=numbers["rank"] or 0,
-        world_size=numbers["world_size"] or 0,
-        step=numbers["step"] or 0,
-        step_s=max(step_s, 0.0),
-        total_steps=count(message.get("total_steps")),
-        epoch=count(message.get("epoch")) or 0,
-        exposed_s=min(max(real(message.get("exposed_s")) or 0.0, 0.0), max(step_s, 0.0)),
-        loss=real(metrics.get("loss")) if isinstance(metrics, dict) else None,
-        can_resume=can_resume if isinstance(can_resume, bool) else None,
-        memory_bytes=count(message.get("memory_bytes")) or 0,
-        takes_turns=message.get("takes_turns") is True,
-    )
 
 
 def _sender_uid(ancillary: list[tuple[int, int, bytes]]) -> int | None:

@@ -19,8 +19,10 @@ from weft.control.state import Job, JobState, State
 from weft.core.cluster import Cluster
 from weft.core.events import JobSubmitted
 from weft.core.job import JobSpec
-from weft.daemon import admission
+from weft.core.reason import Reason
+from weft.daemon import admission, job_reasons
 from weft.daemon.guarded_policy import GuardedPolicy
+from weft.daemon.job_reasons import SharingSituation
 from weft.daemon.knowledge import Knowledge
 from weft.elastic.optimal import UtilityPolicy
 from weft.elastic.policy import BasePolicy
@@ -47,7 +49,7 @@ class SchedulingOptions:
 
 
 class Scheduler:
-    """Decides for one controller; remembers only the jobs whose wait reason has been reported."""
+    """Decides for one controller; remembers only which reasons have been reported."""
 
     def __init__(
         self,
@@ -61,52 +63,74 @@ class Scheduler:
         self.policy: BasePolicy = policy_named(options.policy, Rules(hold_s=options.hold_s, review_s=options.review_s))
         self.guarded = GuardedPolicy(self.policy, on_error)
         self._pairs_jobs = isinstance(self.policy, UtilityPolicy)
-        self._told: set[str] = set()
+        self._told: dict[str, Reason] = {}
+        """The reasons that were reported last."""
         self.queue: Mapping[str, QueuePlace] = {}
         """Where the jobs stand that got no devices by the last decision."""
 
     def decide(self, state: State, knowledge: Knowledge, now_s: float) -> DecisionResult:
         """Who gets which devices from now on; the event has a reason for every job whose situation changed."""
-        before = self.guarded.aside
         active = [job for job in state.jobs.active.values() if not job.is_cancelled]
-        beliefs = self._beliefs(active, state, knowledge, now_s)
+        beliefs = self.beliefs(active, state, knowledge, now_s)
         decided = self._decided(state, knowledge, self.guarded, now_s, beliefs)
         self.queue = queue_places(active, decided.event.devices, beliefs, state.cluster.num_devices, now_s)
-        aside = self.guarded.aside
-        waiting = {job.id for job in active if job.id not in decided.event.devices}
-        to_tell = decided.changed | (waiting - self._told)
-        to_tell |= {job.id for job in active if before.get(job.id) != aside.get(job.id)}
-        self._told = waiting
-        free_bytes = self._free_bytes() if to_tell and self.options.crossover else None
-        reasons = {job.id: self._why(decided, job, state, knowledge, free_bytes) for job in active if job.id in to_tell}
-        return replace(decided, event=replace(decided.event, reasons=reasons))
+        reasons = {}
+        for job in active:
+            reason = job_reasons.why(decided, job, self.guarded, knowledge)
+            is_known = reason == self._told[job.id] if job.id in self._told else job_reasons.is_told(job, reason, state)
+            if job.id in decided.changed or not (is_known or job_reasons.still_holds(job, reason)):
+                reasons[job.id] = reason
+        kept = {job.id: self._told[job.id] for job in active if job.id in self._told}
+        self._told = kept | reasons
+        if not reasons:
+            return decided
+        sharing = self._sharing(state)
+        details = {
+            job.id: job_reasons.sharing_detail(decided, job, reasons[job.id], state, knowledge, sharing)
+            for job in active
+            if job.id in reasons
+        }
+        sentences, codes = job_reasons.told(reasons, state)
+        event = replace(
+            decided.event,
+            reasons=sentences,
+            reason_codes=codes,
+            details={job_id: detail for job_id, detail in details.items() if detail},
+        )
+        return replace(decided, event=event)
 
     def repeat(self) -> None:
         """The last decision was not carried out: its reasons have not been reported."""
-        self._told = set()
+        self._told = {}
 
     def explain(self, decided: DecisionResult, job: Job, state: State, knowledge: Knowledge) -> str | None:
         """Why the job has its workers, by the last decision; ``None`` if that decision did not know the job."""
         there = job.id in decided.untouched or job.id in decided.held_back
         if not there and all(view.id != job.id for view in decided.snapshot.jobs):
             return None
-        return self._why(decided, job, state, knowledge, self._free_bytes() if self.options.crossover else None)
+        return job_reasons.explained(decided, job, state, self.guarded, knowledge, self._sharing(state))
+
+    def _sharing(self, state: State) -> SharingSituation:
+        options = self.options
+        free_bytes = self._free_bytes() if options.crossover else None
+        may_pair = self._pairs_jobs and outnumbers(state)
+        return SharingSituation(may_pair, options.crossover, options.why_unshared, free_bytes)
 
     def outlook(
         self, state: State, knowledge: Knowledge, spec: JobSpec, total_steps: int | None, now_s: float
-    ) -> tuple[int, str]:
+    ) -> tuple[int, Reason]:
         """What a job would get if it were submitted now: workers, and why."""
         submitted, _ = reduce(state, JobSubmitted(now_s, spec, total_steps))
         # A copy: if the policy fails on this hypothetical job, no real job must be set aside.
         asked = copy(self.guarded)
         active = [job for job in submitted.jobs.active.values() if not job.is_cancelled]
-        decided = self._decided(submitted, knowledge, asked, now_s, self._beliefs(active, submitted, knowledge, now_s))
-        if spec.id in decided.held_back:
-            return 0, _why_held_back(spec.id, decided)
-        workers = decided.allocation.workers.get(spec.id, 0)
-        return workers, asked.explain(decided.snapshot, decided.allocation, spec.id)
+        decided = self._decided(submitted, knowledge, asked, now_s, self.beliefs(active, submitted, knowledge, now_s))
+        return decided.allocation.workers.get(spec.id, 0), job_reasons.why(
+            decided, submitted.jobs[spec.id], asked, knowledge
+        )
 
-    def _beliefs(self, active: Sequence[Job], state: State, knowledge: Knowledge, now_s: float) -> Mapping[str, Belief]:
+    def beliefs(self, active: Sequence[Job], state: State, knowledge: Knowledge, now_s: float) -> Mapping[str, Belief]:
+        """What a decision gets to know about each of these jobs."""
         cluster, usual_s = state.cluster, self.options.usual_s
         return {
             job.id: knowledge.belief(job, self._first_sizes(job.spec, cluster, knowledge), now_s, usual_s)
@@ -140,45 +164,6 @@ class Scheduler:
         if not isinstance(self.policy, FixedSizePolicy):
             return allowed if knowledge.looks_fixed(spec.id) else allowed[:1]
         return (max((size for size in allowed if size <= spec.requested_workers), default=allowed[0]),)
-
-    def _why(
-        self, decided: DecisionResult, job: Job, state: State, knowledge: Knowledge, free_bytes: int | None
-    ) -> str:
-        snapshot, allocation = decided.snapshot, decided.allocation
-        if job.id in decided.held_back:
-            return _why_held_back(job.id, decided)
-        if job.id in decided.untouched and job.id not in allocation.kept:
-            shared = f", shared with {job.partner}," if job.partner else ""
-            return (
-                f"{job.id} has {len(job.devices)} of {snapshot.cluster.num_devices} devices{shared} and keeps them: "
-                "it has reported no progress to resume from, so stopping it would lose its work"
-            )
-        sentence = self.guarded.explain(snapshot, allocation, job.id)
-        if job.id in self.guarded.aside:
-            return sentence
-        partner = allocation.partners().get(job.id)
-        if partner is not None:
-            about = admission.about_pair(job.id, partner, snapshot, allocation, knowledge)
-        elif not self._pairs_jobs or not outnumbers(state):
-            about = None
-        elif not self.options.crossover:
-            about = self.options.why_unshared
-        else:
-            others = [other for other in state.jobs.active.values() if not other.is_cancelled]
-            about = admission.why_alone(job, others, snapshot, knowledge, free_bytes)
-        return f"{sentence}; {about}" if about else sentence
-
-
-def _why_held_back(job_id: str, decided: DecisionResult) -> str:
-    reservation = decided.reservation
-    if reservation is None:
-        raise ValueError(f"{job_id} was held back without a reservation")
-    in_s = max(reservation.at_s - decided.snapshot.now_s, 0.0)
-    doubt = "" if reservation.is_certain else ", a guess since the length of a running job is not known"
-    return (
-        f"{job_id} waits: the free devices are reserved for {reservation.job}, which was submitted before it and is "
-        f"expected to start in {in_s:.0f} s{doubt}"
-    )
 
 
 _GATHER_S = 0.05

@@ -18,16 +18,22 @@ from typing import TypeVar
 from weft.control.queue_order import QueuePlace
 from weft.control.state import Job, State
 from weft.core.cluster import Cluster
-from weft.core.engine import LOCAL_NODE, Engine
-from weft.core.events import CancelRequested, Event, JobSubmitted, NodeDrained, NodeResumed
+from weft.core.engine import LOCAL_NODE, ChecksLaunch, Engine
+from weft.core.events import CancelRequested, Event, JobChanged, JobSubmitted, NodeDrained, NodeResumed
+from weft.core.reason import HeldUp, code_of, in_words
+from weft.core.status_rows import HistoryRow, WhatifRow
 from weft.core.submission import Submission
+from weft.daemon.attempt_bars import AttemptBar, AttemptBars, between
+from weft.daemon.changes import check_change
 from weft.daemon.clock import SteadyClock
 from weft.daemon.contract import Decision, LogStream, NodeStatus, NodeView, Outlook, Sentence, UnknownJobError
 from weft.daemon.disk import Space, low_in_words
 from weft.daemon.faults import Faults
+from weft.daemon.forecasting import queue_now
 from weft.daemon.history import History
 from weft.daemon.home import Home
 from weft.daemon.ids import new_id
+from weft.daemon.job_metrics import job_series
 from weft.daemon.knowledge import Knowledge
 from weft.daemon.loop import Loop
 from weft.daemon.metrics import Metrics
@@ -35,9 +41,12 @@ from weft.daemon.recovery import MAX_AHEAD_S, load_knowledge, load_state
 from weft.daemon.report_channel import JobChannel
 from weft.daemon.retention import Purged, Retention
 from weft.daemon.scheduling import Scheduler, SchedulingOptions
+from weft.daemon.series_files import SeriesFiles
 from weft.daemon.worker_output import WorkerLog, find_log
 from weft.engines.plain_script import is_plain_script
 from weft.errors import UsageError
+from weft.sim import forecast_process
+from weft.sim.queue_forecast import Question
 from weft.store import Journal
 
 RESTART_PRIOR_S = 1.0
@@ -66,6 +75,8 @@ class Controller:
         options = options or SchedulingOptions()
         self._home, self._journal, self._engine = home, journal, engine
         self._history = History()
+        self._timeline = AttemptBars()
+        self._series = SeriesFiles(home)
         self._metrics = Metrics()
         self._scheduler = Scheduler(options, free_bytes, self._metrics.decision_errors.inc)
         self._faults = Faults(self._metrics)
@@ -75,7 +86,7 @@ class Controller:
         load_knowledge(home, state, self._knowledge)
         self._clock = clock(state.now_s)
         self._channel = JobChannel(home.channel_socket)
-        self._past: History | None = None
+        self._past: tuple[History, AttemptBars] | None = None
         self._past_lock = threading.Lock()
         self._loop = Loop(
             home,
@@ -85,6 +96,8 @@ class Controller:
             self._scheduler,
             self._knowledge,
             self._history,
+            self._timeline,
+            self._series,
             self._metrics,
             self._faults,
             self._clock,
@@ -101,6 +114,7 @@ class Controller:
         """Find the workers of an earlier controller, and run."""
         self._loop.start()
         self._retention.start()
+        self._series.start()
 
     @property
     def policy_name(self) -> str:
@@ -119,6 +133,8 @@ class Controller:
 
     def submit(self, submission: Submission) -> str:
         """Accept the job and return its id, once it is durable."""
+        if isinstance(self._engine, ChecksLaunch):
+            self._engine.check(submission.launch)
         can_resume = not is_plain_script(submission.launch)
 
         def make(state: State, now_s: float) -> tuple[list[Event], str]:
@@ -140,11 +156,23 @@ class Controller:
 
         self._loop.request(make).result()
 
+    def change_job(self, job_id: str, **values: float | None) -> None:
+        """Change weight, priority, min_workers or max_workers of a job that is not finished."""
+
+        def make(state: State, now_s: float) -> tuple[list[Event], None]:
+            job = _job_in(state, job_id)
+            event = JobChanged(now_s, job_id, **values)  # type: ignore[arg-type]
+            known = self._knowledge.of(job_id)
+            check_change(job, event, state.cluster, can_resume=known.attempt > 0 and known.can_resume)
+            return [event], None
+
+        self._loop.request(make).result()
+
     def drain(self, name: str, *, resume: bool = False) -> None:
         """Take a node out of service, or back into it; its jobs move away by stop and restart."""
 
         def make(state: State, now_s: float) -> tuple[list[Event], None]:
-            names = state.cluster.node_names
+            names = [_shown_name(one) for one in state.cluster.node_names]
             if name not in names:
                 raise UsageError(f"there is no node {name!r}: expected one of {', '.join(names)}")
             node = names.index(name)
@@ -184,7 +212,7 @@ class Controller:
     def explain(self, job_id: str) -> list[Sentence]:
         """What happened to the job and why, oldest first; the last sentence is about now."""
         job = _job_in(self._loop.state, job_id)
-        sentences = self._before().of(job_id) + self._history.of(job_id)
+        sentences = self._before()[0].of(job_id) + self._history.of(job_id)
         if not job.state.is_final:
             now = self._in_loop(lambda state, now_s: self._standing(state.jobs[job_id], now_s))
             if not sentences or now.text != sentences[-1].text:
@@ -192,6 +220,16 @@ class Controller:
         elif job.reason and (not sentences or job.reason not in sentences[-1].text):
             sentences.append(Sentence(job.finished_s or 0.0, job.reason))
         return sentences
+
+    def history(self, job_id: str) -> HistoryRow:
+        """The job's whole life in numbers, in a bounded number of points."""
+        job = _job_in(self._loop.state, job_id)
+        known = None if job.state.is_final else self._in_loop(lambda state, now_s: self._knowledge.speeds(job))
+        return self._series.row(job, known)
+
+    def timeline(self, since_s: float, until_s: float) -> list[AttemptBar]:
+        """Which job had which devices when, oldest first."""
+        return between(self._timeline.after(self._before()[1], self._loop.state.jobs), since_s, until_s)
 
     def decisions(self, last: int = 100) -> list[Decision]:
         """The last decisions that changed something, oldest first."""
@@ -204,9 +242,16 @@ class Controller:
             _check_fits(submission, state)
             spec = submission.spec(new_id(state.jobs), now_s)
             workers, reason = self._scheduler.outlook(state, self._knowledge, spec, submission.total_steps, now_s)
-            return Outlook(workers, reason.replace(spec.id, "the job"))
+            return Outlook(workers, in_words(reason, state.name_of), code_of(reason))
 
         return self._in_loop(ask)
+
+    def whatif(self, question: Question) -> WhatifRow:
+        """The simulator's forecast for the jobs that are running and waiting, as they are and as asked."""
+        for job_id in question.jobs:
+            _job_in(self._loop.state, job_id)
+        queue = self._in_loop(lambda state, now_s: queue_now(state, self._scheduler, self._knowledge, now_s))
+        return forecast_process.ask(queue, question)
 
     def nodes(self) -> list[NodeView]:
         state = self._loop.state
@@ -218,7 +263,7 @@ class Controller:
         return [
             NodeView(
                 node,
-                socket.gethostname() if name == LOCAL_NODE else name,
+                _shown_name(name),
                 _status_of(cluster, node),
                 {device: holders.get(device, ()) for device in range(first, first + num)},
             )
@@ -268,23 +313,15 @@ class Controller:
         except OSError:
             space = None
         num_dropped, num_troubled = self._channel.num_dropped, self._loop.num_troubled
-        return self._metrics.text(self._loop.state, num_dropped, num_aside, num_troubled, space)
+        text = self._metrics.text(self._loop.state, num_dropped, num_aside, num_troubled, space)
+        return text + job_series(self._newest(job) for job in self._loop.state.jobs.active.values())
 
     def _newest(self, job: Job) -> Job:
         hint = "" if job.state.is_final else self._loop.hint(job)
         if hint:
-            job = replace(job, reason=hint)
-        report = None if job.state.is_final else self._knowledge.newest(job.id)
-        if report is None or report.attempt != job.attempt or not job.devices:
-            return job
-        return replace(
-            job,
-            step=report.step,
-            total_steps=report.total_steps or job.total_steps,
-            step_s=report.step_s,
-            exposed_s=report.exposed_s,
-            loss=job.loss if report.loss is None else report.loss,
-        )
+            job = replace(job, reason=hint, reason_code=code_of(HeldUp(hint)))
+        progress = self._knowledge.reports.progress(job)
+        return job if progress is job.progress else replace(job, progress=progress)
 
     def _standing(self, job: Job, now_s: float) -> Sentence:
         decided = self._loop.decided
@@ -295,15 +332,17 @@ class Controller:
         place = None if job.devices else self._scheduler.queue.get(job.id)
         return Sentence(now_s, f"{text}; {_place_in_words(place, now_s)}" if place else text)
 
-    def _before(self) -> History:
+    def _before(self) -> tuple[History, AttemptBars]:
         """What happened before this controller was started; read from the journal on first use."""
         with self._past_lock:
             if self._past is None:
-                self._past = History()
+                history, timeline = History(), AttemptBars()
                 for seq, event in self._journal.read():
                     if seq > self._first_seq:
                         break
-                    self._past.note(event)
+                    history.note(event)
+                    timeline.note(event)
+                self._past = history, timeline
             return self._past
 
     def _in_loop(self, ask: Callable[[State, float], Result]) -> Result:
@@ -317,6 +356,11 @@ def _job_in(state: State, job_id: str) -> Job:
     if job is None:
         raise UnknownJobError(f"there is no job {job_id!r}: `weft status` lists all jobs")
     return job
+
+
+def _shown_name(name: str) -> str:
+    """A node as people know it."""
+    return socket.gethostname() if name == LOCAL_NODE else name
 
 
 def _status_of(cluster: Cluster, node: int) -> NodeStatus:
@@ -339,8 +383,9 @@ def _check_fits(submission: Submission, state: State) -> None:
 
 
 def _place_in_words(place: QueuePlace, now_s: float) -> str:
-    words = f"it is number {place.position} in the queue"
+    words = f"number {place.position} in the queue"
     if place.expected_start_s is None:
         return words
-    doubt = "" if place.is_certain else ", a guess since not all lengths are known"
-    return f"{words} and expected to start in about {max(place.expected_start_s - now_s, 0.0):.0f} s{doubt}"
+    if not place.is_certain:
+        return f"{words}; when it starts is unknown, since not all jobs before it have a known length and speed"
+    return f"{words}, expected to start in about {max(place.expected_start_s - now_s, 0.0):.0f} s"

@@ -1,9 +1,11 @@
-"""The controller's side of this host's lease server.
+"""The controller's side of the lease servers: this host's, or those of an engine whose nodes have their own.
 
 Every attempt gets the server's address, so that a job can start sharing without a restart; the server itself is started
 when the first pair is formed.  From then on a thread restarts the server if it dies and keeps its roles (primary,
 filler) up to date, also for workers that connect later.  Nothing waits for that thread: without a server jobs run
 uncoordinated, and jobs whose roles are not known yet take equal turns.
+
+An engine with lease servers of its own (:class:`weft.core.engine.SharesOnNodes`) is only told the roles.
 """
 
 from __future__ import annotations
@@ -12,11 +14,11 @@ import logging
 import subprocess
 import threading
 from pathlib import Path
-from typing import Any
 
 from weft.control.state import Job, State
 from weft.core import worker_environment as names
-from weft.crossover.lease_launch import SOCKET_NAME, ensure_server, set_role, status, stop_server
+from weft.core.engine import SharesOnNodes
+from weft.crossover.lease_launch import SOCKET_NAME, ensure_server, stop_server, tell_roles
 from weft.crossover.phases import Role
 from weft.errors import LeaseError
 
@@ -28,8 +30,10 @@ _CHECK_EVERY_S = 1.0
 class LeaseServers:
     """Keeps the lease server running and its roles as in the state."""
 
-    def __init__(self, folder: Path, *, enabled: bool) -> None:
+    def __init__(self, folder: Path, *, enabled: bool, nodes: SharesOnNodes | None = None) -> None:
+        """``nodes``: keeps lease servers on its nodes running itself."""
         self._folder = folder
+        self._nodes = nodes
         self._enabled = enabled
         self._wanted: dict[str, Role] = {}
         self._changed = threading.Condition()
@@ -57,7 +61,9 @@ class LeaseServers:
         with self._changed:
             self._wanted = roles
             self._changed.notify_all()
-        if self._thread is None:
+        if self._nodes is not None:
+            self._nodes.share({job_id: role.value for job_id, role in roles.items()})
+        elif self._thread is None:
             self._thread = threading.Thread(target=self._maintain, name="weft-sharing", daemon=True)
             self._thread.start()
 
@@ -68,7 +74,7 @@ class LeaseServers:
             self._changed.notify_all()
         if self._thread is not None:
             self._thread.join()
-        if stop and not stop_server(self._folder / SOCKET_NAME):
+        if stop and self._nodes is None and not stop_server(self._folder / SOCKET_NAME):
             _log.warning("the lease server in %s is still in use: it ends when no job needs it", self._folder)
 
     def _maintain(self) -> None:
@@ -88,19 +94,6 @@ class LeaseServers:
             with self._changed:
                 if self._wanted is wanted and not self._ending:
                     self._changed.wait(_CHECK_EVERY_S if wanted else None)
-
-
-def tell_roles(path: Path, wanted: dict[str, Role]) -> None:
-    """Set these roles at the server; jobs that are no longer in a pair share as equals."""
-    for job_id, role in roles_held(status(path)).items():
-        right = wanted.get(job_id, Role.FAIR)
-        if role is not right:
-            set_role(path, job_id, right)
-
-
-def roles_held(answer: dict[str, Any]) -> dict[str, Role]:
-    """The roles of the jobs at a server, from its status."""
-    return {member["job"]: Role(member["role"]) for device in answer["devices"].values() for member in device["jobs"]}
 
 
 def roles_of(state: State) -> dict[str, Role]:

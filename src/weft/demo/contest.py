@@ -14,6 +14,7 @@ from pathlib import Path
 
 from weft.client import Client
 from weft.core.status_rows import FINAL_STATES, JobDetail
+from weft.core.submission import Submission
 from weft.daemon.options import ControllerOptions
 from weft.demo.queue import QueuedJob
 from weft.errors import ControllerError, NoControllerError
@@ -86,15 +87,23 @@ def play(
     max_workers: int,
     on_look: OnLook = lambda now_s, rows: None,
 ) -> Played:
+    """Run every job with these numbers of workers; see :func:`play_arrivals`."""
+    cwd = os.getcwd()
+    arrivals = [(job.arrives_s, job.submission(cwd, min_workers=min_workers, max_workers=max_workers)) for job in queue]
+    return play_arrivals(client, arrivals, on_look)
+
+
+def play_arrivals(
+    client: Client, arrivals: Sequence[tuple[float, Submission]], on_look: OnLook = lambda now_s, rows: None
+) -> Played:
     """Submit every job at its arrival time and wait for the last one to finish."""
     ids: list[str] = []
-    waiting = sorted(queue, key=lambda job: job.arrives_s)
+    waiting = sorted(arrivals, key=lambda arrival: arrival[0])
     began_s = time.monotonic()
     while True:
         now_s = time.monotonic() - began_s
-        while waiting and waiting[0].arrives_s <= now_s:
-            job = waiting.pop(0)
-            ids.append(client.submit(job.submission(os.getcwd(), min_workers=min_workers, max_workers=max_workers)))
+        while waiting and waiting[0][0] <= now_s:
+            ids.append(client.submit(waiting.pop(0)[1]))
         rows = [row for row in client.job_details() if row["id"] in ids]
         on_look(now_s, rows)
         if not waiting and all(row["state"] in FINAL_STATES for row in rows):

@@ -63,6 +63,14 @@ def best_choices(utility: FloatArray, sizes: IntArray, capacity: int) -> IntArra
     return _close_gap(utility, sizes, capacity, price, gap + _TOLERANCE * scale, choice)
 
 
+def device_price(utility: FloatArray, sizes: IntArray, capacity: int) -> float:
+    """The price per device at which the rows together (nearly) fill ``capacity``; 0 if all fit at their best."""
+    best = utility.argmax(axis=1)
+    if int(np.add.reduce(sizes.take(np.arange(0, utility.size, utility.shape[1]) + best))) <= capacity:
+        return 0.0
+    return _price(utility, sizes, capacity)[0]
+
+
 def _table(rows: Sequence[Row], capacity: int) -> list[int]:
     """The textbook recurrence, one row of all totals at a time; fastest while the table is small.
 

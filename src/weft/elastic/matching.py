@@ -14,31 +14,31 @@ import numpy as np
 from numpy.typing import NDArray
 
 from weft.elastic.assignment_problem import best_assignment
-from weft.elastic.pairing import PairOptions
+from weft.elastic.knapsack import device_price
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
 
-_PRICE_STEPS = 12
+_MAX_PRICE_STEPS = 16
+_PRICE_PRECISION = 1.1
+"""Prices closer than this factor are not told apart: sizes are chosen exactly afterwards."""
 
 
-def match(singles: FloatArray, pairs: PairOptions, values: FloatArray) -> list[int]:
-    """Indices into ``pairs`` of a matching with (nearly) the greatest weight over singles.
+def match(singles: FloatArray, first: IntArray, second: IntArray, values: FloatArray) -> list[int]:
+    """Of the pairs of ``first`` and ``second``, a matching with (nearly) the greatest weight over singles.
 
     The assignment relaxation is solved instead of the matching itself (a hundred times faster): its cycles
     of two are pairs, longer cycles are cut into pairs, losing at most the weakest link of an odd one.
     """
-    gain = values - singles[pairs.first] - singles[pairs.second]
+    gain = values - singles[first] - singles[second]
     useful = np.flatnonzero(gain > 1e-12 * np.abs(values))
     if not len(useful):
         return []
-    rows = np.unique(np.concatenate([pairs.first[useful], pairs.second[useful]]))
-    one = np.searchsorted(rows, pairs.first[useful])
-    other = np.searchsorted(rows, pairs.second[useful])
+    rows = np.unique(np.concatenate([first[useful], second[useful]]))
+    one = np.searchsorted(rows, first[useful])
+    other = np.searchsorted(rows, second[useful])
     weight = np.zeros((len(rows), len(rows)))
     number = np.full((len(rows), len(rows)), -1)
-    rising = np.argsort(gain[useful], kind="stable")  # of several ways to share, the best is written last
-    one, other, useful = one[rising], other[rising], useful[rising]
     weight[one, other] = weight[other, one] = gain[useful]
     number[one, other] = number[other, one] = useful
     target = best_assignment(weight)
@@ -73,36 +73,48 @@ def _cut(cycle: list[int], weight: FloatArray, number: IntArray) -> list[int]:
 
 
 def choose_pairs(
-    utility: FloatArray, sizes: IntArray, capacity: int, pairs: PairOptions, pair_utility: FloatArray
+    utility: FloatArray,
+    sizes: IntArray,
+    capacity: int,
+    pairs: tuple[IntArray, IntArray],
+    pair_utility: FloatArray,
+    pair_sizes: IntArray,
 ) -> list[int]:
     """The pairs that are worth it at the price at which singles and pairs together just fit ``capacity``."""
+    first, second = pairs
+    rows, pair_rows = np.arange(len(utility)), np.arange(len(pair_utility))
 
     def at(price: float) -> tuple[list[int], int]:
         values = utility - price * sizes
         column = values.argmax(axis=1)
-        alone = values[np.arange(len(values)), column]
-        used = sizes[np.arange(len(values)), column]
-        pair_values = pair_utility - price * pairs.sizes
+        alone = values[rows, column]
+        used = sizes[rows, column]
+        pair_values = pair_utility - price * pair_sizes
         pair_column = pair_values.argmax(axis=1)
-        best = pair_values[np.arange(len(pair_values)), pair_column]
-        chosen = match(alone, pairs, best)
-        num = int(used.sum())
-        for index in chosen:
-            num += int(pairs.sizes[pair_column[index]])
-            num -= int(used[pairs.first[index]] + used[pairs.second[index]])
-        return chosen, num
+        chosen = match(alone, first, second, pair_values[pair_rows, pair_column])
+        num = int(used.sum()) + int(pair_sizes[pair_column[chosen]].sum())
+        return chosen, num - int(used[first[chosen]].sum() + used[second[chosen]].sum())
 
-    chosen, num = at(0.0)
-    if num <= capacity:
+    # Pairs need fewer devices than their jobs apart: the price is rarely above that without them.
+    price = device_price(utility, sizes, capacity)
+    chosen, num = at(price)
+    if num == capacity or (num < capacity and not price):
         return chosen
-    low, high = 0.0, float(np.max(utility[:, 1:][np.isfinite(utility[:, 1:])]))
-    for _ in range(_PRICE_STEPS):
-        middle = (low + high) / 2 if low else high / 8
-        found, num = at(middle)
+    low, high = (0.0, price) if num < capacity else (price, np.inf)
+    found = chosen if num < capacity else []
+    for _ in range(_MAX_PRICE_STEPS):
+        if low > 0 and high < _PRICE_PRECISION * low:
+            break
+        if high == np.inf:
+            # Where devices cost nothing without pairs, the first guess is what a pair may bring.
+            price = 2 * low or float(np.abs(pair_utility[np.isfinite(pair_utility)]).max())
+        else:
+            price = low**0.5 * high**0.5 or high / 2
+        chosen, num = at(price)
         if num <= capacity:
-            high, chosen = middle, found
+            high, found = price, chosen
             if num == capacity:
                 break
         else:
-            low = middle
-    return chosen
+            low = price
+    return found

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
@@ -118,15 +119,21 @@ def menu_of(spec: JobSpec, curve: SpeedCurve, cluster: Cluster, *, aligned: bool
     ``aligned`` keeps those that pack into nodes without leaving odd rests; where that would leave nothing,
     all stay.
     """
-    allowed = [size for size in spec.allowed_sizes(cluster.num_devices) if size in curve.times]
-    if aligned:
-        node = max(cluster.devices_by_node)
-        allowed = [size for size in allowed if packs_well(size, node)] or allowed
+    known = [size for size in spec.allowed_sizes(cluster.num_devices) if size in curve.times]
+    allowed = offered_sizes(known, cluster, aligned=aligned)
     return Menu(
         tuple(allowed),
         tuple(curve.times[size].step_s for size in allowed),
         tuple(curve.times[size].exposed_s for size in allowed),
     )
+
+
+def offered_sizes(allowed: Sequence[int], cluster: Cluster, *, aligned: bool) -> Sequence[int]:
+    """Those of the ``allowed`` sizes that a policy considers."""
+    if not aligned:
+        return allowed
+    node = max(cluster.devices_by_node)
+    return [size for size in allowed if packs_well(size, node)] or allowed
 
 
 def packs_well(size: int, node: int) -> bool:

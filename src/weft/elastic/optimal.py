@@ -1,4 +1,4 @@
-"""Policies that maximise a sum of utilities exactly: the paper's program, and the default."""
+"""Policies that maximise a sum of utilities exactly: what they share, and the paper's program."""
 
 from __future__ import annotations
 
@@ -10,23 +10,16 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from weft.core.snapshot import Allocation, JobView, Snapshot
+from weft.core.snapshot import Allocation, Snapshot
 from weft.elastic.knapsack import best_choices, best_choices_in_groups
 from weft.elastic.matching import choose_pairs
 from weft.elastic.menu import MenuTable
-from weft.elastic.pairing import MAX_CANDIDATES, PairBook, PairMode, PairOptions
+from weft.elastic.pairing import MAX_CANDIDATES, PAIR_MODES, PairBook, PairMode, PairOptions
 from weft.elastic.policy import BasePolicy, ordered
 from weft.elastic.rules import Room, Rules, admitted, by_priority
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
-
-FULL_ELASTICITY = 0.65
-"""Jobs that scale at least this well are weighed by their speed (p = 1)."""
-MIN_EXPONENT = 0.5
-"""p where jobs scale badly, and where their lengths are guesses: a wrong order of jobs must not cost too much."""
-GUESSED_CROWDING = 0.4
-"""What the number of longer jobs is raised to where "longer" is a guess."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,8 +31,8 @@ class Stakes:
     restart_s: FloatArray
     workers: FloatArray
     weights: FloatArray
-    known_share: float = 1.0
-    """The share of all jobs whose lengths are known, not guessed."""
+    is_length_known: NDArray[np.bool_]
+    num_devices: int
 
     @cached_property
     def times_s(self) -> FloatArray:
@@ -56,19 +49,13 @@ class Stakes:
             self.restart_s[rows],
             self.workers[rows],
             self.weights[rows],
-            self.known_share,
+            self.is_length_known[rows],
+            self.num_devices,
         )
-
-    def restarts_s(self) -> FloatArray:
-        """What moving to each column costs in restarts."""
-        return np.where(self.table.sizes != self.workers[:, None], self.restart_s[:, None], 0.0)
 
 
 class UtilityPolicy(BasePolicy):
     """Maximises a sum of utilities of remaining times; a restart counts where a job would change its size."""
-
-    restart_charge = 1.0
-    """How many times over a restart is counted."""
 
     def __init__(self, rules: Rules | None = None) -> None:
         super().__init__(rules)
@@ -81,6 +68,10 @@ class UtilityPolicy(BasePolicy):
     @abstractmethod
     def utility(self, times_s: FloatArray, standing: FloatArray) -> FloatArray:
         """Utility of ending after ``times_s`` (infinite: not running), element by element."""
+
+    def restarts_s(self, times_s: FloatArray, stakes: Stakes, rows: IntArray | slice) -> FloatArray:
+        """What a start on other devices costs the jobs in ``rows``, if they then need ``times_s``."""
+        return np.broadcast_to(stakes.restart_s[rows, None], times_s.shape)
 
     def confine(self, snapshot: Snapshot, utility: FloatArray, table: MenuTable) -> None:
         """Rule out (``-inf``) what the rules forbid: pinned jobs keep their size, overdue ones must run."""
@@ -106,9 +97,11 @@ class UtilityPolicy(BasePolicy):
         if not table.sizes[:, 1].all():  # some need more devices than there are
             able = tuple(job for job, size in zip(jobs, table.sizes[:, 1], strict=True) if size)
             return self.decide(replace(snapshot, jobs=able))
-        stakes = self._stakes(jobs, table)
+        stakes = self._stakes(snapshot, table)
         standing = self.standing(stakes)
-        utility = self.utility(stakes.times_s + stakes.restarts_s(), standing[:, None])
+        restarts_s = self.restarts_s(stakes.times_s, stakes, slice(None))
+        times_s = stakes.times_s + np.where(table.sizes != stakes.workers[:, None], restarts_s, 0.0)
+        utility = self.utility(times_s, standing[:, None])
         self.confine(snapshot, utility, table)
         valid_until_s = min(self.rules.next_due_s(snapshot), snapshot.now_s + self.rules.review_s)
         classes = by_priority(jobs, range(len(jobs)))
@@ -163,11 +156,12 @@ class UtilityPolicy(BasePolicy):
             fillers |= found.fillers
         return Allocation(workers, pairs, fillers)
 
-    def _stakes(self, jobs: Sequence[JobView], table: MenuTable) -> Stakes:
+    def _stakes(self, snapshot: Snapshot, table: MenuTable) -> Stakes:
+        jobs = snapshot.jobs
         rows = [(job.remaining_steps, job.restart_s, job.workers, job.spec.weight) for job in jobs]
         remaining_steps, restart_s, workers, weights = np.array(rows, dtype=np.float64).T.copy()
-        known_share = sum([job.is_length_known for job in jobs]) / len(jobs)
-        return Stakes(table, remaining_steps, restart_s * self.restart_charge, workers, weights, known_share)
+        is_length_known = np.array([job.is_length_known for job in jobs])
+        return Stakes(table, remaining_steps, restart_s, workers, weights, is_length_known, snapshot.num_devices)
 
     def _with_pairs(
         self,
@@ -196,19 +190,21 @@ class UtilityPolicy(BasePolicy):
         pairs = self._pairs.options(menus, candidates[:MAX_CANDIDATES], apart)
         if pairs is None:
             return None
-        worth = self._pair_utility(snapshot, stakes, standing, pairs)
+        worth_by_way = self._pair_utility(snapshot, stakes, standing, pairs)
+        worth = np.maximum.reduceat(worth_by_way, pairs.starts, axis=0)
+        first, second = pairs.first[pairs.starts], pairs.second[pairs.starts]
         sizes = stakes.table.sizes
-        chosen = choose_pairs(utility, sizes, capacity, pairs, worth)
+        chosen = choose_pairs(utility, sizes, capacity, (first, second), worth, pairs.sizes)
         if not chosen:
             return None
-        together = {int(row) for index in chosen for row in (pairs.first[index], pairs.second[index])}
+        together = {int(row) for index in chosen for row in (first[index], second[index])}
         alone = [row for row in range(len(jobs)) if row not in together]
         width = max(utility.shape[1], worth.shape[1] + 1)
         all_utility = np.full((len(alone) + len(chosen), width), -np.inf)
         all_sizes = np.zeros(all_utility.shape, dtype=np.int64)
         all_utility[: len(alone), : utility.shape[1]] = utility[alone]
         all_sizes[: len(alone), : utility.shape[1]] = sizes[alone]
-        all_utility[len(alone) :, 0] = utility[pairs.first[chosen], 0] + utility[pairs.second[chosen], 0]
+        all_utility[len(alone) :, 0] = utility[first[chosen], 0] + utility[second[chosen], 0]
         all_utility[len(alone) :, 1 : worth.shape[1] + 1] = worth[chosen]
         all_sizes[len(alone) :, 1 : worth.shape[1] + 1] = pairs.sizes
         owners = [jobs[row].spec.user for row in alone]
@@ -220,13 +216,17 @@ class UtilityPolicy(BasePolicy):
         workers = {jobs[row].id: size for row, size in zip(alone, num, strict=False) if size}
         couples = []
         fillers = set()
-        for index, size in zip(chosen, num[len(alone) :], strict=True):
+        ends = np.append(pairs.starts[1:], len(pairs.first))
+        for index, size, column in zip(chosen, num[len(alone) :], picked[len(alone) :] - 1, strict=True):
             if size:
-                first, second = jobs[int(pairs.first[index])].id, jobs[int(pairs.second[index])].id
-                workers[first] = workers[second] = size
-                couples.append((first, second))
-                if pairs.modes[index] is not PairMode.TURNS:
-                    fillers.add(second if pairs.modes[index] is PairMode.SECOND_FILLS else first)
+                one, other = jobs[int(first[index])].id, jobs[int(second[index])].id
+                workers[one] = workers[other] = size
+                couples.append((one, other))
+                begin = pairs.starts[index]
+                way = begin + int(worth_by_way[begin : ends[index], column].argmax())
+                mode = PAIR_MODES[int(pairs.modes[way])]
+                if mode is not PairMode.TURNS:
+                    fillers.add(other if mode is PairMode.SECOND_FILLS else one)
         return Allocation(workers, tuple(couples), frozenset(fillers))
 
     def _pair_utility(self, snapshot: Snapshot, stakes: Stakes, standing: FloatArray, pairs: PairOptions) -> FloatArray:
@@ -242,8 +242,8 @@ class UtilityPolicy(BasePolicy):
         with np.errstate(divide="ignore"):
             first_s = stakes.remaining_steps[first][:, None] / pairs.first_steps_per_s
             second_s = stakes.remaining_steps[second][:, None] / pairs.second_steps_per_s
-        first_s += ~first_there * stakes.restart_s[first][:, None]
-        second_s += ~second_stays * stakes.restart_s[second][:, None]
+        first_s += np.where(first_there, 0.0, self.restarts_s(first_s, stakes, first))
+        second_s += np.where(second_stays, 0.0, self.restarts_s(second_s, stakes, second))
         worth = self.utility(first_s, standing[first][:, None]) + self.utility(second_s, standing[second][:, None])
         return np.where(pairs.first_steps_per_s > 0, worth, -np.inf)
 
@@ -285,75 +285,6 @@ def _with_idle_used(snapshot: Snapshot, found: Allocation, utility: FloatArray, 
     return workers
 
 
-class Balanced(UtilityPolicy):
-    """Maximises the sum of weight x standing x T^-p over the remaining times T.
-
-    The standing of a job says what its speed is worth to everybody.  It grows with the number of jobs that
-    are at least as long (they profit when it is gone), and it measures remaining time against what the job
-    could hope for: half way (geometrically) between its smallest and its best size.  A short job thus gets
-    what it can use well, a long one is never starved, and nobody is given devices that hardly speed it up.
-
-    [Note: how well jobs scale]  Where a job on k devices is k^e times as fast, e being the same for all, the mean
-    completion time of the jobs present is least if the i-th longest counts i^e (our reading of heSRPT: Berg, Vesilo,
-    Harchol-Balter, 2020).  So the number of longer jobs is raised to the mean elasticity e of the jobs present: where
-    they scale well the short ones get nearly everything, where they do not all run side by side.  For the same
-    reason p falls below 1 where jobs scale badly, and where lengths are guesses, for then so is the order.  Neither is
-    without effect: with both fixed at the values that suit the Pollux applications, jobs of the ElasticFlow tables took
-    up to 9 % longer.
-    """
-
-    name = "balanced"
-    because = "this split of the devices gives the most progress, short jobs and jobs that scale counting more"
-    restart_charge = 2.0
-    """A change that pays now is often undone soon."""
-
-    def __init__(
-        self, rules: Rules | None = None, exponent: float | None = None, crowding: float | None = None
-    ) -> None:
-        """Both follow from how well the jobs scale unless they are given."""
-        super().__init__(rules)
-        self._fixed_exponent, self._fixed_crowding = exponent, crowding
-        self.exponent = 1.0
-        """p, as the last snapshot called for."""
-
-    def standing(self, stakes: Stakes) -> FloatArray:
-        times_s = stakes.times_s
-        smallest_s, best_s = times_s[:, 1], np.minimum.reduce(times_s, axis=1)
-        elasticity = mean_elasticity(stakes.table)
-        crowding = self._fixed_crowding
-        if crowding is None:
-            crowding = stakes.known_share * elasticity + (1.0 - stakes.known_share) * GUESSED_CROWDING
-        self.exponent = 1.0 if self._fixed_exponent is None else self._fixed_exponent
-        if self._fixed_exponent is None:
-            scaled = min(1.0, max(MIN_EXPONENT, elasticity / FULL_ELASTICITY))
-            self.exponent = stakes.known_share * scaled + (1.0 - stakes.known_share) * MIN_EXPONENT
-        num_longer = np.empty(len(times_s))
-        num_longer[np.argsort(-smallest_s, kind="stable")] = np.arange(1, len(times_s) + 1)
-        reference_s = np.sqrt(smallest_s * best_s)
-        # A waiting job cannot avoid its start.  Without it here, a job shorter than a start would never be worth one.
-        reference_s[stakes.workers == 0] += stakes.restart_s[stakes.workers == 0]
-        standing: FloatArray = stakes.weights * num_longer**crowding * reference_s**self.exponent
-        return standing
-
-    def utility(self, times_s: FloatArray, standing: FloatArray) -> FloatArray:
-        return standing / times_s**self.exponent
-
-
-def mean_elasticity(table: MenuTable) -> float:
-    """The mean of e over the jobs, speed growing as (number of workers)^e from the smallest to the fastest size.
-
-    Jobs of one size say nothing; without any other the jobs count as scaling well.
-    """
-    rows = np.arange(len(table.sizes))
-    best = table.step_s.argmin(axis=1)
-    ratio = table.sizes[rows, best] / np.maximum(table.sizes[:, 1], 1)
-    scales = ratio > 1
-    if not scales.any():
-        return FULL_ELASTICITY
-    faster = table.step_s[scales, 1] / table.step_s[rows[scales], best[scales]]
-    return float((np.log(faster) / np.log(ratio[scales])).mean())
-
-
 class Exact(UtilityPolicy):
     """Minimises the sum of remaining times, every job running that can (the paper's integer program)."""
 
@@ -373,9 +304,12 @@ class Exact(UtilityPolicy):
             return  # everybody fits, and not running is ruled out by its infinite time
         menus = self._book.menus(snapshot.cluster, snapshot.jobs)
         inside, _ = admitted(snapshot, menus, ordered(snapshot, self.rules), self.rules)
+        # A job that waits does so for one of those inside; only a pair could let it in earlier.
+        smallest = np.where(np.isfinite(utility[:, 1]), utility[:, 1], 0.0)
+        wait = float(smallest[sorted(inside)].mean()) if inside else 0.0
         for row, job in enumerate(snapshot.jobs):
             if row not in inside:
+                utility[row, 0] = smallest[row] + wait
                 utility[row, 1:] = -np.inf
-                utility[row, 0] = 0.0
             elif self.rules.pinned(job):
                 utility[row, table.sizes[row] != inside[row]] = -np.inf

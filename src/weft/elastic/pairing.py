@@ -107,14 +107,22 @@ def review(
 
 @dataclass(frozen=True, eq=False)
 class PairOptions:
-    """Candidate pairs by row: their jobs, and both speeds on each size (0 where pairing does not pay)."""
+    """Ways to share, one by row: their jobs, and both speeds on each size (0 where sharing does not pay).
+
+    The ways of one pair of jobs are next to each other; ``starts`` says where each pair begins.
+    """
 
     first: IntArray
     second: IntArray
-    modes: tuple[PairMode, ...]
+    modes: IntArray
+    """Places in :data:`PAIR_MODES`."""
+    starts: IntArray
     sizes: IntArray
     first_steps_per_s: FloatArray
     second_steps_per_s: FloatArray
+
+
+PAIR_MODES = tuple(PairMode)
 
 
 class PairBook:
@@ -124,9 +132,11 @@ class PairBook:
         self.setting = (handover_s, cluster)
         self.handover_s = handover_s
         self.sizes = pair_sizes(cluster.num_devices, max(cluster.devices_by_node))
-        self._curves: dict[Menu, StepTimes] = {}
-        self._ways: dict[tuple[Menu, Menu], list[tuple[PairMode, int]]] = {}
-        """Ways to share that pay, each with its row in the tables of speeds."""
+        self._curves: list[StepTimes] = []
+        self._number: dict[Menu, int] = {}
+        """The place of each menu in ``_curves`` and in ``_rows``."""
+        self._rows: IntArray = np.empty((0, 0, len(PAIR_MODES)), dtype=np.int64)
+        """By two menus and the way they share: its row in the tables of speeds, or -1 where it does not pay."""
         self._first: list[FloatArray] = []
         self._second: list[FloatArray] = []
         self._tables: tuple[FloatArray, FloatArray] | None = None
@@ -135,66 +145,75 @@ class PairBook:
         self, menus: Sequence[Menu], candidates: Sequence[int], apart: Set[frozenset[int]] = frozenset()
     ) -> PairOptions | None:
         """The pairs among ``candidates`` (rows of ``menus``) that pay on some size, without those to be kept apart."""
+        if len(candidates) < 2:
+            return None
         self._learn({menus[row] for row in candidates})
-        first, second, modes, rows = [], [], [], []
-        for place, one in enumerate(candidates):
-            for other in candidates[place + 1 :]:
-                if apart and frozenset((one, other)) in apart:
-                    continue
-                for mode, row in self._ways[menus[one], menus[other]]:
-                    first.append(one)
-                    second.append(other)
-                    modes.append(mode)
-                    rows.append(row)
-        if not first:
+        numbers = np.array([self._number[menus[row]] for row in candidates])
+        one, other = np.triu_indices(len(candidates), 1)
+        rows = self._rows[numbers[one], numbers[other]]
+        if apart:
+            place = {row: index for index, row in enumerate(candidates)}
+            kept_apart = np.zeros((len(candidates), len(candidates)), dtype=bool)
+            for couple in apart:
+                places = sorted(place[row] for row in couple if row in place)
+                if len(places) == 2:
+                    kept_apart[places[0], places[1]] = True
+            rows[kept_apart[one, other]] = -1
+        pair, modes = np.nonzero(rows >= 0)
+        if not len(pair):
             return None
         if self._tables is None:
             self._tables = (np.array(self._first), np.array(self._second))
+        chosen = rows[pair, modes]
+        at = np.array(candidates)
         return PairOptions(
-            np.array(first),
-            np.array(second),
-            tuple(modes),
+            at[one[pair]],
+            at[other[pair]],
+            modes,
+            np.flatnonzero(np.diff(pair, prepend=-1)),
             self.sizes,
-            self._tables[0][rows],
-            self._tables[1][rows],
+            self._tables[0][chosen],
+            self._tables[1][chosen],
         )
 
     def _learn(self, menus: set[Menu]) -> None:
-        new = [menu for menu in menus if menu not in self._curves]
+        new = [menu for menu in menus if menu not in self._number]
         if not new:
             return
-        if len(self._curves) > _MAX_KEPT_CURVES:
-            for kept in (self._curves, self._ways, self._first, self._second):
+        if len(self._number) + len(new) > _MAX_KEPT_CURVES:
+            for kept in (self._curves, self._number, self._first, self._second):
                 kept.clear()
+            self._rows = self._rows[:0, :0]
             new = list(menus)
+        num_before = len(self._curves)
         for menu in new:
             at = {size: column for column, size in enumerate(menu.sizes)}
             columns = [at.get(int(size), -1) for size in self.sizes]
             step = np.array([menu.step_s[column] if column >= 0 else np.nan for column in columns])
             exposed = np.array([menu.exposed_s[column] if column >= 0 else np.nan for column in columns])
-            self._curves[menu] = (step, exposed)
-        known = list(self._curves)
-        pairs = [(one, other) for one in known for other in known if (one, other) not in self._ways]
-        for start in range(0, len(pairs), _LEARNED_AT_ONCE):
-            self._learn_pairs(pairs[start : start + _LEARNED_AT_ONCE])
-
-    def _learn_pairs(self, pairs: Sequence[tuple[Menu, Menu]]) -> None:
-        mine = self._steps_of([one for one, _ in pairs])
-        theirs = self._steps_of([other for _, other in pairs])
+            self._number[menu] = len(self._curves)
+            self._curves.append((step, exposed))
+        num = len(self._curves)
+        rows = np.full((num, num, len(PAIR_MODES)), -1, dtype=np.int64)
+        rows[:num_before, :num_before] = self._rows
+        self._rows = rows
         self._tables = None
-        for key in pairs:
-            self._ways[key] = []
+        unknown = np.ones((num, num), dtype=bool)
+        unknown[:num_before, :num_before] = False
+        one, other = np.nonzero(unknown)
+        for start in range(0, len(one), _LEARNED_AT_ONCE):
+            self._learn_pairs(one[start : start + _LEARNED_AT_ONCE], other[start : start + _LEARNED_AT_ONCE])
+
+    def _learn_pairs(self, one: IntArray, other: IntArray) -> None:
+        step_s, exposed_s = (np.array(values) for values in zip(*self._curves, strict=True))
+        mine, theirs = (step_s[one], exposed_s[one]), (step_s[other], exposed_s[other])
         for mode, (one_speed, other_speed, gain) in pair_speeds(mine, theirs, self.handover_s).items():
             pays = gain >= 1 + MIN_GAIN
             one_speed, other_speed = np.where(pays, one_speed, 0.0), np.where(pays, other_speed, 0.0)
-            for index in np.flatnonzero(pays.any(axis=1)).tolist():
-                self._ways[pairs[index]].append((mode, len(self._first)))
-                self._first.append(one_speed[index])
-                self._second.append(other_speed[index])
-
-    def _steps_of(self, menus: Sequence[Menu]) -> StepTimes:
-        curves = [self._curves[menu] for menu in menus]
-        return np.array([step_s for step_s, _ in curves]), np.array([exposed_s for _, exposed_s in curves])
+            some = np.flatnonzero(pays.any(axis=1))
+            self._rows[one[some], other[some], PAIR_MODES.index(mode)] = len(self._first) + np.arange(len(some))
+            self._first.extend(one_speed[some])
+            self._second.extend(other_speed[some])
 
 
 def pair_sizes(num_devices: int, node: int) -> IntArray:

@@ -1,4 +1,4 @@
-"""What all policies have in common: rules, menus, and the way they put a decision into words."""
+"""What all policies have in common: rules, menus, and reasons."""
 
 from __future__ import annotations
 
@@ -6,8 +6,10 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import replace
 
-from weft.core.snapshot import Allocation, JobView, Snapshot
-from weft.elastic.menu import Menu, MenuBook
+from weft.core.reason import Reason
+from weft.core.snapshot import Allocation, Snapshot
+from weft.elastic.explainer import Explainer
+from weft.elastic.menu import MenuBook
 from weft.elastic.rules import Rules
 
 
@@ -16,10 +18,12 @@ class BasePolicy(ABC):
 
     name: str
     because: str
-    """What the policy strives for, to complete "it has n workers, because ..."."""
+    """What the policy strives for, in words, for ``weft explain``."""
     default_rules = Rules()
     aligned = True
     """Whether only sizes that fill nodes evenly are offered."""
+    keeps_sizes = False
+    """Whether every job runs at the size it asked for."""
     keeps_order = True
     """Whether a job that cannot squeeze in gets its first start by order of submission, whatever the policy prefers."""
 
@@ -36,49 +40,21 @@ class BasePolicy(ABC):
     @abstractmethod
     def _decide(self, snapshot: Snapshot) -> Allocation: ...
 
-    def explain(self, snapshot: Snapshot, allocation: Allocation, job: str) -> str:
-        """One sentence: why ``job`` has the workers it has in ``allocation``."""
-        view = next(view for view in snapshot.jobs if view.id == job)
-        menu = self._book.menus(snapshot.cluster, (view,))[0]
-        workers = allocation.workers.get(job, 0)
-        num_devices = snapshot.cluster.num_devices
-        if not menu.sizes:
-            return f"{job} waits: it needs {view.spec.min_workers} or more of {num_devices} devices"
-        if not workers:
-            return (
-                f"{job} waits with {view.remaining_steps:.0f} steps to go, the devices went to others: {self.because}"
-            )
-        sentence = f"{job} has {workers} of {num_devices} devices"
-        if partner := allocation.partners().get(job):
-            if job in allocation.fillers:
-                sentence += f", running in the gaps of {partner}"
-            elif partner in allocation.fillers:
-                sentence += f", {partner} running in its gaps"
-            else:
-                sentence += f", taking turns with {partner}"
-        if workers != view.workers and view.workers:
-            sentence += f" (before: {view.workers}, a restart costs {view.restart_s:.0f} s)"
-        return f"{sentence}: {self._prospect(view, menu, workers)}; {self._standing(view)}{self.because}"
+    def explainer(self, snapshot: Snapshot, allocation: Allocation) -> Explainer:
+        """The reasons behind a decision of this policy."""
+        return Explainer(
+            self.name,
+            self.rules,
+            lambda view: self._book.menus(snapshot.cluster, (view,))[0],
+            snapshot,
+            allocation,
+            aligned=self.aligned,
+            keeps_sizes=self.keeps_sizes,
+        )
 
-    def _standing(self, view: JobView) -> str:
-        if self.rules.pinned(view):
-            return "it changed a moment ago and is left alone; "
-        if self.rules.overdue(view):
-            if view.waited_s < self.rules.ageing_s:
-                return "it is next by order of submission; "
-            return f"it has waited {view.waited_s:.0f} s and comes first; "
-        return ""
-
-    @staticmethod
-    def _prospect(view: JobView, menu: Menu, workers: int) -> str:
-        index = menu.sizes.index(workers)
-        now_s = view.remaining_steps * menu.step_s[index]
-        if index + 1 == len(menu.sizes):
-            return f"{now_s:.0f} s to go, no larger size is allowed"
-        more, more_s = menu.sizes[index + 1], view.remaining_steps * menu.step_s[index + 1]
-        if more_s >= now_s:
-            return f"{now_s:.0f} s to go, {more} would be no faster"
-        return f"{now_s:.0f} s to go, {more} would save {now_s - more_s:.0f} s"
+    def explain(self, snapshot: Snapshot, allocation: Allocation, job: str) -> Reason:
+        """Why ``job`` has the workers it has in ``allocation``."""
+        return self.explainer(snapshot, allocation).reason(job)
 
 
 def ordered(snapshot: Snapshot, rules: Rules, keys: Sequence[float] | None = None) -> list[int]:

@@ -14,6 +14,7 @@ class FixedSizePolicy(BasePolicy):
     """Jobs at the size they asked for, or not at all."""
 
     aligned = False
+    keeps_sizes = True
     keeps_order = False
 
     def _size(self, snapshot: Snapshot, job: JobView, menu: Menu) -> int:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import difflib
 from collections.abc import Callable
 
+from weft.elastic.balanced import Balanced
 from weft.elastic.marginal import Afs, Doubling, Optimus
-from weft.elastic.optimal import Balanced, Exact
+from weft.elastic.optimal import Exact
 from weft.elastic.policy import BasePolicy
 from weft.elastic.queues import Equal, Fifo, Srtf, Tiresias
 from weft.elastic.rules import Rules

@@ -1,4 +1,4 @@
-"""Whether a job's script can be stopped and resumed: a look at its text, before it has ever run.
+"""What a job's script needs, by a look at its text before it has ever run: can it resume, does it need torch?
 
 A script that never mentions weft has no session, so it cannot resume, and its number of workers is fixed once it has
 started.  The look may be wrong (a session in a module that the script imports): then the job's own reports correct it.
@@ -6,7 +6,9 @@ started.  The look may be wrong (a session in a module that the script imports):
 
 from __future__ import annotations
 
+import ast
 import re
+import sys
 from pathlib import Path
 
 from weft.core.job import Launch
@@ -28,3 +30,26 @@ def is_plain_script(launch: Launch) -> bool:
             return not _MENTIONS_WEFT.search(file.read(_MAX_READ_BYTES))
     except OSError:
         return False
+
+
+def needs_no_torch(path: Path) -> bool:
+    """Whether a Python file imports only the standard library; False where that cannot be told."""
+    try:
+        with path.open("rb") as file:
+            tree = ast.parse(file.read(_MAX_READ_BYTES))
+    except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):
+        return False
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom):
+            names = ["." if node.level else str(node.module)]
+        elif isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        else:
+            continue
+        if not {name.partition(".")[0] for name in names} <= _WITHOUT_TORCH:
+            return False
+    return True
+
+
+_WITHOUT_TORCH = sys.stdlib_module_names - {"importlib", "runpy", "imp", "subprocess", "multiprocessing"}
+"""Modules that neither import torch nor are there to import or start something else."""

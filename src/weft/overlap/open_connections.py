@@ -2,7 +2,7 @@
 
 Closing them is collective, so detach() does it.  When a model is dropped without detach(), nothing is closed at first:
 the workers' garbage collectors run at different times.  The next weft.overlap on the same process group, which is also
-collective, closes the connections of models that are gone on every worker.
+collective, closes the connections of models that are gone on every worker.  So does the end of the process group.
 """
 
 from __future__ import annotations
@@ -37,6 +37,9 @@ class Connections:
         self._services = [service for service in services if service is not None]
         self._transports = transports
         self._owner: Callable[[], Any] = lambda: None
+        # torch may keep a destroyed group alive (functions with a default group), and with it what it is the key of.
+        for destroyed in [other for other in _OPEN if not is_open(other)]:
+            del _OPEN[destroyed]
         _OPEN.setdefault(group, []).append(self)
 
     def belong_to(self, handle: object) -> None:

@@ -18,6 +18,10 @@ counts as in flight until the asker confirms it.
 [Note: leaving]  Rank 0 often writes the last checkpoint when the other workers have reached the end of the script.  So
 a worker that ends without an error stays until all others are leaving, too, or are gone, or the process group's timeout
 has passed.
+
+[Note: dropped models]  The thread does not keep the service alive.  When a model is gone and nothing else refers to its
+service, the service says goodbye to the other workers, and each thread ends when all others have said it.  Nothing else
+can end it: a receive from any worker that was launched cannot be canceled.
 """
 
 from __future__ import annotations
@@ -26,6 +30,7 @@ import atexit
 import datetime
 import sys
 import threading
+import weakref
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
@@ -43,6 +48,10 @@ _FOR_EVER = datetime.timedelta(days=3650)
 _AHEAD, _GONE = -1, -2
 _EVERYTHING = -1
 _STOP, _THANKS = -1, -2
+_MAX_GOODBYE_S = 60.0
+
+# Threads that still answer, in order of creation, which is the same on all workers of a group.
+_ANSWERING: dict[threading.Thread, weakref.ref[StateService]] = {}
 
 
 class StateService:
@@ -60,20 +69,21 @@ class StateService:
         backend: Any = group._get_backend(torch.device("cpu"))
         self._send_to = backend.send
         self._recv_from = backend.recv
-        self._recv_any = backend.recv_anysource
         self._export: Callable[[], list[StateRun] | None] = lambda: None
         self._num_changes = 0
         # For each replacement since the last step, the replaced runs, by parameter.
         self._replaced: list[dict[int, list[StateRun]]] = []
-        self._num_stopped = 0
         self._lock = threading.RLock()
         self._waiting: list[tuple[int, int, int]] = []
         self._on_their_way: dict[int, list[Any]] = {}
-        self._thread = threading.Thread(target=self._answer, name="weft-state", daemon=True)
+        goodbyes: list[Any] = []
+        self._thread = threading.Thread(
+            target=_answer, args=(weakref.ref(self), backend, num_workers - 1, goodbyes), name="weft-state", daemon=True
+        )
+        _ANSWERING[self._thread] = weakref.ref(self)
+        self._drop = weakref.finalize(self, _say_goodbye, backend, self._others, goodbyes)
+        self._drop.atexit = False
         self._thread.start()
-        # Not through the handle: a thread that wakes up in gloo while the interpreter shuts down crashes the process,
-        # so it must end before.
-        atexit.register(self._leave_at_exit)
 
     def answer_with(self, export: Callable[[], list[StateRun] | None]) -> None:
         """Answer with ``export()`` from now on; it returns None once the model is gone."""
@@ -148,13 +158,14 @@ class StateService:
 
     def close(self) -> None:
         """Close connections and threads, after :meth:`leave` has returned on every worker."""
-        del self._send_to, self._recv_from, self._recv_any
+        del self._send_to, self._recv_from
         end_group(self._group)
         del self._group
 
     def leave(self) -> None:
         """At the end of overlapping: answer until the other workers leave, too, or are gone."""
-        atexit.unregister(self._leave_at_exit)
+        self._drop.detach()
+        _ANSWERING.pop(self._thread, None)
         try:
             # One receive per worker: unlike recv_anysource, it fails if that worker is gone.
             waits = [self._recv_from([torch.zeros(1)], other, _BYE) for other in self._others]
@@ -168,29 +179,14 @@ class StateService:
             return  # a worker is gone or has failed: there is no need to stay
         self._thread.join(self._timeout.total_seconds())
 
-    def _leave_at_exit(self) -> None:
-        """A worker that ends with an error does not stay, so that its supervisor notices immediately."""
-        if not hasattr(sys, "last_type"):
-            self.leave()
-
-    def _answer(self) -> None:
-        while self._num_stopped < len(self._others):
-            asked = torch.zeros(2, dtype=torch.int64)
-            try:
-                work = self._recv_any([asked], _ASK)
-                work.wait(_FOR_EVER)
-            except RuntimeError:
-                return  # the group is gone
-            other, (num_changes, parameter) = work._source_rank(), asked.tolist()
-            if num_changes == _STOP:
-                self._num_stopped += 1
-                continue
-            with self._lock:
-                if num_changes == _THANKS:
-                    self._on_their_way.pop(other, None)
-                else:
-                    self._waiting.append((other, num_changes, parameter))
-                    self._answer_pending()
+    def asked(self, other: int, num_changes: int, parameter: int) -> None:
+        """A message from another worker; called by the thread."""
+        with self._lock:
+            if num_changes == _THANKS:
+                self._on_their_way.pop(other, None)
+            else:
+                self._waiting.append((other, num_changes, parameter))
+                self._answer_pending()
 
     def _answer_pending(self) -> None:
         """Answer requests whose state has been reached; the lock is held."""
@@ -235,6 +231,55 @@ class StateService:
                 "failed; look for the first error in its log"
             ) from error
         return into
+
+
+def _answer(service_of: weakref.ref[StateService], backend: Any, num_others: int, goodbyes: list[Any]) -> None:
+    """The thread: until all others have left.  See [Note: dropped models]."""
+    num_stopped = 0
+    while num_stopped < num_others:
+        message = torch.zeros(2, dtype=torch.int64)
+        try:
+            work = backend.recv_anysource([message], _ASK)
+            work.wait(_FOR_EVER)
+        except RuntimeError:
+            break  # the group is gone
+        other, (num_changes, parameter) = work._source_rank(), message.tolist()
+        service = service_of()
+        if num_changes == _STOP:
+            num_stopped += 1
+        elif service is not None:
+            service.asked(other, num_changes, parameter)
+        elif num_changes != _THANKS:
+            with suppress(RuntimeError):  # the asker is gone
+                goodbyes.append(backend.send([torch.tensor([_GONE])], other, _SIZE))
+        del service  # not kept while waiting
+    _ANSWERING.pop(threading.current_thread(), None)
+
+
+def _say_goodbye(backend: Any, others: Sequence[int], sent: list[Any]) -> None:
+    """What :meth:`StateService.leave` sends, without waiting; the messages in flight are kept in ``sent``."""
+    with suppress(RuntimeError):  # a worker is gone
+        for other in others:
+            sent.append(backend.send([torch.zeros(1)], other, _BYE))
+            sent.append(backend.send([torch.tensor([_STOP, 0])], other, _ASK))
+
+
+def _leave_all() -> None:
+    """At exit: a thread that wakes up in gloo while the interpreter shuts down crashes the process.
+
+    A worker that ends with an error does not stay, so that its supervisor notices immediately.
+    """
+    if hasattr(sys, "last_type"):
+        return
+    for thread, service_of in reversed(list(_ANSWERING.items())):
+        service = service_of()
+        if service is not None:
+            service.leave()
+        else:
+            thread.join(_MAX_GOODBYE_S)
+
+
+atexit.register(_leave_all)
 
 
 class StateChanges:

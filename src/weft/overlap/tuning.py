@@ -17,12 +17,12 @@ from __future__ import annotations
 import logging
 import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import torch
 
 from weft.overlap.exchange_memory import ExchangeMemory, ExchangeShape
-from weft.overlap.layout import FIRST_PROBE, MAX_BUCKETS, granularity, snap
+from weft.overlap.layout import FIRST_PROBE, MAX_BUCKETS, Lane, granularity, snap
 from weft.overlap.schedule_interface import Schedule
 from weft.overlap.step_times import StepTimes
 from weft.overlap.transport.base import NUM_SIGNALS, Transport
@@ -123,7 +123,10 @@ class Tuner:
     # ---- search
 
     def _start_search(self) -> None:
-        self.profile = self._make_profile(self._last_steps(_FIRST_TRIAL_STEP - 1))
+        memory, workers = self._schedule.memory, self._schedule.transport.num_workers
+        num_elements = sum(lane.num_elements for lane in memory.lanes)
+        steps = self._last_steps(_FIRST_TRIAL_STEP - 1)
+        self.profile = measured_profile(memory.lanes[self._lane], steps, num_elements, workers)
         self._schedule.clock.profiling = False
         if self._schedule.transport.rank == 0:
             eager = self._mode is Mode.EAGER
@@ -196,36 +199,35 @@ class Tuner:
     def _mode(self) -> Mode:
         return Mode.EAGER if self._schedule.eager else Mode.BARRIER
 
-    def _make_profile(self, steps: Sequence[StepTimes]) -> StepProfile:
-        lane = self._schedule.memory.lanes[self._lane]
-        # What is left after subtracting waits can come out negative on a busy machine.
-        forward, backward, update = (
-            max(statistics.median(getattr(step, name) for step in steps), 0.0)
-            for name in ("forward_s", "backward_s", "update_s")
-        )
-        num_elements = sum(other.num_elements for other in self._schedule.memory.lanes)
-        timings = []
-        for slot in lane.slots:
-            ready = _median_of(step.ready_s.get(slot.parameter) for step in steps)
-            read = _median_of(step.read_s.get(slot.parameter) for step in steps)
-            timings.append(
-                ParameterTiming(
-                    slot.room,
-                    backward if ready is None else min(max(ready, 0.0), backward),
-                    0.0 if read is None else min(max(read, 0.0), forward),
-                )
-            )
-        per_element = update * self._schedule.transport.num_workers / num_elements
-        return StepProfile(tuple(timings), forward, backward, per_element, lane.element_bytes)
-
     def _agree(self, message: torch.Tensor) -> torch.Tensor:
         message = message.to(self._device)
         self._schedule.transport.broadcast(message).wait()
         return message
 
 
-def _median_of(values: object) -> float | None:
-    known = [value for value in values if value is not None]  # type: ignore[attr-defined]
+def measured_profile(lane: Lane, steps: Sequence[StepTimes], num_elements: int, num_workers: int) -> StepProfile:
+    """The median step without communication; ``num_elements`` are those of all lanes, which one update covers."""
+    # What is left after subtracting waits can come out negative on a busy machine.
+    forward, backward, update = (
+        max(statistics.median(getattr(step, name) for step in steps), 0.0)
+        for name in ("forward_s", "backward_s", "update_s")
+    )
+    timings = []
+    for slot in lane.slots:
+        ready = _median_of(step.ready_s.get(slot.parameter) for step in steps)
+        read = _median_of(step.read_s.get(slot.parameter) for step in steps)
+        timings.append(
+            ParameterTiming(
+                slot.room,
+                backward if ready is None else min(max(ready, 0.0), backward),
+                0.0 if read is None else min(max(read, 0.0), forward),
+            )
+        )
+    return StepProfile(tuple(timings), forward, backward, update * num_workers / num_elements, lane.element_bytes)
+
+
+def _median_of(values: Iterable[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
     return statistics.median(known) if known else None
 
 

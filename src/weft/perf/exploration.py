@@ -66,4 +66,4 @@ def explored_curve(measured: Mapping[Shape, StepTime], allowed: Sequence[int], c
         else:
             step_s = perfect_s
         times[size] = StepTime(step_s, min(model.exposed_s(shape, step_s), step_s))
-    return SpeedCurve(times)
+    return SpeedCurve(times, frozenset(size for size in times if cluster.packed_shape(size) not in measured))

@@ -5,7 +5,8 @@
 - DDP's all-reduce is one ring through all workers: with P workers a link carries (P-1)/P of the bytes in each phase,
   however many share it, and a phase has P-1 latencies.  That is NCCL's and gloo's way for large buckets.
 - weft and DeAR reduce inside each host first: a link carries (H-1)/H of the bytes with H hosts.  Between few workers
-  they send direct messages, one latency a phase; from ``RING_FROM`` on they are counted as rings of hosts.
+  they send direct messages, one latency a phase.  Over gloo weft does so at any size; from ``RING_FROM`` workers on the
+  latencies of a ring of hosts are counted, as with NCCL: the more cautious assumption.
 - DDP fills buckets of 25 MB; at its best it takes the best of several sizes.  DeAR has buckets of 25 MB too.  weft cuts
   by its own planner.
 - Computing is not slowed down by communication, and updates count as nothing.

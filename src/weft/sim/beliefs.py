@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Collection
 
 from weft.control.decision import Belief
 from weft.core.cluster import Cluster
@@ -12,7 +11,7 @@ from weft.perf.exploration import explored_curve, slowest_expected_s
 from weft.sim.believed_lengths import BelievedLengths, Lengths
 from weft.sim.job_run import JobRun, advance
 from weft.sim.replay_options import SimulationOptions
-from weft.sim.workload import Profile, TrueJob
+from weft.sim.workload import Profile
 
 
 class SimulatedBeliefs:
@@ -32,7 +31,7 @@ class SimulatedBeliefs:
     def add(self, run: JobRun) -> None:
         """A job was submitted."""
         options = self._options
-        curve = self._curve(run.job, ())
+        curve = self._curve(run)
         belief = Belief(
             curve,
             run.remaining_steps,
@@ -46,8 +45,13 @@ class SimulatedBeliefs:
     def measured(self, run: JobRun) -> None:
         """The job has run at a size for the first time."""
         if run.id in self.by_job:
-            self.by_job[run.id].curve = self._curve(run.job, run.tried)
+            self.by_job[run.id].curve = self._curve(run)
             self.by_job[run.id].can_share = True
+
+    def restaged(self, run: JobRun) -> None:
+        """The job's behavior has changed, and with it the speeds at the sizes that are known."""
+        if run.id in self.by_job:
+            self.by_job[run.id].curve = self._curve(run)
 
     def remove(self, name: str) -> None:
         """The job has finished."""
@@ -72,13 +76,13 @@ class SimulatedBeliefs:
             )
         return starting
 
-    def _curve(self, job: TrueJob, tried: Collection[int]) -> SpeedCurve:
-        """Step times by size, packed on as few nodes as possible, for a job that has run at the sizes ``tried``."""
-        curve = self._curve_of(job.profile)
+    def _curve(self, run: JobRun) -> SpeedCurve:
+        """Step times by size, packed on as few nodes as possible, given the sizes at which the job has run."""
+        curve = self._curve_of(run.profile)
         if self._options.explore:
-            curve = self._explored_curve(job, tried, curve)
+            curve = self._explored_curve(run, curve)
         if self._options.prediction_error:
-            curve = self._wrong_curve(job, curve, frozenset(tried))
+            curve = self._wrong_curve(run, curve)
         return curve
 
     def _curve_of(self, profile: Profile) -> SpeedCurve:
@@ -90,30 +94,31 @@ class SimulatedBeliefs:
             curve = self._true[profile] = SpeedCurve(times)
         return curve
 
-    def _explored_curve(self, job: TrueJob, tried: Collection[int], true: SpeedCurve) -> SpeedCurve:
+    def _explored_curve(self, run: JobRun, true: SpeedCurve) -> SpeedCurve:
         """Only sizes that were tried are known: the smallest at first, later up to twice the largest tried."""
-        allowed = [size for size in job.spec.allowed_sizes(self._cluster.num_devices) if size in true.times]
-        measured = frozenset(size for size in tried if size in true.times)
+        allowed = [size for size in run.job.spec.allowed_sizes(self._cluster.num_devices) if size in true.times]
+        measured = frozenset(size for size in run.tried if size in true.times)
         if not measured:
             return self._explored.setdefault(
-                (job.profile, frozenset({-allowed[0]})), SpeedCurve({allowed[0]: true.times[allowed[0]]})
+                (run.profile, frozenset({-allowed[0]})),
+                SpeedCurve({allowed[0]: true.times[allowed[0]]}, untried=frozenset(allowed[:1])),
             )
-        key = (job.profile, measured)
+        key = (run.profile, measured)
         if key not in self._explored:
             seen = {self._cluster.packed_shape(size): true.times[size] for size in sorted(measured)}
             self._explored[key] = explored_curve(seen, true.sizes, self._cluster)
         return self._explored[key]
 
-    def _wrong_curve(self, job: TrueJob, curve: SpeedCurve, tried: frozenset[int]) -> SpeedCurve:
+    def _wrong_curve(self, run: JobRun, curve: SpeedCurve) -> SpeedCurve:
         """Predictions are off by one factor per size; a size at which the job has run is known."""
-        key = (job.spec.id, curve, tried)
+        key = (run.id, curve, frozenset(run.tried))
         if key not in self._wrong:
-            draw = random.Random(f"speed {self._options.seed} {job.spec.id}")
+            draw = random.Random(f"speed {self._options.seed} {run.id}")
             factors = {
                 size: draw.lognormvariate(0.0, self._options.prediction_error) for size in range(1, 1 + curve.sizes[-1])
             }
-            true = self._curve_of(job.profile)
-            measured = {size: true.times[size] for size in tried if size in true.times}
+            true = self._curve_of(run.profile)
+            measured = {size: true.times[size] for size in run.tried if size in true.times}
             times = {}
             for size, time in curve.times.items():
                 if size in measured:
@@ -123,5 +128,5 @@ class SimulatedBeliefs:
                 if self._options.explore and measured:
                     step_s = min(step_s, slowest_expected_s(measured, size))
                 times[size] = StepTime(step_s, time.exposed_s * step_s / time.step_s)
-            self._wrong[key] = SpeedCurve(times)
+            self._wrong[key] = SpeedCurve(times, curve.untried)
         return self._wrong[key]

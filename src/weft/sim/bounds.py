@@ -53,7 +53,17 @@ class LowerBound:
 
     @property
     def mean_jct_s(self) -> float:
-        return max(self.alone_s, self.srpt_s, self.priced_s)
+        return max(self._by_name.values())
+
+    @property
+    def binding(self) -> str:
+        """The name of the largest one; of equals the simplest."""
+        found = self._by_name
+        return max(found, key=found.__getitem__)
+
+    @property
+    def _by_name(self) -> dict[str, float]:
+        return {"alone": self.alone_s, "srpt": self.srpt_s, "priced": self.priced_s}
 
 
 def lower_bound(workload: Workload, cluster: Cluster, options: SimulationOptions) -> LowerBound:
@@ -98,6 +108,9 @@ def srpt_ends_s(ready_s: FloatArray, length_s: FloatArray) -> FloatArray:
 
 
 NUM_SLOTS = 64
+FEW_JOBS = 400
+FEW_JOBS_SLOTS = 128
+"""Finer slots raise the bound, by about 1 % from 64 to 128; for long logs they would take too long."""
 NUM_ROUNDS = 40
 # Work per round grows with the number of jobs: long logs get fewer rounds.
 ROUNDS_BUDGET = 60_000
@@ -120,7 +133,7 @@ class _Slots:
 def priced_completion_sum_s(demand: Demand, one_machine_ends_s: FloatArray) -> float:
     """A lower bound on the sum of all end times (not durations)."""
     moments = np.concatenate([demand.ready_s, one_machine_ends_s, demand.ready_s + demand.alone_s])
-    edges_s = spread(moments, NUM_SLOTS)
+    edges_s = spread(moments, FEW_JOBS_SLOTS if len(demand.kind) <= FEW_JOBS else NUM_SLOTS)
     if len(edges_s) < 2:
         edges_s = np.append(edges_s, edges_s[-1] + 1.0)
     slots = _Slots(np.append(edges_s, edges_s[-1] + FOREVER_S), np.append(np.diff(edges_s), FOREVER_S))

@@ -45,6 +45,8 @@ class ReplayOutcome:
     scenario: Scenario
     result: SimulationResult
     lower_bound_s: float
+    lower_bound_by: str
+    """Which of the bounds is the largest."""
 
     def row(self) -> dict[str, Any]:
         """A row of ``weft sim --json``."""
@@ -58,6 +60,7 @@ class ReplayOutcome:
             "utilization": round(result.utilization, 4),
             "restarts_per_job": round(result.restarts_per_job, 3),
             "lower_bound_s": round(self.lower_bound_s, 3),
+            "lower_bound_by": self.lower_bound_by,
             "decision_ms": round(result.decision_ms, 4),
             "jobs_per_s": round(result.jobs_per_s, 1),
         }
@@ -77,11 +80,11 @@ def run_scenarios(
     for scenario in scenarios:
         fitted, _ = fit_requests(at_load(workload, scenario.load), scenario.num_gpus)
         cluster = scenario.cluster()
-        bound_s = lower_bound(fitted, cluster, options).mean_jct_s
+        bound = lower_bound(fitted, cluster, options)
         for name in policies:
             report = _labelled(progress, f"{name} on {scenario.num_gpus} GPUs")
             result = simulate(fitted, cluster, policy_named(name), options, report)
-            yield ReplayOutcome(scenario, result, bound_s)
+            yield ReplayOutcome(scenario, result, bound.mean_jct_s, bound.binding)
 
 
 def at_load(workload: Workload, load: float) -> Workload:

@@ -56,17 +56,8 @@ CONTENDERS = {
 }
 PAIRS = {"serial": "#9e9e9e", "in_phase": "#d55e00", "random_phase": "#f0a04b", "crossover": BLUE}
 ACTIVITIES = {"compute": BLUE, "network": "#009e73", "turn": "#f7d9a8"}
-# Two jobs or more in one figure, and the phases of one training step.
+# Two jobs or more in one figure.
 JOBS = {"A": BLUE, "B": "#f0a04b", "C": "#009e73", "D": "#9467bd"}
-PHASES = {
-    "forward": "#b9d3f3",
-    "backward": BLUE,
-    "update": "#f0a04b",
-    "wait": "#ffffff",
-    "all-reduce": "#d55e00",
-    "reduce-scatter": "#009e73",
-    "all-gather": "#9467bd",
-}
 # Ending one run of a job in warm hues, starting the next one in cool ones, in the order in which they happen.
 RESTART = ("#8c2d04", "#d55e00", "#f0a04b", "#0b2a5b", BLUE, "#6fa8e8", "#b9d3f3", "#009e73")
 SPARE = ("#17becf", "#bcbd22", "#e377c2", "#7f7f7f", "#393b79", "#ad494a")

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from weft.core.cluster import Shape
 from weft.perf.crossover import filler_speed, turns_speed
-from weft.sim.workload import TrueJob
+from weft.sim.workload import Profile, TrueJob
 
 
 @dataclass(slots=True, eq=False)
@@ -35,12 +35,25 @@ class JobRun:
     """Devices held x time; a shared device counts half."""
     tried: set[int] = field(default_factory=set)
     """Sizes at which its speed was measured (kept only where that tells the policy something)."""
+    stage: int = 0
+    """Of the stages of its training, if it has any."""
     version: int = 0
     """Counts changes of speed, to tell predictions made before a change from those made after it."""
 
     @property
     def id(self) -> str:
         return self.job.spec.id
+
+    @property
+    def profile(self) -> Profile:
+        """Its present behavior."""
+        job = self.job
+        return job.stages[self.stage].profile if job.stages else job.profile
+
+    @property
+    def stage_left_steps(self) -> float:
+        """What will be left when its behavior changes, or at its end."""
+        return self.job.stages[self.stage].left_steps if self.job.stages else 0.0
 
 
 def advance(run: JobRun, now_s: float) -> None:
@@ -57,24 +70,24 @@ def advance(run: JobRun, now_s: float) -> None:
 
 def rate(run: JobRun, now_s: float, handover_s: float) -> None:
     """Set the speed from the job's devices and partner.  Call it after every change of these."""
-    own = run.job.profile.step_time(run.shape)
+    own = run.profile.step_time(run.shape)
     partner = run.partner
     if partner is None or partner.resume_s > now_s >= run.resume_s:
         run.steps_per_s = 1 / own.step_s  # a partner that is still starting takes no turns
     elif run.fills:
-        primary = partner.job.profile.step_time(run.shape)
+        primary = partner.profile.step_time(run.shape)
         run.steps_per_s = filler_speed(primary, own, handover_s).second_steps_per_s
     elif partner.fills:
         run.steps_per_s = 1 / own.step_s
     else:
-        other = partner.job.profile.step_time(run.shape)
+        other = partner.profile.step_time(run.shape)
         run.steps_per_s = turns_speed(own, other, handover_s).first_steps_per_s
     run.version += 1
 
 
-def finish_time_s(run: JobRun) -> float:
-    """When the job will finish if nothing changes; a filler whose primary leaves no gaps never does."""
+def stage_end_s(run: JobRun) -> float:
+    """When the job will finish its stage if nothing changes; a filler whose primary leaves no gaps never does."""
     if run.steps_per_s <= 0:
         return float("inf")
     start_s = run.resume_s if run.resume_s > run.updated_s else run.updated_s
-    return start_s + max(0.0, run.remaining_steps) / run.steps_per_s
+    return start_s + max(0.0, run.remaining_steps - run.stage_left_steps) / run.steps_per_s

@@ -13,8 +13,11 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 
 from weft.control.decision import SharingTerms, decide
+from weft.control.draft import altered
+from weft.control.job_table import JobTable
 from weft.control.reducer import reduce
 from weft.control.state import Job, State
 from weft.core.actions import KillWorkers, StartWorkers, StopWorkers
@@ -22,6 +25,7 @@ from weft.core.cluster import Cluster
 from weft.core.engine import StartOrder
 from weft.core.events import Event, JobSubmitted, NodeFailed, NodeRepaired, WorkersExited
 from weft.core.job import Launch
+from weft.core.reason import NoReport, Reason, in_words
 from weft.core.snapshot import Policy
 from weft.errors import UsageError
 from weft.sim.beliefs import SimulatedBeliefs
@@ -48,6 +52,29 @@ def simulate(
     return _Replay(workload, cluster, policy, options or SimulationOptions(), progress).run()
 
 
+def continued(
+    state: State,
+    now_s: float,
+    jobs: Mapping[str, TrueJob],
+    tried: Mapping[str, frozenset[int]],
+    guessed: frozenset[str],
+    fixed: frozenset[str],
+    policy: Policy,
+    options: SimulationOptions,
+    quotas: Mapping[str, int],
+) -> SimulationResult:
+    """Replay what is left of the active jobs of ``state``: those that have devices run on them from the beginning.
+
+    ``jobs``: their true behavior from now on; ``tried``: sizes at which they were measured; ``guessed``: those whose
+    length is not known; ``fixed``: those that must not be stopped.
+    """
+    ordered = sorted(jobs.values(), key=lambda job: job.spec.submitted_s)
+    replay = _Replay(Workload("queue", tuple(ordered), quotas), state.cluster, policy, options, None)
+    replay.fixed = fixed
+    replay.take_over(state, now_s, tried, guessed)
+    return replay.run()
+
+
 class _Replay:
     def __init__(
         self,
@@ -66,6 +93,8 @@ class _Replay:
         self.recorder = Recorder(enabled=options.record)
         self.num_finished = 0
         self.due_s = _NEVER
+        self.arrivals = iter(workload.jobs)
+        self.fixed: frozenset[str] = frozenset()
         for job in workload.jobs:
             if not job.spec.allowed_sizes(cluster.num_devices):
                 raise UsageError(
@@ -73,11 +102,32 @@ class _Replay:
                     f"{cluster.num_devices} devices: lower its minimum or add nodes"
                 )
 
+    def take_over(
+        self, state: State, now_s: float, tried: Mapping[str, frozenset[int]], guessed: frozenset[str]
+    ) -> None:
+        """Start with these jobs as they are, instead of with their submission."""
+        engine, true = self.engine, {job.spec.id: job for job in self.arrivals}
+        engine.now_s = self.due_s = now_s
+        active = [altered(job, {"spec": true[job.id].spec}) for job in state.jobs.active.values()]
+        self.state = replace(state, jobs=JobTable(active))
+        for job in active:
+            run = engine.add(true[job.id])
+            run.tried = {*tried[job.id], *([len(job.devices)] if job.devices else [])}
+            self.beliefs.add(run)
+            self.beliefs.by_job[job.id].is_length_known = job.id not in guessed
+            self.beliefs.by_job[job.id].can_share = bool(run.tried)
+            if job.devices:
+                engine.adopt(job.id, job.attempt, job.devices)
+        for job in active:
+            if job.fills:
+                engine.give_role(job.id, fills=True)
+        self.recorder.reassigned(now_s, [(altered(job, {"devices": ()}), job) for job in active])
+        self.recorder.busy(now_s, engine.num_busy)
+
     def run(self) -> SimulationResult:
         began = time.perf_counter()
         engine = self.engine
-        arrivals = iter(self.workload.jobs)
-        upcoming = next(arrivals, None)
+        upcoming = next(self.arrivals, None)
         failures: Iterator[NodeOutage] = outages(self.cluster, self.options)
         outage = next(failures, None)
         num_jobs = len(self.workload.jobs)
@@ -95,7 +145,7 @@ class _Replay:
                 self._ends(now_s)
             elif arrival_s == now_s and upcoming:
                 self._arrival(now_s, upcoming)
-                upcoming = next(arrivals, None)
+                upcoming = next(self.arrivals, None)
             elif outage_s == now_s and outage:
                 self._outage(now_s, outage)
                 outage = next(failures, None)
@@ -148,6 +198,9 @@ class _Replay:
             if self.progress:
                 self.progress(self.num_finished, len(self.workload.jobs))
         self.recorder.busy(now_s, self.engine.num_busy)
+        for run in self.engine.restaged:
+            self.beliefs.restaged(run)
+        self.engine.restaged.clear()
         if self.engine.measured:
             for run in self.engine.measured:
                 self.beliefs.measured(run)
@@ -171,7 +224,7 @@ class _Replay:
             self.beliefs.by_job,
             self.policy,
             now_s,
-            untouchable=starting,
+            untouchable=starting | {name for name in self.fixed if self.engine.runs[name].devices},
             quotas=self.workload.quotas,
             sharing=self.sharing,
         )
@@ -188,11 +241,11 @@ class _Replay:
         for name in self.options.explained_jobs & self.state.jobs.active.keys():
             if name in decided.untouched:
                 workers = len(self.state.jobs[name].devices)
-                sentence = f"{name} is starting on {workers} devices and keeps them until its first step"
+                reason: Reason = NoReport(workers)
             else:
                 workers = allocation.workers.get(name, 0)
-                sentence = self.policy.explain(decided.snapshot, allocation, name)
-            self.recorder.explain(now_s, name, workers, sentence)
+                reason = self.policy.explain(decided.snapshot, allocation, name)
+            self.recorder.explain(now_s, name, workers, in_words(reason))
 
     def _note_changes(self, now_s: float, before: Mapping[str, Job]) -> None:
         changes: list[tuple[Job, Job]] = []

@@ -80,7 +80,7 @@ class SimulationResult:
 
     def percentile_jct_s(self, percent: float) -> float:
         """The completion time that ``percent`` of the jobs do not exceed (linear between two jobs)."""
-        return _percentile(sorted(self.completion_times_s), percent)
+        return percentile(sorted(self.completion_times_s), percent)
 
     @property
     def makespan_s(self) -> float:
@@ -107,7 +107,8 @@ class SimulationResult:
         return len(self.jobs) / self.wall_s
 
 
-def _percentile(ordered: Sequence[float], percent: float) -> float:
+def percentile(ordered: Sequence[float], percent: float) -> float:
+    """Of sorted values the one that ``percent`` of them do not exceed (linear between two)."""
     position = (len(ordered) - 1) * percent / 100
     below = int(position)
     above = min(below + 1, len(ordered) - 1)

@@ -12,11 +12,12 @@ from collections.abc import Mapping, Sequence
 from weft.core.cluster import Cluster
 from weft.core.engine import EngineEvent, EngineNode, StartOrder
 from weft.core.events import Fate, WorkersExited, WorkersStarted
-from weft.sim.job_run import JobRun, advance, finish_time_s, rate
+from weft.core.job import Launch
+from weft.sim.job_run import JobRun, advance, rate, stage_end_s
 from weft.sim.replay_options import SimulationOptions
 from weft.sim.workload import TrueJob
 
-_FINISH, _RESUME = 0, 1
+_FINISH, _RESUME, _STAGE = 0, 1, 2
 _NEVER = float("inf")
 
 
@@ -30,6 +31,8 @@ class SimulatedEngine:
         """Devices in use; those of a pair count once."""
         self.measured: list[JobRun] = []
         """Jobs that ran at a size for the first time, where that tells the policy something; the reader clears it."""
+        self.restaged: list[JobRun] = []
+        """Jobs that have entered another stage of their training; the reader clears it."""
         self._cluster, self._options = cluster, options
         named = zip(cluster.node_names, cluster.devices_by_node, strict=True)
         self._nodes = tuple(EngineNode(name, num) for name, num in named)
@@ -69,6 +72,12 @@ class SimulatedEngine:
         self._unrated.append(run)
         self._known[order.job_id, order.attempt] = None
         self._answers.append(WorkersStarted(now_s, order.job_id, order.attempt))
+
+    def adopt(self, job_id: str, attempt: int, devices: tuple[int, ...]) -> None:
+        """An attempt that already runs there."""
+        self.start(StartOrder(job_id, attempt, devices, Launch((), "")))
+        self.runs[job_id].resume_s = self.now_s
+        self._answers.clear()
 
     def stop(self, job_id: str, attempt: int) -> None:
         """They exit immediately, and nothing is lost."""
@@ -132,6 +141,12 @@ class SimulatedEngine:
         if kind == _FINISH:
             self._end(run.id, run.attempt, Fate.COMPLETED)
             run.remaining_steps = 0.0
+        elif kind == _STAGE:
+            self._count(run)
+            run.remaining_steps = run.stage_left_steps
+            run.stage += 1
+            self.restaged.append(run)
+            self._unrated.extend(one for one in (run, run.partner) if one)
         else:
             self._count(run)
             for one in (run, run.partner):
@@ -176,9 +191,10 @@ class SimulatedEngine:
 
     def _rate(self, run: JobRun) -> None:
         rate(run, self.now_s, self._options.handover_s)
-        finish_s = finish_time_s(run)
-        if finish_s < _NEVER:
-            heapq.heappush(self._predictions, (finish_s, _FINISH, run.index, run.version, run))
+        end_s = stage_end_s(run)
+        if end_s < _NEVER:
+            kind = _STAGE if run.stage_left_steps else _FINISH
+            heapq.heappush(self._predictions, (end_s, kind, run.index, run.version, run))
         new_size = self._options.learns_speeds and len(run.devices) not in run.tried
         if (run.partner or new_size) and self.now_s < run.resume_s:
             heapq.heappush(self._predictions, (run.resume_s, _RESUME, run.index, run.version, run))

@@ -45,12 +45,23 @@ class TableProfile:
 
 
 @dataclass(frozen=True, slots=True)
+class JobStage:
+    """A part of a job's training with a behavior of its own."""
+
+    left_steps: float
+    """What is left of the job when it ends; 0 for the last one."""
+    profile: Profile
+
+
+@dataclass(frozen=True, slots=True)
 class TrueJob:
     """A job as submitted, and its true behavior."""
 
     spec: JobSpec
     profile: Profile
     total_steps: float
+    stages: tuple[JobStage, ...] = ()
+    """If its behavior changes while it trains; then ``profile`` is at least as fast as every stage."""
 
     def __post_init__(self) -> None:
         if not (math.isfinite(self.total_steps) and self.total_steps > 0):

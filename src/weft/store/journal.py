@@ -33,13 +33,16 @@ REMEDY = (
 class Journal:
     """One file; thread-safe.
 
-    ``num_kept_events``: how many events to keep as history once a snapshot has made them unnecessary.
+    ``num_kept_events``: how many events to keep as history once a snapshot has made them unnecessary; reports of
+    progress are not kept.
     """
 
     def __init__(self, path: Path, *, create: bool, num_kept_events: int, accept_loss: bool = False) -> None:
         self.path = path
         self._mark = Mark(path)
         self._num_kept_events = num_kept_events
+        self._thinned_seq = 0
+        """Up to here, only events that history needs are left."""
         self._lock = threading.Lock()
         if not path.exists():
             _prepare(path, create=create, accept_loss=accept_loss)
@@ -78,7 +81,7 @@ class Journal:
 
     @property
     def seq(self) -> int:
-        """Number of the newest event; events are numbered from 1 without gaps."""
+        """Number of the newest event.  Events are numbered from 1; history that was dropped leaves gaps."""
         return self._seq
 
     @property
@@ -202,7 +205,17 @@ class Journal:
         ).fetchall()
         oldest = kept[-1][0]
         self._connection.execute("DELETE FROM snapshots WHERE seq < ?", (oldest,))
-        self._connection.execute("DELETE FROM events WHERE seq <= ?", (min(oldest, self._seq - self._num_kept_events),))
+        # Progress is most of the journal and says nothing about the past that the job's own history does not.
+        self._connection.execute(
+            "DELETE FROM events WHERE seq > ? AND seq <= ? AND json_extract(body, '$.event') = 'ProgressReported'",
+            (self._thinned_seq, oldest),
+        )
+        self._thinned_seq = oldest
+        beyond = self._connection.execute(
+            "SELECT seq FROM events WHERE seq <= ? ORDER BY seq DESC LIMIT 1 OFFSET ?", (oldest, self._num_kept_events)
+        ).fetchone()
+        if beyond is not None:
+            self._connection.execute("DELETE FROM events WHERE seq <= ?", beyond)
 
 
 def _damaged(path: Path, how: str) -> StoreError:

@@ -1,7 +1,7 @@
 """The dashboard's files as bytes.  ``daemon/api/dashboard.py`` decides which headers they are served with.
 
-Plain modules that the browser loads directly: no build step, nothing from other sites.  Read ``main.js`` first: it asks
-the controller once a second and passes the answer to one module per part of the dashboard.
+Plain modules that the browser loads directly: no build step, nothing from other sites.  Read ``main.js`` first: it
+follows the controller's changes and passes them to one module per part of the dashboard.
 """
 
 from __future__ import annotations
@@ -21,21 +21,37 @@ _TYPES = {
 # Listed one by one, so that no other file in this folder is ever served.
 _NAMES = (
     "style.css",
+    "forms.css",
+    "charts.css",
     "icon.svg",
     "main.js",
-    "board.js",
     "api.js",
+    "board.js",
+    "cancel.js",
     "clock.js",
+    "compare.js",
+    "curve.js",
+    "curves.js",
     "decisions.js",
     "detail.js",
     "devices.js",
     "elements.js",
+    "fields.js",
     "figures.js",
-    "history.js",
+    "forecast.js",
+    "gantt.js",
+    "gestures.js",
     "jobs.js",
     "logs.js",
+    "paint.js",
     "queue.js",
+    "settings.js",
+    "speeds.js",
+    "submit.js",
     "text.js",
+    "timeline.js",
+    "viewport.js",
+    "whatif.js",
 )
 _INLINE = re.compile(rb"<(script|style)\b[^>]*>(.*?)</\1>", re.DOTALL)
 

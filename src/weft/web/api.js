@@ -5,6 +5,8 @@ import { noteServerTime } from "./clock.js";
 
 const KEY = "weft-key";
 const TIMEOUT_MS = 15_000;
+// In a quiet stream the controller says something every 15 s.
+const SILENCE_MS = 60_000;
 
 /** The controller is not responding; the dashboard keeps asking. */
 export class AwayError extends Error {}
@@ -17,16 +19,47 @@ export class RefusedError extends Error {
   }
 }
 
-/** The answer as JSON. */
-export async function ask(path, method = "GET") {
-  const answer = await send(path, method);
+/** The answer as JSON.  `body`: what to send, as JSON. */
+export async function ask(path, method = "GET", body = null, timeout_ms = TIMEOUT_MS) {
+  const answer = await send(path, method, body, AbortSignal.timeout(timeout_ms));
   return answer.status === 204 ? null : answer.json().catch(away);
 }
 
 /** The answer as text, with its headers. */
 export async function askText(path) {
-  const answer = await send(path, "GET");
+  const answer = await send(path, "GET", null, AbortSignal.timeout(TIMEOUT_MS));
   return { text: await answer.text().catch(away), headers: answer.headers };
+}
+
+/**
+ * The events of a stream (server-sent events), as JSON.  It ends only by an error, or when `signal` says so.
+ * Not an EventSource, which cannot send the session's key in a header.
+ */
+export async function* listen(path, signal, onOpen) {
+  const silence = new AbortController();
+  const hang_up = () => silence.abort();
+  let timer = setTimeout(hang_up, SILENCE_MS);
+  try {
+    const answer = await send(path, "GET", null, AbortSignal.any([signal, silence.signal]));
+    onOpen();
+    const reader = answer.body.pipeThrough(new TextDecoderStream()).getReader();
+    let unread = "";
+    for (;;) {
+      const { value, done } = await reader.read().catch(away);
+      if (done) throw new AwayError("the controller closed the connection");
+      clearTimeout(timer);
+      timer = setTimeout(hang_up, SILENCE_MS);
+      const events = (unread + value).split("\n\n");
+      unread = events.pop();
+      for (const event of events) {
+        const data = event.split("\n").filter((line) => line.startsWith("data: "));
+        if (data.length) yield JSON.parse(data.map((line) => line.slice(6)).join("\n"));
+      }
+    }
+  } finally {
+    clearTimeout(timer);
+    silence.abort();
+  }
 }
 
 /** End the session and show the login form. */
@@ -36,14 +69,19 @@ export async function logOut() {
   leave();
 }
 
-async function send(path, method) {
+async function send(path, method, body, signal) {
   const key = localStorage.getItem(KEY);
   if (!key) {
     leave();
     throw new RefusedError(401, "not logged in");
   }
   const headers = { Authorization: `Bearer ${key}` };
-  const answer = await fetch(path, { method, headers, signal: AbortSignal.timeout(TIMEOUT_MS) }).catch(away);
+  const request = { method, headers, signal };
+  if (body !== null) {
+    headers["Content-Type"] = "application/json";
+    request.body = JSON.stringify(body);
+  }
+  const answer = await fetch(path, request).catch(away);
   noteServerTime(answer.headers.get("date"));
   if (answer.ok) return answer;
   if (answer.status === 401) leave();

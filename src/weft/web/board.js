@@ -1,6 +1,6 @@
-// The controller's data, kept up to date: each request asks only for what changed since the last answer.
+// The controller's data, kept up to date by the changes that it streams.
 
-import { ask } from "./api.js";
+import { listen } from "./api.js";
 
 const KEPT_DECISIONS = 1000;
 
@@ -9,15 +9,29 @@ export class Board {
   nodes = [];
   decisions = [];
   jobs = [];
+  /** Whether the last answer came from a controller that was not asked before. */
+  isNew = false;
+  /** Whether, in the last answer, a job was given or lost devices. */
+  movedJobs = false;
   #byId = new Map();
   #version = "";
 
-  async refresh() {
-    const answer = await ask(`/v1/changes?since=${this.#version}`);
+  /** Calls `onChange` after each change, and `onOpen` once the controller answers.  See `listen` for its end. */
+  async follow(signal, onOpen, onChange) {
+    // After an interruption, only what was missed.
+    for await (const answer of listen(`/v1/stream?since=${this.#version}`, signal, onOpen)) {
+      this.#take(answer);
+      await onChange();
+    }
+  }
+
+  #take(answer) {
     if (answer.whole) {
       this.#byId.clear();
       this.decisions = [];
     }
+    this.isNew = answer.whole;
+    this.movedJobs = answer.whole || answer.jobs.some((job) => this.#hasMoved(job));
     for (const job of answer.jobs) this.#byId.set(job.id, job);
     if (answer.whole || answer.jobs.length) {
       this.jobs = [...this.#byId.values()].sort((a, b) => a.number - b.number);
@@ -26,5 +40,11 @@ export class Board {
     this.nodes = answer.nodes ?? this.nodes;
     if (answer.decisions.length) this.decisions = [...this.decisions, ...answer.decisions].slice(-KEPT_DECISIONS);
     this.#version = answer.version;
+  }
+
+  #hasMoved(job) {
+    const before = this.#byId.get(job.id);
+    if (!before) return job.attempt > 0;
+    return before.attempt !== job.attempt || before.state !== job.state || before.devices.join() !== job.devices.join();
   }
 }

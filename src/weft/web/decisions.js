@@ -1,4 +1,4 @@
-// The latest decisions, newest first: what changed for which job, and why.
+// The latest decisions, newest first: one line each; expanded, what changed for which job and why.
 
 import { element, setItems, setText } from "./elements.js";
 import { moment } from "./figures.js";
@@ -6,10 +6,7 @@ import { jobLink, setJobLink } from "./jobs.js";
 import { plain } from "./text.js";
 
 const SHOWN = 40;
-
-function nameOf(decision) {
-  return `${decision.time_s} ${Object.keys(decision.reasons).join()}`;
-}
+const MAX_NAMES = 3;
 
 export class Decisions {
   #root = document.getElementById("decisions");
@@ -23,18 +20,36 @@ export class Decisions {
   show(now_s, decisions, jobs) {
     const shown = decisions.filter((one) => Object.keys(one.reasons).length).slice(-SHOWN).reverse();
     this.#empty.hidden = shown.length > 0;
-    setItems(this.#list, shown, nameOf, (one) => item(one, now_s), (child, one) => {
-      for (const line of child.lastChild.children) setJobLink(line.firstChild, line.dataset.job, jobs);
-      setText(child.firstChild, moment(one.time_s, now_s));
+    setItems(this.#list, shown, nameOf, item, (child, one) => {
+      const [summary, lines] = child.firstChild.children;
+      setText(summary.firstChild, moment(one.time_s, now_s));
+      setText(summary.lastChild, summaryOf(one, jobs));
+      for (const line of lines.children) setJobLink(line.firstChild, line.dataset.job, jobs);
     });
   }
 }
 
-function item(decision, now_s) {
+function nameOf(decision) {
+  return `${decision.time_s} ${Object.keys(decision.reasons).join()}`;
+}
+
+/** "resnet 2, bert 4, lm waits" */
+function summaryOf(decision, jobs) {
+  const ids = Object.keys(decision.reasons);
+  const parts = ids.slice(0, MAX_NAMES).map((id) => `${short(jobs.name(id))} ${decision.devices[id]?.length || "waits"}`);
+  return parts.join(", ") + (ids.length > MAX_NAMES ? `, and ${ids.length - MAX_NAMES} more` : "");
+}
+
+function short(name) {
+  return name.length > 24 ? `${name.slice(0, 23)}…` : name;
+}
+
+function item(decision) {
   const lines = Object.entries(decision.reasons).map(([id, reason]) => {
-    const devices = decision.devices[id] ?? [];
-    const what = devices.length ? `${devices.length} worker${devices.length > 1 ? "s" : ""}` : "none";
+    const num = decision.devices[id]?.length ?? 0;
+    const what = num ? `${num} worker${num > 1 ? "s" : ""}` : "waits";
     return element("li", { "data-job": id }, jobLink(), element("b", {}, what), element("span", {}, plain(reason)));
   });
-  return element("li", {}, element("time", {}, moment(decision.time_s, now_s)), element("ul", {}, ...lines));
+  const summary = element("summary", {}, element("time"), element("bdi"));
+  return element("li", {}, element("details", {}, summary, element("ul", {}, ...lines)));
 }

@@ -1,121 +1,221 @@
-// One strip per device: jobs as colored blocks over time; two jobs that share a device are stacked.
+// The devices over time: one row per device, grouped by node.  A node can be collapsed to one row.
 
-import { choices, element, setAttribute, setItems, setText } from "./elements.js";
-import { moment } from "./figures.js";
-import { jobLink, setJobLink } from "./jobs.js";
+import { ask } from "./api.js";
+import { choices, element, markChoice, setAttribute, setItems, setText } from "./elements.js";
+import { duration, moment } from "./figures.js";
+import { Gantt } from "./gantt.js";
+import { addressOf } from "./jobs.js";
 import { plain } from "./text.js";
+import { clockTicks, Viewport } from "./viewport.js";
 
-// Time range in seconds, its name, and its axis labels.
-const WINDOWS = [
-  [600, "10 min", ["10 min", "8", "6", "4", "2", "now"]],
-  [3600, "1 h", ["60 min", "45", "30", "15", "now"]],
-  [21600, "6 h", ["6 h", "5", "4", "3", "2", "1", "now"]],
-];
-// With more devices than this, strips are thinner.
+const RANGES = [[600, "10 min"], [3600, "1 h"], [21600, "6 h"], ["all", "All"]];
+const LABEL = "Timeline of devices. Arrow keys pan, plus and minus zoom, N and P step through jobs, Enter opens one, End returns to now.";
+const KEY = ["▲ more workers", "▼ fewer workers", "● restarted", "Drag to pan; Ctrl and wheel, or pinch, to zoom"];
+// With more devices than this, rows are thinner, and nodes start collapsed.
 const MANY = 16;
+const COLLAPSED = 40;
+const TITLE_PX = 28;
+const ROW_PX = 26;
+const THIN_PX = 15;
+const MAX_SPOKEN = 64;
 
 export class Devices {
-  #root = document.getElementById("devices");
-  #window = WINDOWS[0];
+  #timeline;
+  #view = new Viewport(RANGES[0][0]);
+  #gantt;
+  #ranges;
+  #now = element("button", { type: "button", class: "quiet" }, "Now");
+  #spoken = element("ul", { class: "spoken", "aria-label": "Devices now" });
+  #empty = element("p", { class: "empty" });
+  #titles = new Map();
+  #isOpen = new Map();
+  #decorated = "";
   #last = null;
 
-  constructor() {
-    const options = WINDOWS.map(([seconds, label]) => [seconds, label]);
-    choices(document.getElementById("windows"), options, this.#window[0], (seconds) => {
-      this.#window = WINDOWS.find((one) => one[0] === seconds);
-      if (this.#last) this.show(...this.#last);
+  constructor(timeline, mayChange) {
+    this.#timeline = timeline;
+    this.mayChange = mayChange;
+    const root = document.getElementById("devices");
+    this.#gantt = new Gantt(root, {
+      label: LABEL,
+      view: this.#view,
+      ticks: clockTicks,
+      tip: (span) => this.#tip(span),
+      onOpen: (span) => (location.hash = addressOf(span.bar.job)),
+      onMove: () => this.#moved(),
+    });
+    const key = element("p", { class: "gantt-key" }, ...KEY.map((text) => element("span", {}, text)));
+    root.append(key, this.#empty, this.#spoken);
+    this.#addControls();
+  }
+
+  #addControls() {
+    const ranges = element("div", { class: "choices", role: "group", "aria-label": "Time range" });
+    this.#ranges = choices(ranges, RANGES, RANGES[0][0], (length) => {
+      if (length === "all") void this.#showAll();
+      else this.#gantt.follow(length);
+    });
+    const zoom = element("div", { class: "choices", role: "group", "aria-label": "Zoom" });
+    const button = (text, label, action) => {
+      const made = element("button", { type: "button", "aria-label": label, title: label }, text);
+      made.addEventListener("click", action);
+      return made;
+    };
+    zoom.append(
+      button("←", "Earlier", () => this.#gantt.pan(-0.5)),
+      button("−", "Zoom out", () => this.#gantt.zoom(2)),
+      button("+", "Zoom in", () => this.#gantt.zoom(0.5)),
+      button("→", "Later", () => this.#gantt.pan(0.5)),
+    );
+    this.#now.addEventListener("click", () => this.#gantt.follow());
+    document.getElementById("devices-tools").append(this.#now, zoom, ranges);
+    this.#moved();
+  }
+
+  show(now_s, nodes, jobs) {
+    this.#last = [now_s, nodes, jobs];
+    this.#decorate(jobs);
+    const num = nodes.reduce((sum, node) => sum + node.devices.length, 0);
+    const height = num > MANY ? THIN_PX : ROW_PX;
+    const rows = nodes.flatMap((node) => this.#rowsOf(node, num, height));
+    this.#gantt.show(now_s, rows);
+    setText(this.#empty, num ? "" : "No devices. Add nodes to the cluster, or start the controller with --devices.");
+    this.#speak(nodes, jobs);
+  }
+
+  #rowsOf(node, num, height) {
+    const title = this.#titleOf(node, num);
+    const isOpen = this.#isOpen.get(node.node) ?? num <= COLLAPSED;
+    title.show(node, isOpen);
+    const spans = node.devices.map(({ name }) => this.#timeline.spans(name));
+    const isDim = !node.up;
+    if (!isOpen) {
+      const share = 1 / spans.length;
+      const slices = spans.map((own, index) => ({ spans: own, offset: index * share, share }));
+      return [{ key: `node${node.node}`, title: title.root, gap: TITLE_PX, height: ROW_PX, slices, isDim }];
+    }
+    return [
+      { key: `node${node.node}`, title: title.root, gap: TITLE_PX, height: 0, spans: [] },
+      ...node.devices.map(({ name }, index) => {
+        const label = name.slice(name.lastIndexOf("/") + 1);
+        return { key: name, label, gap: index ? 3 : 0, height, spans: spans[index], isDim };
+      }),
+    ];
+  }
+
+  #titleOf(node, num) {
+    let title = this.#titles.get(node.node);
+    if (!title) {
+      title = new NodeTitle(node, this.mayChange, () => {
+        this.#isOpen.set(node.node, !(this.#isOpen.get(node.node) ?? num <= COLLAPSED));
+        this.#again();
+      });
+      this.#titles.set(node.node, title);
+    }
+    return title;
+  }
+
+  /** Colors, names, and marks of spans; only when something changed. */
+  #decorate(jobs) {
+    const state = `${this.#timeline.version} ${jobs.all.length}`;
+    if (state === this.#decorated) return;
+    this.#decorated = state;
+    for (const [device, spans] of this.#timeline.rows()) {
+      for (const span of spans) {
+        const { bar, from } = span;
+        span.key = `${bar.job} ${bar.attempt} ${span.from_s} ${device}`;
+        span.color = jobs.hue(bar.job);
+        span.text = plain(bar.name);
+        span.mark = from === null ? null : from < bar.workers ? "grew" : from > bar.workers ? "shrank" : "restarted";
+      }
+    }
+  }
+
+  #tip({ bar, from, num, to_s, mark }) {
+    const now_s = this.#last[0];
+    const end = bar.end_s === null ? "now" : moment(bar.end_s, now_s);
+    const lasted = duration((bar.end_s ?? now_s) - bar.start_s);
+    const lines = [plain(bar.name), `${bar.workers} worker${bar.workers === 1 ? "" : "s"}, attempt ${bar.attempt}`];
+    lines.push(`${moment(bar.start_s, now_s)} to ${end}, ${lasted}`);
+    if (mark) lines.push(mark === "restarted" ? "restarted at the same size" : `resized from ${from} to ${bar.workers}`);
+    if (num > 1) lines.push(`shares this device${to_s === Infinity ? "" : ` until ${moment(to_s, now_s)}`}`);
+    return lines;
+  }
+
+  async #showAll() {
+    const [now_s] = this.#last ?? [0];
+    await this.#timeline.extend(0).catch(() => null);
+    const first_s = this.#timeline.first_s ?? now_s - RANGES[0][0];
+    this.#gantt.follow((now_s - first_s) * 1.05 + 10);
+    this.#again();
+  }
+
+  #moved() {
+    markChoice(this.#ranges, this.#view.isLive ? this.#view.length_s : null);
+    this.#now.hidden = this.#view.isLive;
+    const from_s = this.#view.from_s;
+    if (!this.#last || from_s >= (this.#timeline.begins_s ?? -Infinity)) return;
+    // Half a screen more than is visible, so that panning on does not have to wait.
+    void this.#timeline
+      .extend(from_s - this.#view.length_s / 2)
+      .then((isMore) => isMore && this.#again())
+      .catch(() => null);
+  }
+
+  #again() {
+    if (this.#last) this.show(...this.#last);
+  }
+
+  /** The same for readers who cannot see the canvas: who has which device now. */
+  #speak(nodes, jobs) {
+    const devices = nodes.flatMap((node) => node.devices).slice(0, MAX_SPOKEN);
+    setItems(this.#spoken, devices, ({ name }) => name, () => element("li"), (child, { name, jobs: ids }) => {
+      setText(child, `${plain(name)}: ${ids.map((id) => jobs.name(id)).join(" and ") || "idle"}`);
     });
   }
+}
 
-  show(now_s, nodes, jobs, history) {
-    this.#last = [now_s, nodes, jobs, history];
-    const num = nodes.reduce((sum, node) => sum + node.devices.length, 0);
-    setAttribute(this.#root, "class", `strips parts${this.#window[2].length - 1}${num > MANY ? " many" : ""}`);
-    const rows = nodes.flatMap((node) => [
-      { key: `node${node.node}`, node, isTitle: true },
-      ...node.devices.map((device) => ({ key: `device${device.device}`, node, device })),
-    ]);
-    setItems(
-      this.#root,
-      [...rows, { key: "axis", isAxis: true }],
-      (row) => row.key,
-      (row) => (row.isAxis ? axis() : row.isTitle ? title() : strip()),
-      (child, row) => {
-        if (row.isAxis) this.#showAxis(child);
-        else if (row.isTitle) setText(child, row.node.up ? plain(row.node.name) : `${plain(row.node.name)}: down`);
-        else this.#showStrip(child, row, now_s, jobs, history);
-      },
-    );
+/** A node's heading: collapses it, and takes it out of service. */
+class NodeTitle {
+  #name = element("span");
+  #note = element("span", { class: "node-note" });
+  #toggle = element("button", { type: "button", class: "node-toggle" }, this.#name);
+  #drain = element("button", { type: "button", class: "quiet small" });
+  #said = element("span", { class: "node-note bad", role: "status" });
+  #node;
+
+  constructor(node, mayChange, onToggle) {
+    this.#node = node;
+    this.mayChange = mayChange;
+    this.root = element("div", { class: "node-title" }, this.#toggle, this.#note, this.#drain, this.#said);
+    this.#toggle.addEventListener("click", onToggle);
+    this.#drain.addEventListener("click", () => void this.#send());
   }
 
-  #showAxis(axis) {
-    setItems(axis, this.#window[2], (label) => label, () => element("span"), setText);
+  show(node, isOpen) {
+    this.#node = node;
+    setText(this.#name, plain(node.name));
+    setAttribute(this.#toggle, "aria-expanded", String(isOpen));
+    const busy = node.devices.filter((device) => device.jobs.length).length;
+    const state = { UP: "", DRAINED: "drained", LEAVING: "leaving", LOST: "lost" }[node.status.toUpperCase()] ?? node.status;
+    setText(this.#note, [`${busy} of ${node.devices.length} busy`, state].filter(Boolean).join(", "));
+    this.#drain.hidden = !this.mayChange() || !node.up;
+    setText(this.#drain, this.#isDrained() ? "Resume" : "Drain");
+    setAttribute(this.#drain, "title", this.#isDrained() ? "Give jobs this node's devices again" : "Move jobs off this node");
   }
 
-  #showStrip(row, { node, device }, now_s, jobs, history) {
-    const [label, track, holders] = row.children;
-    setText(label, String(device.device));
-    setAttribute(row, "class", node.up ? "strip" : "strip down");
-    const length_s = this.#window[0];
-    const begin_s = now_s - length_s;
-    const place = (time_s) => Math.min(Math.max((time_s - begin_s) / length_s, 0), 1) * 100;
-    const blocks = history
-      .spans(device.device)
-      .filter((span) => span.to_s === null || span.to_s > begin_s)
-      .flatMap((span) => span.jobs.map((id, lane) => ({ ...span, id, lane, num: span.jobs.length })));
-    const unknown = { id: null, from_s: begin_s, to_s: history.begins_s, lane: 0, num: 1 };
-    setItems(
-      track,
-      history.begins_s > begin_s ? [unknown, ...blocks] : blocks,
-      (block) => (block.id === null ? "unknown" : `${block.id} ${block.from_s}`),
-      (block) => (block.id === null ? element("div", { class: "unknown" }) : element("a", {}, element("bdi"))),
-      (child, block) => {
-        const left = place(block.from_s);
-        // Through the style object: the content security policy forbids style attributes, and nothing is parsed.
-        child.style.left = `${left}%`;
-        child.style.width = `${place(block.to_s ?? now_s) - left}%`;
-        if (block.id !== null) showBlock(child, block, now_s, jobs);
-      },
-    );
-    showHolders(holders, device, jobs, node.up);
+  #isDrained() {
+    return this.#node.status.toLowerCase() === "drained";
   }
-}
 
-function axis() {
-  return element("div", { class: "axis", "aria-hidden": "true" });
-}
-
-function title() {
-  return element("h3", { class: "node" });
-}
-
-function strip() {
-  return element(
-    "div",
-    {},
-    element("span", { class: "device" }),
-    // Visual only; the text next to it says which job has the device now.
-    element("div", { class: "track", "aria-hidden": "true" }),
-    element("div", { class: "holders" }),
-  );
-}
-
-function showBlock(block, { id, from_s, to_s, lane, num }, now_s, jobs) {
-  const lanes = num > 1 ? (lane === 0 ? "upper" : "lower") : "";
-  setAttribute(block, "class", `block ${jobs.color(id)} ${lanes}`);
-  setAttribute(block, "href", `#job/${id}`);
-  // The jobs are linked elsewhere too, so the keyboard can skip the blocks.
-  setAttribute(block, "tabindex", "-1");
-  setAttribute(block, "title", `${jobs.name(id)}, ${moment(from_s, now_s)} to ${to_s ? moment(to_s, now_s) : "now"}`);
-  setText(block.firstChild, jobs.name(id));
-}
-
-function showHolders(holders, { jobs: ids }, jobs, isUp) {
-  setItems(
-    holders,
-    ids.length ? [...ids].sort() : [""], // as in the strip
-    (id) => id,
-    (id) => (id ? jobLink() : element("span", { class: "idle" })),
-    (child, id) => (id ? setJobLink(child, id, jobs) : setText(child, isUp ? "idle" : "")),
-  );
+  async #send() {
+    this.#drain.disabled = true;
+    setText(this.#said, "");
+    try {
+      await ask(`/v1/nodes/${this.#isDrained() ? "resume" : "drain"}`, "POST", { name: this.#node.name });
+    } catch (error) {
+      setText(this.#said, error.message);
+    }
+    this.#drain.disabled = false;
+  }
 }

@@ -46,13 +46,18 @@ export function setItems(parent, items, keyOf, make, update) {
   for (const child of old.values()) child.remove();
 }
 
+/** `choices` without a click: another one is selected, or none. */
+export function markChoice(buttons, chosen) {
+  for (const [value, button] of buttons) setAttribute(button, "aria-pressed", String(value === chosen));
+}
+
 /** Buttons, one of which is selected. */
 export function choices(parent, options, chosen, onChoice) {
   const buttons = new Map();
   for (const [value, label] of options) {
     const button = element("button", { type: "button", "aria-pressed": String(value === chosen) }, label);
     button.addEventListener("click", () => {
-      for (const [other, one] of buttons) setAttribute(one, "aria-pressed", String(other === value));
+      markChoice(buttons, value);
       onChoice(value);
     });
     buttons.set(value, button);

@@ -55,3 +55,17 @@ export function moment(time_s, now_s) {
 function pad(number) {
   return String(number).padStart(2, "0");
 }
+
+/** Steps per second: "12.3 /s"; slower ones per minute or hour. */
+export function rate(per_s) {
+  if (per_s === 0) return "0";
+  if (per_s >= 0.1) return `${Number(per_s.toPrecision(3))} /s`;
+  return per_s * 60 >= 0.1 ? `${Number((per_s * 60).toPrecision(3))} /min` : `${Number((per_s * 3600).toPrecision(3))} /h`;
+}
+
+/** "1.2 GiB" */
+export function memory(bytes) {
+  const units = ["B", "KiB", "MiB", "GiB", "TiB"];
+  const power = bytes < 1 ? 0 : Math.min(Math.floor(Math.log2(bytes) / 10), units.length - 1);
+  return `${Number((bytes / 1024 ** power).toPrecision(3))} ${units[power]}`;
+}

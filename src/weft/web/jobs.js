@@ -34,10 +34,27 @@ export class Jobs {
     return this.get(id)?.name ?? id;
   }
 
-  color(id) {
+  /** The number of its color.  A purged job still has one. */
+  hue(id) {
     const job = this.get(id);
-    return job ? `color${job.number % NUM_COLORS}` : "color-none";
+    return (job ? job.number : [...id].reduce((sum, letter) => (31 * sum + letter.charCodeAt(0)) % 9973, 0)) % NUM_COLORS;
   }
+
+  color(id) {
+    return `color${this.hue(id)}`;
+  }
+}
+
+/**
+ * How long a job has waited and run.  While it has devices, its waiting time stands still, and otherwise its running time:
+ * from that, a row that is older than the present gives the present times.
+ */
+export function timesOf(job, now_s) {
+  const total_s = Math.max((job.finished_s ?? now_s) - job.submitted_s, 0);
+  if (isOver(job)) return { waited_s: job.waited_s, ran_s: job.ran_s };
+  return job.devices.length
+    ? { waited_s: job.waited_s, ran_s: Math.max(total_s - job.waited_s, 0) }
+    : { waited_s: Math.max(total_s - job.ran_s, 0), ran_s: job.ran_s };
 }
 
 export function addressOf(id) {

@@ -8,6 +8,7 @@ const TAIL_BYTES = 64 * 1024;
 const MAX_RANKS = 64;
 // Scrolled this close to the end, the reader wants to follow new output.
 const NEAR_END_PX = 40;
+const MAX_FOUND = 2000;
 
 export class LogTail {
   #job = null;
@@ -16,6 +17,8 @@ export class LogTail {
   #text = element("pre", { class: "log", tabindex: "0", "aria-label": "Output" });
   #which = element("span", { class: "which" });
   #rank = element("select", { "aria-label": "Worker" });
+  #search = element("input", { type: "search", placeholder: "Search output", "aria-label": "Search output", autocomplete: "off" });
+  #output = "";
 
   constructor(job) {
     this.#job = job;
@@ -27,7 +30,8 @@ export class LogTail {
       void this.refresh();
     });
     this.#rank.addEventListener("change", () => void this.refresh());
-    const head = element("div", { class: "card-head" }, element("h3", {}, "Output"), streams, this.#rank);
+    this.#search.addEventListener("input", () => this.#show());
+    const head = element("div", { class: "card-head" }, element("h3", {}, "Output"), streams, this.#rank, this.#search);
     this.root = element("section", {}, head, this.#which, this.#text);
     this.show(job);
   }
@@ -44,18 +48,28 @@ export class LogTail {
   /** Fetch again.  An error message takes the place of output that could not be fetched. */
   async refresh() {
     const turn = ++this.#turn;
+    if (!this.#job.attempt) return this.#fill("(not started yet)");
     const rank = this.#rank.value || "0";
     const address = `/v1/jobs/${this.#job.id}/logs?stream=${this.#stream}&rank=${rank}&tail_bytes=${TAIL_BYTES}`;
     try {
       const { text, headers } = await askText(address);
       if (turn !== this.#turn) return; // another worker or stream was selected meanwhile
       const skipped = Number(headers.get("x-weft-skipped-bytes") ?? 0) > 0;
-      this.#fill(asOnTerminal(skipped ? text.slice(text.indexOf("\n") + 1) : text) || "(no output yet)");
+      this.#output = asOnTerminal(skipped ? text.slice(text.indexOf("\n") + 1) : text);
+      this.#show();
       const attempt = `attempt ${headers.get("x-weft-attempt")}`;
       setText(this.#which, skipped ? `the end of ${attempt}; for all output: weft logs ${this.#job.id}` : attempt);
     } catch (error) {
       if (!(error instanceof AwayError)) this.#fill(error.message);
     }
+  }
+
+  /** All of it, or the lines with the searched text. */
+  #show() {
+    const wanted = this.#search.value.toLowerCase();
+    if (!wanted) return this.#fill(this.#output || "(no output yet)");
+    const found = this.#output.split("\n").filter((line) => line.toLowerCase().includes(wanted));
+    this.#fill(found.slice(-MAX_FOUND).join("\n") || `(no line contains ${this.#search.value})`);
   }
 
   #fill(text) {

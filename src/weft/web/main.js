@@ -1,49 +1,81 @@
-// The dashboard: asks the controller once a second and passes the answer to its parts.  Start reading here.
+// The dashboard: follows the controller's changes and passes them to its parts.  Start reading here.
 
 import { AwayError, logOut, RefusedError } from "./api.js";
 import { Board } from "./board.js";
 import { now_s } from "./clock.js";
+import { Compare } from "./compare.js";
 import { Decisions } from "./decisions.js";
 import { Detail } from "./detail.js";
 import { Devices } from "./devices.js";
-import { element, setItems, setText } from "./elements.js";
+import { element, setAttribute, setItems, setText } from "./elements.js";
 import { count, moment } from "./figures.js";
-import { History } from "./history.js";
 import { Jobs } from "./jobs.js";
 import { Queue } from "./queue.js";
+import { Submit } from "./submit.js";
+import { Timeline } from "./timeline.js";
+import { WhatIf } from "./whatif.js";
 
-const EVERY_MS = 1000;
+// Clocks and timelines move on this often; details of the view are asked for then.
+const TICK_MS = 1000;
+const RETRY_MS = 1000;
 // A slow controller is asked less often: it should not spend more than a fifth of its time on one dashboard.
 const REST_PER_WORK = 4;
 // With enough room the detail is next to the jobs; otherwise it covers them.
 const NARROW = matchMedia("(max-width: 1179px)");
 
-const history = new History();
+const timeline = new Timeline();
 const board = new Board();
-const parts = { devices: new Devices(), queue: new Queue(), detail: new Detail(), decisions: new Decisions() };
+const mayChange = () => board.health?.permission === "change";
+const parts = {
+  devices: new Devices(timeline, mayChange),
+  queue: new Queue(),
+  detail: new Detail(mayChange),
+  decisions: new Decisions(),
+  compare: new Compare(),
+  whatif: new WhatIf(),
+  submit: new Submit(),
+};
+const layout = document.querySelector(".layout");
 const away = document.getElementById("away");
 let shown = null;
 let lost_s = null;
 
 async function update() {
-  await board.refresh();
   const { health, nodes } = board;
-  shown = { time_s: now_s(), health, jobs: new Jobs(board.jobs), nodes };
-  history.note(shown.time_s, nodes, board.jobs, board.decisions);
-  showContact(true);
+  shown = { health, jobs: new Jobs(board.jobs), nodes };
+  if (board.isNew) timeline.clear();
+  if (board.movedJobs) timeline.isStale = true;
+  if (timeline.isStale) await timeline.refresh(now_s());
   show();
-  await parts.detail.refresh();
+  showContact(true);
+}
+
+/** What only the visible view needs. */
+async function refreshView() {
+  const { view } = place();
+  if (view === "compare") await parts.compare.refresh();
+  else await parts.detail.refresh();
 }
 
 function show() {
   if (!shown) return;
-  const { time_s, health, jobs, nodes } = shown;
-  const id = selectedId();
+  const { health, jobs, nodes } = shown;
+  const time_s = now_s();
+  const { view, ids } = place();
+  const id = view === "cluster" ? ids[0] ?? null : null;
   showTotals(health, jobs, nodes);
-  parts.devices.show(time_s, nodes, jobs, history);
-  parts.queue.show(time_s, jobs, id);
+  setAttribute(layout, "data-view", view);
+  for (const link of document.querySelectorAll("#views a")) {
+    setAttribute(link, "aria-current", link.dataset.view === view ? "page" : null);
+  }
+  document.querySelector('#views [data-view="submit"]').hidden = !mayChange();
+  if (view === "cluster") {
+    parts.devices.show(time_s, nodes, jobs);
+    parts.queue.show(time_s, jobs, id);
+    parts.decisions.show(time_s, board.decisions, jobs);
+  } else if (view === "compare") parts.compare.show(time_s, jobs, ids);
+  else if (view === "whatif") parts.whatif.show(jobs);
   parts.detail.show(time_s, jobs, id);
-  parts.decisions.show(time_s, board.decisions, jobs);
   document.body.classList.toggle("has-detail", id !== null);
   for (const part of [document.getElementById("main"), document.getElementById("decisions-card")]) {
     part.inert = id !== null && NARROW.matches;
@@ -92,25 +124,59 @@ function showProblem(error) {
   setText(away, `Something went wrong: ${error.message}. The dashboard retries automatically.`);
 }
 
-function selectedId() {
-  const found = /^#job\/([0-9a-z]+)$/.exec(location.hash);
-  return found ? found[1] : null;
+/** What the URL names: "#job/ID", "#whatif", "#compare/ID/ID", "#submit"; otherwise the whole cluster. */
+function place() {
+  const [name, ...ids] = location.hash.slice(1).split("/");
+  if (ids.some((id) => !/^[0-9a-z]+$/.test(id))) return { view: "cluster", ids: [] };
+  if (name === "job") return { view: "cluster", ids };
+  return ["whatif", "compare", "submit"].includes(name) ? { view: name, ids } : { view: "cluster", ids: [] };
 }
 
-async function keepLooking() {
+/** Follows the changes while the tab is visible; a hidden dashboard costs nothing. */
+async function keepFollowing() {
+  for (;;) {
+    await visible();
+    const leaving = new AbortController();
+    const leave = () => leaving.abort();
+    document.addEventListener("visibilitychange", leave, { once: true });
+    try {
+      await board.follow(leaving.signal, () => shown && showContact(true), update);
+    } catch (error) {
+      if (isLoggedOut(error)) return;
+      if (!leaving.signal.aborted) showFailure(error);
+    }
+    document.removeEventListener("visibilitychange", leave);
+    if (!leaving.signal.aborted) await pause(RETRY_MS);
+  }
+}
+
+/** Time passes without changes, too, and what only one view needs is not part of the stream. */
+async function keepTicking() {
   for (;;) {
     await visible();
     const begin_ms = performance.now();
     try {
-      await update();
+      if (shown && lost_s === null) {
+        if (timeline.lacks(board.jobs)) await timeline.refresh(now_s());
+        show();
+        await refreshView();
+      }
     } catch (error) {
-      if (error instanceof RefusedError && error.status === 401) return;
-      if (error instanceof AwayError) showContact(false);
-      else showProblem(error);
+      if (isLoggedOut(error)) return;
+      if (!(error instanceof AwayError)) showFailure(error);
     }
     const took_ms = performance.now() - begin_ms;
-    await pause(Math.max(EVERY_MS - took_ms, REST_PER_WORK * took_ms));
+    await pause(Math.max(TICK_MS - took_ms, REST_PER_WORK * took_ms));
   }
+}
+
+function isLoggedOut(error) {
+  return error instanceof RefusedError && error.status === 401;
+}
+
+function showFailure(error) {
+  if (error instanceof AwayError) showContact(false);
+  else showProblem(error);
 }
 
 /** Resolves immediately if the tab is visible, otherwise when it becomes visible. */
@@ -125,17 +191,19 @@ function pause(ms) {
 
 let opener = null;
 addEventListener("hashchange", () => {
-  const isOpen = selectedId() !== null;
-  if (isOpen) opener = document.activeElement;
+  const { view, ids } = place();
+  const isOpen = view === "cluster" && ids.length > 0;
+  if (isOpen && !document.getElementById("detail").contains(document.activeElement)) opener = document.activeElement;
   show();
-  if (isOpen) {
-    parts.detail.focus();
-    void parts.detail.refresh().catch(() => null);
-  } else if (opener?.isConnected) opener.focus();
+  if (isOpen) parts.detail.focus();
+  else if (view !== "cluster") document.getElementById(`${view}-title`).focus();
+  else if (opener?.isConnected) opener.focus();
+  void refreshView().catch(() => null);
 });
 addEventListener("keydown", (event) => {
-  if (event.key === "Escape" && selectedId() !== null) location.hash = "";
+  if (event.key === "Escape" && place().view === "cluster" && place().ids.length) location.hash = "";
 });
 NARROW.addEventListener("change", show);
 document.getElementById("logout").addEventListener("click", () => void logOut());
-void keepLooking();
+void keepFollowing();
+void keepTicking();

@@ -2,7 +2,7 @@
 
 import { choices, element, setAttribute, setItems, setText } from "./elements.js";
 import { count, duration, loss, roughly, stepTime } from "./figures.js";
-import { addressOf, inOrder, isOver, jobLink, setJobLink, setStateBadge, stateBadge, workersText } from "./jobs.js";
+import { addressOf, inOrder, isOver, jobLink, setJobLink, setStateBadge, stateBadge, timesOf, workersText } from "./jobs.js";
 import { plain } from "./text.js";
 
 const FILTERS = [
@@ -11,7 +11,18 @@ const FILTERS = [
   ["waiting", "Waiting", (job) => job.state === "PENDING"],
   ["over", "Finished", isOver],
 ];
-const HEADINGS = ["Job", "State", "Workers", "Progress", "Step time", "Loss", "Restarts", "Reason"];
+// Heading, and what a click on it sorts by; jobs without a value come last.
+const COLUMNS = [
+  ["Job", (job) => job.name.toLowerCase()],
+  ["State", (job) => job.state],
+  ["Workers", (job) => (isOver(job) ? null : job.workers)],
+  ["Progress", (job) => (job.total_steps ? job.step / job.total_steps : null)],
+  ["Step time", (job) => job.step_s || null],
+  ["Loss", (job) => job.loss],
+  ["Restarts", (job) => job.restarts],
+  ["Reason", null],
+];
+const HEADINGS = COLUMNS.map(([heading]) => heading);
 const SHOWN_AT_ONCE = 100;
 const MAX_PIPS = 8;
 
@@ -20,6 +31,8 @@ export class Queue {
   #search = document.getElementById("search");
   #filter = FILTERS[0];
   #num_shown = SHOWN_AT_ONCE;
+  #sort = { column: null, isDown: false };
+  #headings = COLUMNS.map((column) => this.#heading(column));
   #last = null;
   #body = element("tbody");
   #note = element("p", { class: "empty" });
@@ -37,8 +50,7 @@ export class Queue {
       this.#num_shown += 2 * SHOWN_AT_ONCE;
       this.#again();
     });
-    const headings = HEADINGS.map((text) => element("th", { scope: "col", class: classOf(text) }, text));
-    const head = element("thead", {}, element("tr", {}, ...headings));
+    const head = element("thead", {}, element("tr", {}, ...this.#headings));
     this.#root.append(element("table", {}, head, this.#body), this.#note, this.#more);
   }
 
@@ -49,7 +61,7 @@ export class Queue {
     }
     const wanted = this.#search.value.trim().toLowerCase();
     const fits = (job) => !wanted || job.id.includes(wanted) || job.name.toLowerCase().includes(wanted);
-    const found = inOrder(jobs.all.filter(this.#filter[2]).filter(fits));
+    const found = this.#sorted(inOrder(jobs.all.filter(this.#filter[2]).filter(fits)));
     setItems(this.#body, found.slice(0, this.#num_shown), (job) => job.id, row, (child, job) => {
       setAttribute(child, "class", `${isOver(job) ? "over" : ""} ${job.id === selected ? "selected" : ""}`);
       showRow(child, job, jobs, now_s);
@@ -60,6 +72,42 @@ export class Queue {
     const num_more = found.length - this.#num_shown;
     this.#more.hidden = num_more <= 0;
     setText(this.#more, `Show more (${count(Math.max(num_more, 0))} left)`);
+  }
+
+  #heading([text, valueOf]) {
+    const heading = element("th", { scope: "col", class: classOf(text) });
+    if (!valueOf) heading.append(text);
+    else {
+      const button = element("button", { type: "button", class: "sort" }, text);
+      button.addEventListener("click", () => this.#sortBy(text));
+      heading.append(button);
+    }
+    return heading;
+  }
+
+  /** First up, then down, then in the usual order again. */
+  #sortBy(column) {
+    const isSame = this.#sort.column === column;
+    if (isSame && this.#sort.isDown) this.#sort = { column: null, isDown: false };
+    else this.#sort = { column, isDown: isSame };
+    this.#headings.forEach((heading, index) => {
+      const isIt = COLUMNS[index][0] === this.#sort.column;
+      setAttribute(heading, "aria-sort", isIt ? (this.#sort.isDown ? "descending" : "ascending") : null);
+    });
+    this.#again();
+  }
+
+  #sorted(found) {
+    const { column, isDown } = this.#sort;
+    if (!column) return found;
+    const valueOf = COLUMNS.find(([heading]) => heading === column)[1];
+    const [low, high] = isDown ? [1, -1] : [-1, 1];
+    return found.sort((a, b) => {
+      const [x, y] = [valueOf(a), valueOf(b)];
+      if (x === y) return 0;
+      if (x === null || y === null) return x === null ? 1 : -1;
+      return x < y ? low : high;
+    });
   }
 
   #again() {
@@ -78,7 +126,7 @@ function row(job) {
   const workers = element("td", { class: "cell-workers", "data-label": "Workers" }, element("span"), pips);
   const progress = element("td", { class: "cell-progress" }, ...progressParts());
   const figures = HEADINGS.slice(4, 7).map((text) => element("td", { class: classOf(text), "data-label": text }));
-  const reason = element("td", { class: "cell-reason" }, element("span"));
+  const reason = element("td", { class: "cell-reason" }, element("span", {}, element("b"), element("span")));
   const made = element("tr", {}, name, state, workers, progress, ...figures, reason);
   made.addEventListener("click", (event) => {
     // Selecting text to copy it, or following the link itself, must not navigate.
@@ -98,7 +146,9 @@ function showRow(made, job, jobs, now_s) {
   setText(lossCell, loss(job.loss));
   setText(restarts, job.restarts ? String(job.restarts) : "");
   const why = placeText(job, now_s) + plain(job.reason);
-  setText(reason.firstChild, why);
+  const [code, sentence] = reason.firstChild.children;
+  setText(code, job.reason_code);
+  setText(sentence, why);
   setAttribute(reason, "title", why);
 }
 
@@ -141,9 +191,10 @@ function stepsOf(job) {
 }
 
 function timeOf(job, now_s) {
-  if (isOver(job)) return job.started_s === null ? "never ran" : `took ${duration(job.finished_s - job.submitted_s)}`;
-  if (job.state === "PENDING") return job.started_s === null ? `waiting ${duration(now_s - job.submitted_s)}` : "";
+  const { waited_s, ran_s } = timesOf(job, now_s);
+  if (isOver(job)) return job.started_s === null ? "never ran" : `ran ${duration(ran_s)}, waited ${duration(waited_s)}`;
+  if (job.state === "PENDING") return `waited ${duration(waited_s)}`;
   const left_s = job.total_steps && job.step_s ? (job.total_steps - job.step) * job.step_s : null;
   if (left_s !== null) return `≈ ${roughly(left_s)} left`;
-  return job.started_s === null ? "" : `started ${duration(now_s - job.started_s)} ago`;
+  return job.started_s === null ? "" : `running for ${duration(ran_s)}`;
 }

@@ -32,3 +32,18 @@ function escaped(character) {
 function hex(code, width) {
   return code.toString(16).padStart(width, "0");
 }
+
+const WORD = /(?:'[^']*'|"(?:\\.|[^"\\])*"|\\.|[^\s'"\\])+/gs;
+
+/** A command line as words.  Quotes and backslashes work as in a shell; nothing is expanded. */
+export function commandWords(line) {
+  if (line.replace(WORD, "").trim() !== "") throw new Error("The command has a quote or backslash without its end.");
+  return (line.match(WORD) ?? []).map(unquoted);
+}
+
+function unquoted(word) {
+  return word.replace(/'([^']*)'|"((?:\\.|[^"\\])*)"|\\(.)/gs, (_, single, double, escapedOne) => {
+    if (single !== undefined) return single;
+    return double === undefined ? escapedOne : double.replace(/\\(["\\$`])/g, "$1");
+  });
+}

@@ -19,9 +19,10 @@ from __future__ import annotations
 
 import os
 
+from weft.worker.data import SessionLoader
 from weft.worker.lifecycle import Session
 
-__all__ = ["Session", "session"]
+__all__ = ["Session", "SessionLoader", "session"]
 
 
 def session(

@@ -14,17 +14,16 @@ from __future__ import annotations
 import fcntl
 import hashlib
 import os
-import re
 import shutil
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import IO, Any
 
+from weft.core.checkpoint_files import MANIFEST_NAME, STEP_NAME, FileEntry
 from weft.errors import CheckpointError
-from weft.worker.manifest import MANIFEST_NAME, DamagedError, FileEntry, Manifest, parse_manifest
+from weft.worker.manifest import DamagedError, Manifest, parse_manifest
 
-_NAME = re.compile(r"step-(\d{12})$")
 _WRITING, _DELETING, _DAMAGED = ".writing-", ".leaving-", ".damaged-"
 _LOCK_NAME = ".lock"
 _LOCK_PATIENCE_S = 10.0
@@ -32,10 +31,16 @@ _CHUNK_BYTES = 1 << 20
 
 
 class CheckpointFolder:
-    """The checkpoints in one folder: their names, order, creation and deletion.  Knows nothing of tensors."""
+    """The checkpoints in one folder: their names, order, creation and deletion.  Knows nothing of tensors.
 
-    def __init__(self, path: Path, keep: int) -> None:
+    One worker, the ``keeper``, opens it and commits.  All workers use the same folder, unless each host has its own:
+    then ``host`` tells them apart, each has a keeper, and a checkpoint there lists files that are on other hosts.
+    """
+
+    def __init__(self, path: Path, keep: int, *, host: int = 0, keeper: int = 0) -> None:
         self.path = path
+        self.host = host
+        self.keeper = keeper
         self._keep = keep
         self._lock: IO[bytes] | None = None
 
@@ -86,9 +91,14 @@ class CheckpointFolder:
     def name_of(self, step: int) -> Path:
         return self.path / f"step-{step:012d}"
 
-    def commit(self, aside: Path, manifest: Manifest) -> Path:
-        """Turn a folder with all files written into a checkpoint, then delete the oldest ones."""
+    def commit(self, aside: Path, manifest: Manifest, elsewhere: Collection[str] = ()) -> Path:
+        """Turn a folder with all files written into a checkpoint, then delete the oldest ones.
+
+        ``elsewhere``: files that are on other hosts.
+        """
         for entry in manifest.files:
+            if entry.name in elsewhere:
+                continue
             size = (aside / entry.name).stat().st_size if (aside / entry.name).exists() else None
             if size != entry.num_bytes:
                 raise CheckpointError(
@@ -117,7 +127,7 @@ class CheckpointFolder:
         """Newest first."""
         if not self.path.is_dir():
             return []
-        names = [name for name in os.listdir(self.path) if _NAME.match(name)]
+        names = [name for name in os.listdir(self.path) if STEP_NAME.fullmatch(name)]
         return [self.path / name for name in sorted(names, reverse=True)]
 
     def newest_good(self, on_damage: Callable[[str], None]) -> tuple[Path, Manifest] | None:

@@ -10,11 +10,12 @@ from typing import Any
 
 import torch
 
+from weft.core.checkpoint_files import MANIFEST_NAME
 from weft.errors import CheckpointError, InputError, UsageError
 from weft.version import __version__
 from weft.worker.checkpoint_folder import CheckpointFolder
 from weft.worker.data import SessionLoader
-from weft.worker.manifest import MANIFEST_NAME, Manifest, first_difference, parse_manifest
+from weft.worker.manifest import Manifest, first_difference, parse_manifest
 from weft.worker.peers import Peers
 from weft.worker.rng import capture_rng
 from weft.worker.scaling import LinearScaling
@@ -27,8 +28,10 @@ _EXIT_PATIENCE_S = 5.0
 class Checkpointing:
     """The checkpoints of one run.  Before :meth:`begin`, saving does nothing."""
 
-    def __init__(self, path: Path, *, every_s: float, keep: int) -> None:
+    def __init__(self, path: Path, *, every_s: float, keep: int, host: int = 0, keeper: int = 0) -> None:
+        """``host`` and ``keeper``: see :class:`CheckpointFolder`."""
         self.path = path
+        self._host, self._keeper = host, keeper
         self.registered: Registered | None = None
         self.data: SessionLoader | None = None
         self.saved_step = -1
@@ -48,7 +51,7 @@ class Checkpointing:
             raise UsageError("run.resume was called twice: call it once, with everything that should be saved")
         self.registered = register(objects)
         self.data = data
-        self._folder = CheckpointFolder(self.path, self._keep)
+        self._folder = CheckpointFolder(self.path, self._keep, host=self._host, keeper=self._keeper)
         found, token = find_checkpoint(self._folder, peers, secrets.token_hex(4), say)
         self._writer = CheckpointWriter(self._folder, peers.again(), token)
         if found is None:
@@ -145,19 +148,21 @@ def find_checkpoint(
 ) -> tuple[Path | None, str]:
     """Rank 0 finds and verifies; all workers get its result, or its error, and its token for this run's files."""
     failure, found = "", None
-    if peers.rank == 0:
+    if peers.rank == folder.keeper:
         try:
             folder.open()
-            newest = folder.newest_good(say)
-            found = str(newest[0].absolute()) if newest else None
+            newest = folder.newest_good(say) if peers.rank == 0 else None
+            found = newest[0].name if newest else None
         except CheckpointError as error:
             failure = str(error)
         except OSError as error:
             failure = f"the checkpoint folder {folder.path} cannot be used ({error})"
-    failure, found, token = peers.from_first([failure, found, token])
+    answers = peers.all_gather([failure, found, token])
+    failure = next((theirs for theirs, _, _ in answers if theirs), "")
     if failure:
         raise CheckpointError(failure)
-    return (Path(found) if found else None), token
+    _, found, token = answers[0]
+    return (folder.path.absolute() / found if found else None), token
 
 
 def load_checkpoint(path: Path, registered: Registered) -> Manifest:

@@ -33,7 +33,8 @@ class LoaderPlace:
 class SessionLoader:
     """This worker's batches.  ``position`` counts the samples of ``epoch`` that are done.
 
-    Made by ``run.loader`` and iterated by ``run.steps``; iterating it directly yields one epoch and moves no position.
+    Made by ``run.loader`` and iterated by ``run.steps``.  Iterating it directly, to validate, yields this worker's part
+    of one epoch and moves no position.
     """
 
     def __init__(
@@ -89,7 +90,8 @@ class SessionLoader:
         return sum(1 for _ in batch_sizes(self.num_samples, self.batch_size, 0, self.drop_last))
 
     def __iter__(self) -> Iterator[Any]:
-        return (batch for _, batch in self.batches(self.epoch, 0))
+        # A training step needs all workers, so one without samples gets another's; here that sample would count twice.
+        return (batch for share, batch in self.batches(self.epoch, 0) if share.num_samples)
 
     @property
     def may_be_uneven(self) -> bool:
@@ -100,6 +102,13 @@ class SessionLoader:
         if self.batch_size % workers:
             return True
         return not self.drop_last and (self.num_samples is None or self.num_samples % self.batch_size % workers != 0)
+
+    def ends_epoch(self, share: Share) -> bool | None:
+        """Whether the batch at the current position is the last of its epoch; None for an iterable dataset."""
+        if self.num_samples is None:
+            return None
+        left = self.num_samples - self.position - share.num_global
+        return left <= 0 or (self.drop_last and left < self.batch_size)
 
     def batches(self, epoch: int, position: int) -> Iterator[tuple[Share, Any]]:
         """The rest of an epoch: this worker's share and batch, step by step."""

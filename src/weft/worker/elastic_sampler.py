@@ -24,7 +24,10 @@ class ElasticSampler(Sampler[list[int]]):
     Args:
         dataset: anything with a length.
         batch_size: of all workers together.
-        rank, world_size: by default those of the process group, else torchrun's ``RANK`` and ``WORLD_SIZE``.
+        shuffle: by (seed, epoch).
+        seed: for shuffling; the same on every worker.
+        rank: by default that of the process group, else torchrun's ``RANK``.
+        world_size: by default that of the process group, else torchrun's ``WORLD_SIZE``.
         drop_last: leave out the last batch of an epoch if it is smaller.
 
     >>> sampler = ElasticSampler(range(10), batch_size=4, shuffle=False, rank=0, world_size=2)

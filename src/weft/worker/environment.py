@@ -24,6 +24,8 @@ class WorkerEnvironment:
     local_world_size: int
     checkpoint_dir: Path | None
     checkpoint_every_s: float
+    checkpoint_host: int | None
+    """The number of this host, if its checkpoint folder is its own; None if all hosts use the same one."""
     channel: str | None
     stop_file: Path | None
     job_id: str | None
@@ -33,6 +35,11 @@ class WorkerEnvironment:
     stall_s: float
     thread_count_given: bool
     master_port: int
+
+    @property
+    def first_rank_here(self) -> int:
+        """The lowest rank on this host."""
+        return self.rank - self.local_rank
 
 
 def read_environment(environ: Mapping[str, str]) -> WorkerEnvironment:
@@ -66,6 +73,7 @@ def read_environment(environ: Mapping[str, str]) -> WorkerEnvironment:
         local_world_size=max(_number(environ, "LOCAL_WORLD_SIZE", 1), 1),
         checkpoint_dir=Path(checkpoint_dir) if checkpoint_dir else None,
         checkpoint_every_s=_seconds(environ, names.CHECKPOINT_EVERY_S, _DEFAULT_CHECKPOINT_EVERY_S),
+        checkpoint_host=_number(environ, "GROUP_RANK", 0) if environ.get(names.CHECKPOINT_RELAY) == "1" else None,
         channel=environ.get(names.CHANNEL) or None,
         stop_file=Path(stop_file) if stop_file else None,
         job_id=environ.get(names.JOB_ID) or None,

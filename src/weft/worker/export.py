@@ -13,9 +13,10 @@ from typing import Any
 
 import torch
 
+from weft.core.checkpoint_files import MANIFEST_NAME
 from weft.errors import CheckpointError, InputError, MissingToolError, WeftError
 from weft.worker.checkpoint_folder import CheckpointFolder, verify
-from weft.worker.manifest import MANIFEST_NAME, Manifest
+from weft.worker.manifest import Manifest
 from weft.worker.shards import model_state, read_parts
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import sys
 from collections.abc import Iterator
@@ -21,12 +22,13 @@ from weft.worker.checkpointing import Checkpointing
 from weft.worker.data import LoaderPlace, SessionLoader
 from weft.worker.environment import read_environment
 from weft.worker.joining import choose_device, choose_num_threads, join, peers_of_running_group
+from weft.worker.metric_writers import write_metrics
 from weft.worker.peers import Peers
 from weft.worker.reports import ProgressBar, Reporter
 from weft.worker.rng import seed_everything
 from weft.worker.sampling import Share
 from weft.worker.scaling import LinearScaling
-from weft.worker.stepper import End, Progress, Stepper
+from weft.worker.stepper import End, LoopState, Stepper
 from weft.worker.stopping import StopRequest
 from weft.worker.watchdog import NoWatchdog, Watchdog, start_watchdog
 
@@ -53,9 +55,11 @@ class Session:
             self._environment.checkpoint_dir or Path(checkpoint_dir or _default_folder()),
             every_s=every_s,
             keep=keep_checkpoints,
+            host=self._environment.checkpoint_host or 0,
+            keeper=0 if self._environment.checkpoint_host is None else self._environment.first_rank_here,
         )
         self.seed = seed
-        self._progress = Progress()
+        self._loop_state = LoopState()
         self._peers: Peers | None = None
         self._device = torch.device("cpu")
         self._owns_group = False
@@ -137,17 +141,35 @@ class Session:
     @property
     def step(self) -> int:
         """Steps done since training began, including earlier attempts."""
-        return self._progress.step
+        return self._loop_state.step
+
+    @property
+    def epoch(self) -> int:
+        """The epoch of the current batch, from 0."""
+        return self._loop_state.epoch
+
+    @property
+    def ends_epoch(self) -> bool:
+        """Whether the current batch is the last of its epoch: the place to validate.
+
+        Not known for an iterable dataset, where only the end of the stream tells.
+        """
+        if self._loop_state.ends_epoch is None:
+            raise UsageError(
+                "run.ends_epoch needs a current batch of a dataset with a length: ask inside the loop over run.steps, "
+                "and for an iterable dataset validate every N steps (run.step % N == 0)"
+            )
+        return self._loop_state.ends_epoch
 
     @property
     def stopped(self) -> bool:
         """Whether the steps ended early because the job was asked to stop."""
-        return self._progress.stopped
+        return self._loop_state.stopped
 
     @property
     def share(self) -> Share:
         """This worker's part of the current global batch."""
-        return self._progress.share
+        return self._loop_state.share
 
     def loader(
         self,
@@ -199,15 +221,19 @@ class Session:
                 TURNS.hook_up(model)
         if manifest is None:
             return False
-        self._progress.step = manifest.step
+        self._loop_state.step = manifest.step
         if self._scaling is not None and manifest.scaling is not None:
             self._scaling.load_state_dict(manifest.scaling, manifest.step)
         if manifest.world_size == peers.world_size:
-            self._progress.rng = manifest.rng[peers.rank]
+            self._loop_state.rng = manifest.rng[peers.rank]
         return True
 
-    def log(self, **metrics: Any) -> None:
-        """Metrics of this step for reports and the progress bar: ``run.log(loss=loss)``.  Never waits."""
+    def log(self, *, to: object = None, **metrics: Any) -> None:
+        """Metrics of this step for reports and the progress bar: ``run.log(loss=loss)``.  Never waits.
+
+        ``to``: a TensorBoard ``SummaryWriter`` or a W&B run that gets them too, from the first worker, with
+        :attr:`step`; then values on a GPU are waited for.
+        """
         for name, value in metrics.items():
             if isinstance(value, torch.Tensor) and value.numel() != 1:
                 raise UsageError(
@@ -218,6 +244,24 @@ class Session:
         self._watchdog.alive()
         if self._reporter is not None:
             self._reporter.log(metrics)
+        if to is not None and self.rank == 0:
+            write_metrics(to, metrics, self.step)
+
+    def sum(self, *values: float | torch.Tensor) -> list[float]:
+        """Each value summed over all workers: ``correct, total = run.sum(correct, total)``.
+
+        Every worker has to call it, in the same order; it waits for the others.
+        """
+        own = [float(value) for value in values]
+        self._watchdog.alive()
+        with TURNS.yielded():
+            rows = self._need_peers().all_gather(own)
+        if any(len(row) != len(own) for row in rows):
+            raise UsageError(
+                f"run.sum was called with {[len(row) for row in rows]} values on workers 0, 1, ...: "
+                "call it with the same values in the same order everywhere"
+            )
+        return [math.fsum(column) for column in zip(*rows, strict=True)]
 
     def checkpoint(self) -> None:
         """Ask for a checkpoint after this step or one of the next; one worker's call is enough."""
@@ -240,7 +284,7 @@ class Session:
         if checkpointing.registered is not None and data is not checkpointing.data:
             raise UsageError("the loader given to run.steps is not the one given to run.resume: add data= there")
         stepper = Stepper(
-            progress=self._progress,
+            state=self._loop_state,
             peers=peers,
             device=self._device,
             stop_request=self._stop_request,

@@ -8,23 +8,14 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from weft.core.checkpoint_files import FileEntry
 from weft.errors import CheckpointError
 
 FORMAT = 1
-MANIFEST_NAME = "manifest.json"
 
 
 class DamagedError(CheckpointError):
     """This checkpoint's content changed after it was written; an older one may still be good."""
-
-
-@dataclass(frozen=True, slots=True)
-class FileEntry:
-    """A file of the checkpoint, with its size and checksum."""
-
-    name: str
-    num_bytes: int
-    sha256: str
 
 
 @dataclass(frozen=True, slots=True)

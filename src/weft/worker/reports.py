@@ -6,11 +6,11 @@ import resource
 import shutil
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field
 from typing import Any, TextIO
 
 import torch
 
+from weft.core.step_report import Progress, StepReport
 from weft.overlap.handle import Overlap
 from weft.process.turns import TURNS
 from weft.worker.channel import Channel
@@ -22,35 +22,6 @@ _REPORT_EVERY_S = 0.2
 _BAR_WIDTH = 24
 
 
-@dataclass(frozen=True, slots=True)
-class StepReport:
-    """One datagram of the channel, and one line of the progress bar.
-
-    Metrics are this worker's own (``loss`` among them): averaging them here would cost a collective.
-    """
-
-    job_id: str | None
-    attempt: int
-    rank: int
-    world_size: int
-    step: int
-    total_steps: int | None
-    epoch: int
-    step_s: float
-    exposed_s: float
-    samples_per_s: float
-    metrics: dict[str, float] = field(default_factory=dict)
-    memory_bytes: int = 0
-    """Most this worker has had in memory so far."""
-    takes_turns: bool = False
-    """Whether it could share its device: it computes behind a gate, which also saw its waits for the network."""
-    can_resume: bool = True
-    """Whether a stop would lose nothing: it has said what is to be saved."""
-
-    def message(self) -> dict[str, Any]:
-        return {"kind": "step", **asdict(self)}
-
-
 class Meter:
     """Step time and samples per second since the last report."""
 
@@ -60,7 +31,10 @@ class Meter:
         self._num_steps = 0
         self._num_samples = 0
         self._network_wait_s = TURNS.network_wait_s
+        self._total_turn_wait_s = TURNS.turn_wait_s
         self._waited_s = 0.0
+        self.turn_wait_s = 0.0
+        """Seconds per step spent waiting for a turn, as of the last :meth:`take`."""
         self._metrics: dict[str, Any] = {}
 
     def log(self, metrics: dict[str, Any]) -> None:
@@ -82,6 +56,8 @@ class Meter:
         step_s = elapsed_s / self._num_steps if self._num_steps else 0.0
         self._waited_s = (TURNS.network_wait_s - self._network_wait_s) / max(self._num_steps, 1)
         self._network_wait_s = TURNS.network_wait_s
+        self.turn_wait_s = (TURNS.turn_wait_s - self._total_turn_wait_s) / max(self._num_steps, 1)
+        self._total_turn_wait_s = TURNS.turn_wait_s
         samples_per_s = self._num_samples / elapsed_s
         self._since_s, self._num_steps, self._num_samples = self._now(), 0, 0
         return step_s, samples_per_s, {name: float(value) for name, value in self._metrics.items()}
@@ -94,6 +70,14 @@ class Meter:
         if handle is not None and handle.schedule.clock.steps:
             return handle.schedule.clock.steps[-1].exposed_s
         return self._waited_s
+
+
+def phases_of(handle: Overlap | None) -> tuple[float, float, float] | None:
+    """Forward, backward and update of the last step; ``None`` if nothing measures them."""
+    if handle is None or not handle.schedule.clock.steps:
+        return None
+    last = handle.schedule.clock.steps[-1]
+    return last.forward_s, last.backward_s, last.update_s
 
 
 class ProgressBar:
@@ -130,20 +114,19 @@ class ProgressBar:
 def line_of(report: StepReport) -> str:
     """The text of the progress bar.
 
-    >>> line_of(StepReport(None, 0, 0, 2, 50, 100, 3, 0.02, 0.0, 3200.0, {"loss": 0.5}))
+    >>> line_of(StepReport("", 0, 0, 2, Progress(50, 100, 0.02), 3, 3200.0, {"loss": 0.5}))
     '[############............]  50% step 50/100 epoch 3 20.0 ms/step 3200 samples/s loss 0.5'
     """
     parts = []
-    if report.total_steps:
-        done = min(report.step / report.total_steps, 1.0)
+    step, total_steps = report.progress.step, report.progress.total_steps
+    if total_steps:
+        done = min(step / total_steps, 1.0)
         filled = int(done * _BAR_WIDTH)
-        parts.append(
-            f"[{'#' * filled}{'.' * (_BAR_WIDTH - filled)}] {done:4.0%} step {report.step}/{report.total_steps}"
-        )
+        parts.append(f"[{'#' * filled}{'.' * (_BAR_WIDTH - filled)}] {done:4.0%} step {step}/{total_steps}")
     else:
-        parts.append(f"step {report.step}")
+        parts.append(f"step {step}")
     parts.append(f"epoch {report.epoch}")
-    parts.append(f"{report.step_s * 1e3:.1f} ms/step {report.samples_per_s:.0f} samples/s")
+    parts.append(f"{report.progress.step_s * 1e3:.1f} ms/step {report.samples_per_s:.0f} samples/s")
     parts += [f"{name} {value:.4g}" for name, value in report.metrics.items()]
     return " ".join(parts)
 
@@ -178,19 +161,18 @@ class Reporter:
         (step, total_steps, epoch, handle), self._unsent = self._unsent, None
         step_s, samples_per_s, metrics = self._meter.take()
         report = StepReport(
-            job_id=self._environment.job_id,
+            job_id=self._environment.job_id or "",
             attempt=self._environment.attempt,
             rank=self._peers.rank,
             world_size=self._peers.world_size,
-            step=step,
-            total_steps=total_steps,
+            progress=Progress(step, total_steps, step_s, self._meter.exposed_s(handle), metrics.get("loss")),
             epoch=epoch,
-            step_s=step_s,
-            exposed_s=self._meter.exposed_s(handle),
             samples_per_s=samples_per_s,
             metrics=metrics,
             memory_bytes=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
             takes_turns=TURNS.sharing,
+            phases=phases_of(handle),
+            turn_wait_s=self._meter.turn_wait_s,
             can_resume=self.can_resume,
         )
         if self._channel is not None:

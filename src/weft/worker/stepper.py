@@ -24,8 +24,11 @@ from weft.worker.weighting import ModelWeighting, UpdateCount, choose_weightings
 
 
 @dataclass(slots=True)
-class Progress:
+class LoopState:
     step: int = 0
+    epoch: int = 0
+    ends_epoch: bool | None = None
+    """Whether the current batch is the last of its epoch; None if only the end of the stream will tell."""
     stopped: bool = False
     share: Share = field(default_factory=lambda: Share(0, 1, 1))
     rng: dict[str, Any] | None = None
@@ -52,9 +55,9 @@ class End:
 
 @dataclass(frozen=True, slots=True)
 class Stepper:
-    """One pass over the data, starting at ``progress``."""
+    """One pass over the data, starting at ``state``."""
 
-    progress: Progress
+    state: LoopState
     peers: Peers
     device: torch.device
     stop_request: StopRequest
@@ -87,62 +90,63 @@ class Stepper:
         weightings: list[ModelWeighting],
         updates: UpdateCount,
     ) -> Iterator[Any]:
-        progress = self.progress
+        state = self.state
         handle = registered.handles[0] if registered.handles else None
         agreement = choose_agreement(self.peers, handle, updates)
         optimizers, schedulers = registered.optimizers.values(), registered.others.values()
         total_steps = end.total_steps(data)
         self._start_generators()
         self.checkpointing.restart_timer()
-        done = end.reached(progress.step, data.epoch)
+        done = end.reached(state.step, data.epoch)
         if done and self.checkpointing.saved_finished:
             self.say(
-                f"this run already finished at step {progress.step}: raise epochs= or max_steps= to train longer, or "
+                f"this run already finished at step {state.step}: raise epochs= or max_steps= to train longer, or "
                 f"empty {self.checkpointing.path} to start over"
             )
-        self.watchdog.step_done(progress.step)
+        self.watchdog.step_done(state.step)
         while not done:
             was_at = data.position
             for share, batch in data.batches(data.epoch, data.position):
                 if self.scaling is not None:
-                    self.scaling.before_step(progress.step, optimizers, schedulers)
+                    self.scaling.before_step(state.step, optimizers, schedulers)
                 for weighting in weightings:
                     weighting.set(share)
-                progress.share = share
+                state.share = share
+                state.epoch, state.ends_epoch = data.epoch, data.ends_epoch(share)
                 agreement.before_step(self._wishes())
                 yield _moved(batch, self.device)
-                progress.step += 1
-                self.watchdog.step_done(progress.step)
+                state.step += 1
+                self.watchdog.step_done(state.step)
                 data.position += share.num_global
-                self.reporter.step_done(progress.step, total_steps, data.epoch, share, handle)
+                self.reporter.step_done(state.step, total_steps, data.epoch, share, handle)
                 agreed = agreement.after_step(self._wishes())
-                done = end.reached(progress.step, data.epoch)
+                done = end.reached(state.step, data.epoch)
                 self.checkpointing.raise_error()
                 if done:
                     break
                 if agreed.stop:
                     agreement.close()
                     self._save(data)
-                    progress.stopped = True
-                    saved = self.checkpointing.saved_step == progress.step
+                    state.stopped = True
+                    saved = self.checkpointing.saved_step == state.step
                     result = "saved" if saved else "not saved, because nothing was passed to run.resume"
                     why = f" ({self.stop_request.reason})" if self.stop_request.reason else ""
-                    self.say(f"asked to stop{why}: stopped after step {progress.step}, {result}")
+                    self.say(f"asked to stop{why}: stopped after step {state.step}, {result}")
                     return
                 if agreed.checkpoint:
                     self._save(data, in_background=True)
-                    self.watchdog.step_done(progress.step)
+                    self.watchdog.step_done(state.step)
             if not done:
                 if data.position == 0 and was_at == 0:
                     raise InputError(f"the dataset yielded nothing in epoch {data.epoch}: there is nothing to train on")
                 data.epoch, data.position = data.epoch + 1, 0
-                done = end.reached(progress.step, data.epoch)
+                done = end.reached(state.step, data.epoch)
         agreement.close()
         self._save(data, finished=True)
 
     def _save(self, data: SessionLoader, *, in_background: bool = False, finished: bool = False) -> None:
         self.watchdog.pause()  # a disk may be slow
-        step, save = self.progress.step, self.checkpointing.save
+        step, save = self.state.step, self.checkpointing.save
         save(step, data, self.peers, self.device, self.scaling, in_background=in_background, finished=finished)
 
     def _wishes(self) -> Wishes:
@@ -151,12 +155,12 @@ class Stepper:
 
     def _start_generators(self) -> None:
         """Restore them from the checkpoint; otherwise seed each worker differently, so that dropout differs too."""
-        progress = self.progress
-        if progress.rng is not None:
-            restore_rng(progress.rng, self.device)
-            progress.rng = None
-        elif progress.step > 0 or self.peers.rank > 0:
-            seed_everything(derived_seed(torch.initial_seed(), progress.step, self.peers.rank))
+        state = self.state
+        if state.rng is not None:
+            restore_rng(state.rng, self.device)
+            state.rng = None
+        elif state.step > 0 or self.peers.rank > 0:
+            seed_everything(derived_seed(torch.initial_seed(), state.step, self.peers.rank))
 
 
 def _moved(batch: Any, device: torch.device) -> Any:

@@ -1,7 +1,7 @@
 """Writing a checkpoint from all workers in parallel, while training continues.
 
 Each worker writes its own files; then all exchange their results, on a separate group so as not to disturb the
-training's collectives; only if all succeeded, rank 0 turns the files into a checkpoint.
+training's collectives; only if all succeeded, the folder's keeper turns the files into a checkpoint.
 """
 
 from __future__ import annotations
@@ -15,10 +15,11 @@ from typing import Any
 
 import torch
 
+from weft.core.checkpoint_files import FileEntry
 from weft.errors import CheckpointError
 from weft.process.turns import TURNS
 from weft.worker.checkpoint_folder import CheckpointFolder, write_file
-from weft.worker.manifest import FileEntry, Manifest
+from weft.worker.manifest import Manifest
 from weft.worker.peers import Peers
 from weft.worker.shards import REPLICATED_NAME, rank_file_name
 
@@ -107,21 +108,23 @@ class CheckpointWriter:
                 files.append(write_file(aside / REPLICATED_NAME, lambda file: torch.save(whole, file)))
         except (OSError, RuntimeError) as error:
             failure = f"worker {peers.rank}: {_reason(error)}"
-        results = peers.all_gather([[dataclasses.asdict(entry) for entry in files], snapshot.rng, failure])
-        failures = [theirs for _, _, theirs in results if theirs]
-        if not failures and peers.rank == 0:
+        host, is_keeper = self._folder.host, peers.rank == self._folder.keeper
+        results = peers.all_gather([[dataclasses.asdict(entry) for entry in files], snapshot.rng, failure, host])
+        failures = [theirs for _, _, theirs, _ in results if theirs]
+        if not failures and is_keeper:
             manifest = dataclasses.replace(
                 snapshot.manifest,
-                files=tuple(FileEntry(**entry) for entries, _, _ in results for entry in entries),
-                rng=tuple(rng for _, rng, _ in results),
+                files=tuple(FileEntry(**entry) for entries, _, _, _ in results for entry in entries),
+                rng=tuple(rng for _, rng, _, _ in results),
             )
+            elsewhere = {entry["name"] for entries, _, _, there in results for entry in entries if there != host}
             try:
-                self._folder.commit(aside, manifest)
+                self._folder.commit(aside, manifest, elsewhere)
             except (OSError, CheckpointError) as error:
-                failures = [f"worker 0: {_reason(error)}"]
-        failures = peers.from_first(failures)
+                failures = [f"worker {peers.rank}: {_reason(error)}"]
+        failures = [failure for theirs in peers.all_gather(failures) for failure in theirs]
         if failures:
-            if peers.rank == 0:
+            if is_keeper:
                 shutil.rmtree(aside, ignore_errors=True)
             raise CheckpointError(
                 f"the checkpoint of step {step} was not written to {self._folder.path} ({failures[0]}): older ones are "

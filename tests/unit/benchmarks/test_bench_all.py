@@ -1,4 +1,4 @@
-"""``scripts/bench all``: nobody waits hours for what is measured already, and nothing is left out silently."""
+"""``scripts/bench all``: nothing already measured is measured again, and nothing is left out silently."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ OPTIONS: dict[str, Any] = {"quick": False, "only": "", "minutes": None, "fresh":
 
 @pytest.fixture
 def started(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
-    """What would be run; ``restart`` fails."""
+    """Records what would run; ``restart`` fails."""
     commands: list[list[str]] = []
 
     def pretend(command: list[str]) -> int:
@@ -79,7 +79,7 @@ def test_an_unknown_benchmark_is_named() -> None:
         chosen("elastic,nonsense")
 
 
-def test_no_benchmark_is_started_with_python_of_somebody_else(started: list[list[str]], tmp_path: Path) -> None:
+def test_every_benchmark_runs_with_the_same_python(started: list[list[str]], tmp_path: Path) -> None:
     run_all(**{**OPTIONS, "only": "lease_handover", "quick": True}, out=tmp_path)
     assert started == [["-m", "benchmarks.lease_handover", "--quick", "--out", str(tmp_path)]]
     assert Path(sys.executable).exists()

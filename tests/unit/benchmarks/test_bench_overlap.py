@@ -89,7 +89,7 @@ def test_missing_root_is_reported_before_measuring(monkeypatch: pytest.MonkeyPat
     assert raised.value.exit_code == 3
 
 
-@pytest.mark.parametrize("name", ["overlap", "crossover", "elastic", "all"])
+@pytest.mark.parametrize("name", ["overlap", "crossover", "elastic", "queue", "all"])
 def test_an_installation_without_benchmarks_says_where_they_are(
     name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -100,7 +100,7 @@ def test_an_installation_without_benchmarks_says_where_they_are(
 
 
 def test_a_checkout_runs_its_benchmarks_from_any_folder(tmp_path: Path) -> None:
-    """Without the repository on the path: an unknown model is the benchmark's own complaint."""
+    """Without the repository on the path: the benchmark itself refuses an unknown model."""
     done = subprocess.run(
         [sys.executable, "-m", "weft", "bench", "overlap", "--quick", "--model", "nonsense"],
         capture_output=True,

@@ -1,4 +1,4 @@
-"""From when steps ended to a row: what the table says must follow from what was timed."""
+"""From step times to a row: the table must follow from what was timed."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_the_slowest_worker_counts() -> None:
 
 
 def test_only_the_time_in_which_both_jobs_run_counts() -> None:
-    # B begins late and goes on, faster, when A has ended: neither is to be seen in the pair's times.
+    # B begins late and continues, faster, after A has ended: neither may show in the pair's times.
     first = Timed(0.0, (1.0, 3.0, 5.0, 7.0))
     second = Timed(1.0, (3.0, 5.0, 7.0, 8.0, 9.0))
     assert pair_times(first, second) == PairTimes(2.0, 2.0)

@@ -1,4 +1,4 @@
-"""A peer with a broken list of bucket sizes would make weft look good for nothing."""
+"""A peer with a broken list of bucket sizes would make weft look better than it is."""
 
 from __future__ import annotations
 

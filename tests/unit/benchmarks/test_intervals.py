@@ -1,4 +1,4 @@
-"""A ratio that looks surer than it is sells noise as a gain."""
+"""An interval that is too narrow would present noise as a gain."""
 
 from __future__ import annotations
 

@@ -22,6 +22,7 @@ from benchmarks.overlap_scenarios import (
     scenario_from_json,
     within,
 )
+from benchmarks.profile_scenarios import profiles_run
 
 SHAPE = {
     "forward_s": 0.25,
@@ -158,7 +159,7 @@ def test_the_full_run_covers_every_model_ratio_and_number_of_hosts() -> None:
     real = {(s.model, s.ratio) for s in scenarios if s.timed is None and s.num_hosts == 2}
     assert real == {(model, ratio) for model in MODELS for ratio in RATIOS} | {("vocabulary", 1.3)}
     layouts = [(s.num_hosts, s.workers_per_host) for s in scenarios if s.timed is not None]
-    assert layouts == [(2, 1), (4, 1), (8, 1), (2, 2), (2, 4), (4, 4)]
+    assert layouts == [(2, 1), (4, 1), (8, 1), (2, 1), (2, 2), (2, 4), (4, 4)]
     for s in scenarios:
         assert set(FIELDS) >= {f"{name}_ms" for name in s.contenders} & set(FIELDS)
         assert {"alone", "ddp", "weft"} <= set(s.contenders)
@@ -169,6 +170,38 @@ def test_the_full_run_covers_every_model_ratio_and_number_of_hosts() -> None:
     everybody = {(s.model, s.ratio) for s in compared if set(s.contenders) == set(CONTENDERS)}
     assert everybody == {(model, ratio) for model in MODELS for ratio in (1.0, 1.3)}
     assert len({s.key for s in scenarios}) == len(scenarios)
+
+
+def test_the_part_about_hosts_is_the_test_a_user_made(tmp_path: Path) -> None:
+    rows = [s for s in full_run() if s.part == "hosts" and s.num_hosts == 2]
+    assert [(s.workers_per_host, round(20e6 * 8 / s.ratio / 1.2 / 1e6)) for s in rows] == [(1, 134), (2, 200), (4, 234)]
+    record = open_record(tmp_path, "weft bench overlap --only hosts")
+    names = ("alone", "weft", "ddp", "ddp_best", "ddp_plan")
+    found = measured(*names)
+    found["contenders"]["weft"]["wire_bytes_per_step"] = SHAPE["gradient_bytes"] * 1.02
+    record.put(rows[1].key, make_row(rows[1], 200e6, found, {}))
+    keep(record)
+    text = record.path("md").read_text()
+    (line,) = [line for line in text.splitlines() if line.startswith("| 2 x 2 workers |")][:1]
+    cells = [cell.strip() for cell in line.split("|")][1:-1]
+    assert cells[1] == "200"
+    assert cells[-4].endswith(", default")  # how DDP was fastest
+    assert cells[-2:] == ["1.02", "1.00"]
+
+
+def test_how_far_off_the_predictions_were_is_published_with_the_worst_row(tmp_path: Path) -> None:
+    record = open_record(tmp_path, "weft bench overlap --profiles", "overlap_profiles")
+    two, four = [s for s in profiles_run() if s.model == "resnet50" and s.workers_per_host == 1][:2]
+    for one, step_s in ((two, 1.0), (four, 1.2)):
+        found = measured("alone", "weft")
+        found["contenders"]["weft"] = lane(step_s)
+        row = make_row(one, 1e9, found, {})
+        record.put(one.key, {**row, "predicted_ms": {"alone": 1200.0, "weft": 950.0}})
+    keep(record)
+    (line,) = [line for line in record.path("md").read_text().splitlines() if line.startswith("- weft: ")]
+    assert line == (
+        "- weft: predicted within 10 % in 1 of 2 rows, 13 % off on average, at worst -21 % (resnet50, 4 hosts of 1)"
+    )
 
 
 def test_the_quick_run_has_two_ratios_and_four_emulated_hosts() -> None:

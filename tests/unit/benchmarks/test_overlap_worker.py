@@ -1,4 +1,4 @@
-"""The benchmark's worker on two plain processes: who trains wrongly has a time that means nothing."""
+"""The benchmark's worker on two plain processes: a contender that trains wrongly has a meaningless time."""
 
 from __future__ import annotations
 

@@ -7,7 +7,7 @@ from benchmarks.timed_device import QUEUE_SLACK_S, TimedDevice, TimedModel
 
 
 class Clock:
-    """Stands in for the module ``time``: only sleeping takes time, and takes it exactly."""
+    """Replaces the module ``time``: only sleeping takes time, and exactly as long as requested."""
 
     def __init__(self) -> None:
         self.now_s = 100.0

@@ -1,4 +1,4 @@
-"""What people and scripts type all day: each verb against a controller in memory, over the real socket."""
+"""What users and scripts run all day: each command against a controller in memory, over the real socket."""
 
 from __future__ import annotations
 
@@ -40,9 +40,12 @@ STATUS_FIELDS = [
     "submitted_s",
     "started_s",
     "finished_s",
+    "waited_s",
+    "ran_s",
     "queue_position",
     "expected_start_s",
     "reason",
+    "reason_code",
 ]
 
 
@@ -136,7 +139,7 @@ def test_dry_run_tells_and_submits_nothing(weft: Any, home: Home, controller: Fa
     shown = weft("submit", "--dry-run", "--workers", "2", "--", "python", "train.py")
     assert "would get now:     2 workers" in shown.out
     document = weft("submit", "--dry-run", "--json", "--", "python", "train.py").json()
-    assert document["outlook"] == {"workers": 1, "reason": "the cluster is empty"}
+    assert document["outlook"] == {"workers": 1, "reason": "the cluster is empty", "reason_code": "AsRequested"}
     assert document["job"]["command"] == ["python", "train.py"]
     assert controller.by_id == {}
 
@@ -146,7 +149,7 @@ def test_dry_run_tells_and_submits_nothing(weft: Any, home: Home, controller: Fa
     [
         ([], "nothing to submit: expected `weft submit job.yaml`"),
         (["--"], "there is no command after `--`"),
-        (["python"], "put `--` before a command"),
+        (["no-such-program"], "put `--` before a command"),
         (["none.yaml"], "none.yaml: cannot be read, no such file"),
         (["job.yaml", "--", "python"], "got both a job file (job.yaml) and a command"),
         (["--workers", "x", "--", "python"], "workers is 'x': expected a number such as 2"),
@@ -482,7 +485,7 @@ def test_wait_survives_a_controller_restart(tmp_path: Path) -> None:
     waiting = threading.Thread(target=lambda: found.extend(client.wait([job.id])))
     with served(controller, tmp_path):
         waiting.start()
-        # Once it has been told that the job runs it is waiting, not asking for the first time.
+        # Once it knows that the job runs, it is waiting, not making its first request.
         while len(controller.asked) < 3:
             client.health()
     controller.by_id[job.id] = dataclasses.replace(job, state=JobState.COMPLETED)

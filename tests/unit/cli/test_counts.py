@@ -1,4 +1,4 @@
-"""A number with a few zeros too many is an error with a sentence, not a machine without memory."""
+"""A number with a few zeros too many gives an error message, not a machine out of memory."""
 
 from __future__ import annotations
 

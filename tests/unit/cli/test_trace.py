@@ -1,4 +1,4 @@
-"""``weft trace`` as its users meet it: files on disk, a real process, an exit code."""
+"""``weft trace`` as users run it: files on disk, a real process, an exit code."""
 
 from __future__ import annotations
 
@@ -54,6 +54,18 @@ def test_reader_sees_where_the_step_went(traces):
     travelled = next(line for line in lines if line.lstrip().startswith("communication "))
     assert computed.split("|")[1] == "F" * 18 + "B" * 36 + "." * 14 + "U" * 4
     assert travelled.split("|")[1].split() == ["G" * 14, "R" * 28]
+
+
+def test_workers_are_drawn_on_one_scale(tmp_path):
+    slow = [
+        Span(one.process, one.track, one.name, 2 * one.start_s, 2 * one.duration_s, one.args) for one in steps(worker=1)
+    ]
+    file = tmp_path / "both.json"
+    write_chrome_trace(file, [*steps(worker=0), *slow])
+    lines = weft_trace(file).stdout.splitlines()
+    widths = [len(line.split("|")[1]) for line in lines if line.lstrip().startswith("compute ")]
+    assert widths == [36, 72]
+    assert "worker 1, its median step: 800.0 ms" in lines
 
 
 def test_scripts_get_json(traces):

@@ -1,4 +1,4 @@
-"""A controller's memory without the controller: feed it events, see what it would do."""
+"""A controller's state without the controller: feed it events and see what it would do."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Scenario:
             self.submit(name, max_restarts=max_restarts)
 
     def feed(self, event: Event) -> tuple[Action, ...]:
-        """What is to be done about the event."""
+        """The actions that follow from the event."""
         before = self.state
         self.state, actions = reduce(before, event)
         self.log.append(event)
@@ -45,7 +45,7 @@ class Scenario:
         return self.feed(DevicesAssigned(self.now_s, {first: devices, second: devices}, partners, fillers))
 
     def exit(self, name: str, fate: Fate, *, reason: str = "", exit_code: int = 0) -> tuple[Action, ...]:
-        """The present attempt is gone."""
+        """The current attempt has exited."""
         return self.feed(WorkersExited(self.now_s, name, self.job(name).attempt, fate, exit_code, reason))
 
     def job(self, name: str) -> Job:

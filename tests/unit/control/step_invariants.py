@@ -8,7 +8,7 @@ from weft.control.transitions import LEGAL
 
 
 def check_step(before: State, after: State) -> None:
-    """Raise unless one event of an ordinary day (not one that purges jobs or sets the clock) can lead to ``after``."""
+    """Raise unless one ordinary event (not one that purges jobs or sets the clock) can lead to ``after``."""
     _expect(after.num_events == before.num_events + 1, f"one event more than {before.num_events}: {after.num_events}")
     _expect(after.now_s >= before.now_s, f"time not to run backwards from {before.now_s} to {after.now_s}")
     _expect(len(after.jobs) - len(before.jobs) in (0, 1), "at most one job more, and none less")

@@ -20,7 +20,7 @@ CURVE = SpeedCurve({size: StepTime(1.0 / size) for size in range(1, 9)})
 
 
 class Answer:
-    """A policy that answers what it was told to, and keeps what it was shown."""
+    """A policy with a fixed answer, which records the snapshot it was given."""
 
     def __init__(self, workers: dict[str, int] | None = None, **values: object) -> None:
         self._allocation = Allocation(workers or {}, **values)  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""Whatever happens in whatever order: no device given twice, nothing started twice, nothing left hanging."""
+"""Any events in any order: no device assigned twice, nothing started twice, nothing left hanging."""
 
 from __future__ import annotations
 
@@ -22,6 +22,7 @@ from weft.core.events import (
     DevicesAssigned,
     Event,
     Fate,
+    JobChanged,
     JobSubmitted,
     NodeDrained,
     NodeFailed,
@@ -32,6 +33,7 @@ from weft.core.events import (
     WorkersStarted,
 )
 from weft.core.job import JobSpec, Launch
+from weft.core.step_report import Progress
 
 NAMES = tuple("abcdef")
 names = st.sampled_from(NAMES)
@@ -42,7 +44,7 @@ steps = st.integers(0, 40)
 
 
 class Events(RuleBasedStateMachine):
-    """A controller whose engine, owner and clock do as they please."""
+    """A controller whose engine, owner, and clock behave arbitrarily."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -91,6 +93,10 @@ class Events(RuleBasedStateMachine):
     def submit(self, name: str, least: int, more: int, max_restarts: int) -> None:
         spec = JobSpec(name, self.at_s, min_workers=least, max_workers=least + more)
         self.feed(JobSubmitted(self.at_s, spec, launch=Launch(("train",), "/", max_restarts=max_restarts)))
+
+    @rule(name=names, least=st.none() | st.integers(1, 4), most=st.none() | st.integers(1, 4))
+    def change(self, name: str, least: int | None, most: int | None) -> None:
+        self.feed(JobChanged(self.at_s, name, weight=2.0, min_workers=least, max_workers=most))
 
     @rule(name=names)
     def cancel(self, name: str) -> None:
@@ -144,8 +150,8 @@ class Events(RuleBasedStateMachine):
     def workers_report(self, data: st.DataObject, step: int) -> None:
         job_id, attempt = data.draw(st.sampled_from(sorted(self.alive)))
         self.feed(WorkersStarted(self.at_s, job_id, attempt))
-        self.feed(ProgressReported(self.at_s, job_id, attempt, step, step_s=0.5))
-        assert self.state.jobs[job_id].step == step
+        self.feed(ProgressReported(self.at_s, job_id, attempt, Progress(step, step_s=0.5)))
+        assert self.state.jobs[job_id].progress.step == step
 
     @rule(name=names, attempt=attempts, fate=fates, step=steps)
     def late_news(self, name: str, attempt: int, fate: Fate, step: int) -> None:
@@ -153,7 +159,7 @@ class Events(RuleBasedStateMachine):
             return
         jobs = self.state.jobs
         self.feed(WorkersStarted(self.at_s, name, attempt))
-        self.feed(ProgressReported(self.at_s, name, attempt, step))
+        self.feed(ProgressReported(self.at_s, name, attempt, Progress(step)))
         self.feed(WorkersExited(self.at_s, name, attempt, fate))
         assert self.state.jobs is jobs
 

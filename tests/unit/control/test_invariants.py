@@ -1,4 +1,4 @@
-"""The watchman barks: each broken state is told apart from a sound one, and said in words."""
+"""The checks work: each broken state is detected and named."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An old state still says what it said, whatever became of it."""
+"""An old state never changes, whatever happens afterwards."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What was written down is read back as it was, and what was not written by us is refused."""
+"""What was written is read back unchanged, and what weft did not write is refused."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from weft.core.events import (
     DevicesAssigned,
     Event,
     Fate,
+    JobChanged,
     JobsPurged,
     JobSubmitted,
     NodeDrained,
@@ -31,6 +32,7 @@ from weft.core.events import (
     WorkersStarted,
 )
 from weft.core.job import JobSpec, Launch
+from weft.core.step_report import Progress
 
 moments = st.floats(0, 1e12)
 words = st.text(max_size=12)
@@ -52,10 +54,12 @@ specs = st.builds(
     priority=st.integers(-5, 5),
     may_share=st.booleans(),
 )
+progress = st.builds(Progress, counts, total_steps=st.none() | counts, loss=st.none() | st.floats(-1e9, 1e9))
 placed = st.dictionaries(words, st.lists(counts, max_size=3).map(tuple), max_size=3)
 events: st.SearchStrategy[Event] = st.one_of(
     st.builds(JobSubmitted, moments, specs, total_steps=st.none() | counts, name=words, launch=st.none() | launches),
     st.builds(CancelRequested, moments, words, words),
+    st.builds(JobChanged, moments, words, st.none() | st.floats(0.1, 10), st.none() | counts, max_workers=counts),
     st.builds(
         DevicesAssigned,
         moments,
@@ -65,7 +69,7 @@ events: st.SearchStrategy[Event] = st.one_of(
         reasons=st.dictionaries(words, words, max_size=2),
     ),
     st.builds(WorkersStarted, moments, words, counts),
-    st.builds(ProgressReported, moments, words, counts, counts, loss=st.none() | st.floats(-1e9, 1e9)),
+    st.builds(ProgressReported, moments, words, counts, progress),
     st.builds(WorkersExited, moments, words, counts, st.sampled_from(Fate), counts, words),
     st.builds(NodeFailed, moments, counts),
     st.builds(NodeRepaired, moments, counts),
@@ -83,8 +87,16 @@ def test_every_event_survives_the_journal(event: Event) -> None:
 
 
 def test_no_kind_of_event_is_left_out_of_the_test_above() -> None:
-    drawn = {JobSubmitted, CancelRequested, DevicesAssigned, WorkersStarted, ProgressReported, WorkersExited}
-    drawn |= {NodeFailed, NodeRepaired, NodeJoined, NodeDrained, NodeResumed, JobsPurged, ClockSetBack}
+    drawn = {
+        JobChanged,
+        JobSubmitted,
+        CancelRequested,
+        DevicesAssigned,
+        WorkersStarted,
+        ProgressReported,
+        WorkersExited,
+    }
+    drawn |= {NodeFailed, NodeRepaired, NodeJoined, NodeDrained, NodeResumed, JobsPurged, ClockSetBack, JobChanged}
     assert set(typing.get_args(Event)) == drawn
 
 
@@ -94,7 +106,7 @@ def test_a_state_with_jobs_of_every_kind_survives_a_snapshot() -> None:
     one.pair("b", "c", (4, 5), filler="c")
     one.exit("a", Fate.STOPPED)
     one.exit("d", Fate.FAILED, exit_code=9)
-    one.feed(ProgressReported(one.now_s, "b", 1, step=3, total_steps=9, step_s=0.1, loss=1.5))
+    one.feed(ProgressReported(one.now_s, "b", 1, Progress(3, 9, step_s=0.1, loss=1.5)))
     one.feed(CancelRequested(one.now_s, "c"))
     one.feed(NodeFailed(one.now_s, 0))
     one.feed(NodeJoined(one.now_s, "gpu-7", 2))
@@ -116,16 +128,16 @@ def test_a_job_read_back_has_every_field_it_had() -> None:
 @pytest.mark.parametrize(
     ("record", "message"),
     [
-        ({"v": 3, "event": "NodeFailed", "at_s": 1.0, "node": 1}, "in version 3 of the format, this weft reads 1 to 2"),
+        ({"v": 4, "event": "NodeFailed", "at_s": 1.0, "node": 1}, "in version 4 of the format, this weft reads 1 to 3"),
         ({"v": True, "event": "NodeFailed", "at_s": 1.0, "node": 1}, "in version True"),
         ({"event": "NodeFailed", "at_s": 1.0, "node": 1}, "in version None"),
-        ({"v": 2, "event": "NodeEaten", "at_s": 1.0}, "expected one of CancelRequested, ClockSetBack, DevicesAssigned"),
+        ({"v": 3, "event": "NodeEaten", "at_s": 1.0}, "expected one of CancelRequested, ClockSetBack, DevicesAssigned"),
         ({"v": 2, "event": ["NodeFailed"], "at_s": 1.0, "node": 1}, "expected one of"),
-        ({"v": 2, "event": "NodeFailed", "at_s": 1.0}, "expected an object with at_s, node"),
-        ({"v": 2, "event": "NodeFailed", "at_s": 1.0, "node": 1, "rack": 2}, "expected an object with at_s, node"),
-        ({"v": 2, "event": "NodeFailed", "at_s": 1.0, "node": "1"}, "node of a NodeFailed: '1': expected a whole"),
-        ({"v": 2, "event": "NodeFailed", "at_s": 1.0, "node": True}, "True: expected a whole number"),
-        ({"v": 2, "event": "NodeFailed", "at_s": float("nan"), "node": 1}, "expected a finite number"),
+        ({"v": 3, "event": "NodeFailed", "at_s": 1.0}, "expected an object with at_s, node"),
+        ({"v": 3, "event": "NodeFailed", "at_s": 1.0, "node": 1, "rack": 2}, "expected an object with at_s, node"),
+        ({"v": 3, "event": "NodeFailed", "at_s": 1.0, "node": "1"}, "node of a NodeFailed: '1': expected a whole"),
+        ({"v": 3, "event": "NodeFailed", "at_s": 1.0, "node": True}, "True: expected a whole number"),
+        ({"v": 3, "event": "NodeFailed", "at_s": float("nan"), "node": 1}, "expected a finite number"),
         ({"v": 2, "event": "CancelRequested", "at_s": 1, "job_id": 3}, "3: expected text"),
         (
             {"v": 2, "event": "WorkersExited", "at_s": 1, "job_id": "a", "attempt": 1, "fate": "eaten"},
@@ -148,6 +160,18 @@ def test_a_job_read_back_has_every_field_it_had() -> None:
         ),
         ({"v": 2, "event": "JobSubmitted", "at_s": 1, "spec": {"name": "a", "submitted_s": 0}}, "expected an object"),
         ({"v": 1, "event": "JobSubmitted", "at_s": 1, "spec": 3}, "3: expected an object"),
+        (
+            {"v": 2, "event": "ProgressReported", "at_s": 1, "job_id": "a", "attempt": 1, "progress": {"step": 3}},
+            "version 2 of the format has no progress",
+        ),
+        (
+            {"v": 2, "event": "ProgressReported", "at_s": 1, "job_id": "a", "attempt": 1, "loss": 1.5},
+            "progress of a ProgressReported: a Progress written as .*: expected an object with step",
+        ),
+        (
+            {"v": 3, "event": "ProgressReported", "at_s": 1, "job_id": "a", "attempt": 1, "step": 3},
+            "expected an object with at_s, attempt, job_id, progress",
+        ),
         ([], "expected an object with a version"),
         ("x" * 500, r"x\.\.\.: expected"),
     ],
@@ -165,7 +189,7 @@ def test_a_damaged_or_foreign_snapshot_is_refused(change: dict[str, object]) -> 
 
 def test_values_without_json_form_are_not_written() -> None:
     with pytest.raises(CodecError, match="nan cannot be written down"):
-        event_to_json(ProgressReported(1.0, "a", 1, 1, loss=float("nan")))
+        event_to_json(ProgressReported(1.0, "a", 1, Progress(1, loss=float("nan"))))
 
 
 def test_states_are_written_by_the_names_users_see() -> None:

@@ -1,4 +1,4 @@
-"""What becomes of a job, step by step."""
+"""A job's life, step by step."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ from weft.core.events import (
     WorkersStarted,
 )
 from weft.core.job import JobSpec
+from weft.core.step_report import Progress
 
 
 def test_a_submitted_job_waits_and_the_policy_hears_of_it() -> None:
@@ -175,7 +176,7 @@ def test_a_job_that_vanishes_again_and_again_without_getting_further_is_given_up
     for attempt in range(1, MAX_LOSSES + 1):
         assert one.where("a") is JobState.PENDING
         one.assign(a=(0,))
-        one.feed(ProgressReported(one.now_s, "a", attempt, step=10))
+        one.feed(ProgressReported(one.now_s, "a", attempt, Progress(10)))
         one.exit("a", Fate.LOST, reason="out of memory")
     assert one.where("a") is JobState.FAILED
     assert one.job("a").reason == "out of memory, 5 times in a row without progress beyond step 10"
@@ -185,7 +186,7 @@ def test_a_job_that_gets_further_each_time_is_never_given_up() -> None:
     one = Scenario("a")
     for attempt in range(1, 4 * MAX_LOSSES):
         one.assign(a=(0,))
-        one.feed(ProgressReported(one.now_s, "a", attempt, step=10 * attempt))
+        one.feed(ProgressReported(one.now_s, "a", attempt, Progress(10 * attempt)))
         one.exit("a", Fate.LOST)
     assert one.where("a") is JobState.PENDING
 
@@ -255,7 +256,7 @@ def test_late_news_of_an_old_attempt_changes_nothing() -> None:
     before = one.job("a")
     for event in (
         WorkersStarted(one.now_s, "a", 1),
-        ProgressReported(one.now_s, "a", 1, step=99),
+        ProgressReported(one.now_s, "a", 1, Progress(99)),
         WorkersExited(one.now_s, "a", 1, Fate.FAILED),
         WorkersExited(one.now_s, "a", 7, Fate.COMPLETED),
         WorkersExited(one.now_s, "nobody", 1, Fate.COMPLETED),
@@ -309,10 +310,10 @@ def test_a_clock_set_back_an_hour_does_not_undo_time() -> None:
 def test_reports_tell_where_a_job_is() -> None:
     one = Scenario("a")
     one.assign(a=(0,))
-    one.feed(ProgressReported(one.now_s, "a", 1, step=7, total_steps=100, step_s=0.5, exposed_s=0.1, loss=2.0))
-    one.feed(ProgressReported(one.now_s, "a", 1, step=8, step_s=0.4))
+    one.feed(ProgressReported(one.now_s, "a", 1, Progress(7, 100, step_s=0.5, exposed_s=0.1, loss=2.0)))
+    one.feed(ProgressReported(one.now_s, "a", 1, Progress(8, step_s=0.4)))
     job = one.job("a")
-    assert (job.step, job.total_steps, job.step_s, job.exposed_s, job.loss) == (8, 100, 0.4, 0.0, 2.0)
+    assert job.progress == Progress(8, 100, step_s=0.4, exposed_s=0.0, loss=2.0)
 
 
 def test_no_transition_leaves_a_final_state() -> None:

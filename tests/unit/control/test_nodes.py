@@ -59,7 +59,7 @@ def test_a_job_that_cannot_resume_stays_on_a_drained_node_until_it_ends() -> Non
     assert one.where("a") is JobState.RUNNING
 
 
-def test_nobody_is_put_on_a_drained_node_until_it_is_resumed() -> None:
+def test_no_job_is_placed_on_a_drained_node_until_it_is_resumed() -> None:
     one = Scenario("a")
     one.feed(NodeDrained(one.now_s, 0))
     assert one.assign(a=(0,)) == ()
@@ -109,7 +109,7 @@ def test_news_of_nodes_that_cannot_be_changes_nothing(event: Event) -> None:
 
 
 def after(cluster: Cluster, *nodes: EngineNode) -> Cluster:
-    """The cluster once everything the engine sees was written down; seen again, nothing is new."""
+    """The cluster once everything the engine sees is in the journal; seen again, nothing is new."""
     state = State(cluster)
     for event in node_changes(cluster, nodes, 1.0):
         state, _ = reduce(state, event)

@@ -1,4 +1,4 @@
-"""A controller that was killed between writing down and doing asks again for all of it, and for nothing else."""
+"""A controller killed between journaling and acting orders all of it again, and nothing else."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who gets the device: never two at once, everybody in time, and in the shares they were promised."""
+"""Which job gets the device: never two at once, each in time, and with the promised shares."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_no_job_waits_longer_than_the_limits_allow(jobs: list[Job]) -> None:
     host = run_host(*jobs, limits=LIMITS)
     a_turn_s = LIMITS.hard_s + LIMITS.lockstep_courtesy_s + 2 * LIMITS.tick_s
     for worker in host.workers.values():
-        # Whoever has waited for the hard limit goes first; ahead of it are those who waited even longer.
+        # A job that has waited for the hard limit goes first, behind those that have waited even longer.
         patience_s = LIMITS.filler_patience_s if worker.job.role is Role.FILLER else 0.0
         assert worker.longest_wait_s <= patience_s + LIMITS.hard_s + len(jobs) * a_turn_s
 
@@ -184,7 +184,7 @@ def test_a_job_made_filler_while_it_runs_gives_way_from_then_on() -> None:
     assert AskBack(1, 1) in arbiter.handle(RoleChanged(0.03, "a", Role.FILLER, 1.0))
 
 
-def test_a_clock_that_runs_backwards_takes_nothing_from_anybody() -> None:
+def test_a_clock_that_runs_backward_costs_no_job_its_turn() -> None:
     arbiter = Arbiter()
     for event in (Joined(5, 1, "a"), Asked(5, 1, 0), Released(1, 1, 1, 1), Asked(0, 1, 1)):
         arbiter.handle(event)

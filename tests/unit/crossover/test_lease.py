@@ -1,4 +1,4 @@
-"""Server and client together: nothing costs when nobody waits, and nobody else gets in."""
+"""Server and client together: no cost when no job waits, and no other user gets in."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_no_system_call_is_made_when_no_job_waits(server: LeaseServer) -> None:
 
     def train() -> None:
         gate = LeaseGate(str(server.path), Join("a", "0"))
-        gate.acquire()  # asked for once, and lent from then on
+        gate.acquire()  # requested once, and lent from then on
         gate.release()
         forbid_system_calls()
         for _ in range(1000):
@@ -62,7 +62,7 @@ def test_no_system_call_is_made_when_no_job_waits(server: LeaseServer) -> None:
     os.close(tells)
     assert os.read(told, 100) == b"done"
     os.close(told)
-    assert os.WTERMSIG(ended) == signal.SIGSYS  # to leave is a system call: the ban was in force
+    assert os.WTERMSIG(ended) == signal.SIGSYS  # leaving needs a system call: the ban was in force
 
 
 def test_two_jobs_take_turns(server: LeaseServer) -> None:
@@ -83,7 +83,7 @@ def test_an_idle_holder_gives_way_without_being_woken(server: LeaseServer) -> No
     with lease_workers(server.path, "a", "b") as (a, b):
         assert a.do("acquire") == "acquired"
         assert a.do("release") == "released"
-        a.signal(signal.SIGSTOP)  # it cannot say a word
+        a.signal(signal.SIGSTOP)  # it cannot send anything
         assert b.do("acquire") == "acquired"
         assert server.device()["overruled"] == 0
 

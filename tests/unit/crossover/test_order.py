@@ -18,7 +18,7 @@ def turns_of(host: Host) -> list[tuple[str, int]]:
 
 
 def run_with_orders(jobs: list[Job], orders: list[TurnOrder | None], lags_s: list[float]) -> list[Host]:
-    """Hosts that were told these orders before anything happened, whoever led."""
+    """Hosts that got these orders in advance, whichever host leads."""
     clock = Clock()
     network = Network(clock)
     hosts = [Host(clock, lag_s=lag_s) for lag_s in lags_s]
@@ -46,7 +46,7 @@ def test_hosts_with_the_same_order_grant_in_that_order_regardless_of_arrival(
         Job(name, turn_s, gap_s=0.001, num_turns=4, starts_s=start_s)
         for name, start_s in zip("abc", late_s, strict=True)
     ]
-    # Everybody is there before the first grant, or the first to come would have the device lent at once.
+    # All are there before the first grant; otherwise the first one would be lent the device immediately.
     blocker = Job("0", turn_s=0.01, gap_s=0.0, num_turns=1)
     for host in run_with_orders([blocker, *jobs], [order] * len(lags_s), lags_s):
         assert [turn for turn in turns_of(host) if turn[0] != "0"] == [(turn.job, turn.number) for turn in order.turns]
@@ -149,7 +149,7 @@ def test_without_their_lead_hosts_still_agree() -> None:
     assert len(turns_of(hosts[0])) == 27
 
 
-def test_the_rotation_serves_everybody() -> None:
+def test_the_rotation_serves_every_job() -> None:
     turns = {"a": 3, "b": 7, "c": 1}
     served = []
     for _ in range(6):

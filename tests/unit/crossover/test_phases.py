@@ -1,4 +1,4 @@
-"""Gaps too short for a handover are sat out, and a long one among them is not lost for good."""
+"""A job keeps the device through gaps too short for a handover, and still uses a long one among them."""
 
 from __future__ import annotations
 

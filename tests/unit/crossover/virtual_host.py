@@ -154,9 +154,9 @@ class Host:
     limits: TurnLimits = field(default_factory=TurnLimits)
     is_lead: bool = False
     lag_s: float = 0.0
-    """Its workers hear of everything so much later."""
+    """How much later its workers get every message."""
     drift: int = 0
-    """Its workers have counted so many turns more than those of other hosts."""
+    """How many more turns its workers have counted than those of other hosts."""
 
     def __post_init__(self) -> None:
         self.arbiter = Arbiter(self.limits, is_lead=self.is_lead)

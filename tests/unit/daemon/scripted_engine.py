@@ -1,4 +1,4 @@
-"""An engine without processes: tests say when workers begin, end and fail."""
+"""An engine without processes: tests say when workers start, end, and fail."""
 
 from __future__ import annotations
 
@@ -90,10 +90,10 @@ class ScriptedEngine:
         self.forgotten.add((job_id, attempt))
 
     def close(self) -> None:
-        """Workers go on: what happens from here on is told to the next controller."""
+        """Workers continue: what happens from now on is reported to the next controller."""
 
     def reopened(self) -> None:
-        """What a controller that comes back is told: everything that is not forgotten."""
+        """What a restarted controller is told: everything that is not forgotten."""
         self.poll()
         for key in self.known():
             self._tell(WorkersStarted(0.0, *key))

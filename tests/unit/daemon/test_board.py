@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from typing import Any
 
 from tests.fake_controller import FakeController
@@ -36,7 +35,7 @@ class Site:
         return found
 
     def change(self, job_id: str, **values: Any) -> None:
-        self.controller.by_id[job_id] = replace(self.controller.by_id[job_id], **values)
+        self.controller.change(job_id, **values)
 
 
 def test_the_first_read_has_everything_and_the_next_only_changes() -> None:

@@ -1,4 +1,4 @@
-"""Reports reach the controller only from the present attempt of a job, and stop requests come back."""
+"""Only reports of a job's current attempt reach the controller, and stop requests come back."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 from tests.hang_limit import HANG_S
 
-from weft.daemon.report_channel import JobChannel, parse_report
+from weft.core.step_report import Progress, StepReport, parse_report
+from weft.daemon.report_channel import JobChannel
 from weft.worker.channel import Channel
 
 
@@ -44,7 +45,7 @@ def answers(worker: Channel) -> list[dict[str, Any]]:
 def test_a_report_of_the_current_attempt_is_accepted(channel: JobChannel, worker: Channel) -> None:
     worker.send(step(metrics={"loss": 0.5}, total_steps=100, exposed_s=0.02))
     (report,) = channel.receive(lambda job_id, attempt: False)
-    assert (report.step, report.loss, report.total_steps, report.exposed_s) == (7, 0.5, 100, 0.02)
+    assert report.progress == Progress(7, 100, 0.1, 0.02, 0.5)
 
 
 def test_late_report_is_dropped(channel: JobChannel, worker: Channel) -> None:
@@ -128,4 +129,59 @@ def test_a_message_that_is_not_a_report_is_ignored(data: bytes) -> None:
 def test_odd_numbers_in_a_report_do_no_harm() -> None:
     report = parse_report(json.dumps(step(metrics={"loss": float("nan")}, exposed_s=9.0, total_steps="many")).encode())
     assert report is not None
-    assert (report.loss, report.exposed_s, report.total_steps) == (None, 0.1, None)
+    assert report.progress == Progress(7, None, step_s=0.1, exposed_s=0.1, loss=None)
+
+
+def test_what_a_worker_sends_is_what_the_controller_gets() -> None:
+    progress = Progress(7, 100, 0.1, 0.02, 0.5)
+    phases = 0.03, 0.05, 0.01
+    metrics = {"loss": 0.5, "lr": 0.1}
+    report = StepReport("a", 2, 1, 4, progress, 3, 640.0, metrics, 1 << 30, True, False, phases, 0.002)
+    assert parse_report(json.dumps(report.message()).encode()) == report
+
+
+def test_a_worker_that_an_older_weft_started_is_still_understood() -> None:
+    sent = (
+        b'{"kind": "step", "job_id": "g6v5s2hr", "attempt": 1, "rank": 0, "world_size": 2, "step": 40, '
+        b'"total_steps": 100, "epoch": 1, "step_s": 0.02, "exposed_s": 0.004, "samples_per_s": 3200.0, '
+        b'"metrics": {"loss": 1.5, "accuracy": 0.5}, "memory_bytes": 1048576, "takes_turns": true, "can_resume": true}'
+    )
+    assert parse_report(sent) == StepReport(
+        "g6v5s2hr",
+        1,
+        rank=0,
+        world_size=2,
+        progress=Progress(40, 100, 0.02, 0.004, 1.5),
+        epoch=1,
+        samples_per_s=3200.0,
+        metrics={"loss": 1.5, "accuracy": 0.5},
+        memory_bytes=1 << 20,
+        takes_turns=True,
+        can_resume=True,
+    )
+
+
+def test_a_controller_of_an_older_weft_understands_a_worker() -> None:
+    message = StepReport("a", 1, 0, 1, Progress(7, 100, 0.1, 0.02, 0.5), metrics={"loss": 0.5}).message()
+    assert message == step(
+        total_steps=100,
+        exposed_s=0.02,
+        epoch=0,
+        samples_per_s=0.0,
+        metrics={"loss": 0.5},
+        memory_bytes=0,
+        takes_turns=False,
+        can_resume=None,
+        phases=None,
+        turn_wait_s=0.0,
+    )
+
+
+def test_all_reports_of_one_datagram_arrive_and_one_bad_line_costs_only_itself(
+    channel: JobChannel, tmp_path: Path
+) -> None:
+    lines = [json.dumps(step(rank=0)).encode(), b"not a report", json.dumps(step(rank=1)).encode()]
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as node:
+        node.sendto(b"\n".join(lines), str(tmp_path / "c"))
+    assert [report.rank for report in channel.receive(lambda job_id, attempt: False)] == [0, 1]
+    assert channel.num_dropped == 1

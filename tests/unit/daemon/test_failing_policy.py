@@ -1,4 +1,4 @@
-"""A policy that fails costs no job its devices, and stops the queue for nobody but the job it fails on."""
+"""A failing policy costs no job its devices, and holds up only the job it fails on."""
 
 from __future__ import annotations
 
@@ -18,20 +18,21 @@ from weft.control.state import State
 from weft.core.cluster import Cluster
 from weft.core.events import DevicesAssigned, Fate
 from weft.core.job import JobSpec
+from weft.core.reason import in_words
 from weft.core.snapshot import Allocation, JobView, Snapshot
 from weft.core.speed import SpeedCurve, StepTime
 from weft.daemon.guarded_policy import MAX_TRIALS, RETRY_S, GuardedPolicy, without
 from weft.daemon.knowledge import Knowledge
 from weft.daemon.service import Controller
 from weft.elastic import Rules
-from weft.elastic.optimal import Balanced
+from weft.elastic.balanced import Balanced
 
 BAD_WEIGHT = 666.0
 Answer = Callable[[Snapshot, Allocation], object]
 
 
 class Failing(Balanced):
-    """Answers as the default policy, except when a job of one weight is there."""
+    """Answers like the default policy, except when a job of a certain weight is present."""
 
     def __init__(self, answer: Answer, *, always: bool = False) -> None:
         super().__init__(Rules(hold_s=1e-3))
@@ -88,7 +89,7 @@ def test_a_policy_that_always_fails_still_lets_jobs_start_in_order(answer: Answe
         world.submit(name, max_workers=8)
     world.decide()
     assert [world.workers(name) for name in "abc"] == [1, 1, 0]
-    assert "the policy balanced failed" in world.state.jobs["c"].reason
+    assert "decided without the policy balanced, which failed" in world.state.jobs["c"].reason
 
 
 def test_a_running_job_the_policy_begins_to_fail_on_keeps_its_devices() -> None:
@@ -192,7 +193,7 @@ def test_outlook_of_a_job_the_policy_fails_on_is_an_answer() -> None:
     spec = replace(world.state.jobs["a"].spec, id="new", weight=BAD_WEIGHT)
     workers, reason = world.scheduler.outlook(world.state, world.knowledge, spec, None, world.now_s)
     assert workers == 0
-    assert "the policy balanced fails on this job" in reason
+    assert "the policy balanced fails on this job" in in_words(reason)
     assert world.scheduler.guarded.aside == {}
 
 

@@ -1,4 +1,4 @@
-"""Whatever goes wrong with the engine, one report, one event or one attempt: the loop goes on, and says so."""
+"""Whatever goes wrong with the engine, a report, an event, or an attempt: the loop continues, and reports it."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from weft.control import reducer
 from weft.control.state import JobState
 from weft.core.events import Fate, JobSubmitted, NodeRepaired, WorkersExited, WorkersStarted
 from weft.core.job import JobSpec
+from weft.core.step_report import Progress, StepReport
 from weft.daemon.home import Home
-from weft.daemon.report_channel import WorkerReport
 from weft.daemon.service import Controller
 from weft.errors import ControllerError, StoreError
 from weft.store import Journal
@@ -58,7 +58,7 @@ def test_an_invalid_report_is_blamed_on_its_job(
         raise ZeroDivisionError("in a model")
 
     monkeypatch.setattr(controller._knowledge, "reported", fails)
-    report = WorkerReport(job_id, 1, 0, 1, step=1, step_s=0.1)
+    report = StepReport(job_id, 1, 0, 1, Progress(1, step_s=0.1))
     monkeypatch.setattr(controller._channel, "receive", lambda fence: iter([report]))
     controller._loop.request(lambda state, now_s: ((), controller._loop._take_reports(now_s))).result()
     assert counted(controller, "a report")

@@ -79,7 +79,7 @@ def test_deep_home_still_has_sockets(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 
 def test_a_deep_home_is_found_whatever_the_environment_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Running workers report to the place they were told: a controller that is started again must listen there."""
+    """Running workers report to the path they were given: a restarted controller must listen there."""
     for name in ("r", "other"):
         (tmp_path / name).mkdir(mode=0o700)
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path / "r"))
@@ -93,7 +93,7 @@ def test_a_deep_home_is_found_whatever_the_environment_says(tmp_path: Path, monk
             monkeypatch.setenv("XDG_RUNTIME_DIR", other)
         home.prepare()
         assert home.sockets == place
-    # After a reboot the place is gone: there is another one.
+    # After a reboot the path is gone: there is a new one.
     place.rmdir()
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path / "other"))
     home.prepare()

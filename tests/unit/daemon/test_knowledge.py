@@ -1,4 +1,4 @@
-"""What the controller believes about jobs, and that it survives odd ones."""
+"""What the controller believes about jobs, including odd ones."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import pytest
 from weft.control.state import Job, JobState
 from weft.core.cluster import Cluster
 from weft.core.job import JobSpec
+from weft.core.step_report import Progress, StepReport
 from weft.daemon.knowledge import Knowledge, steps_to_rest
-from weft.daemon.report_channel import WorkerReport
 
 CLUSTER = Cluster.uniform(1, 8)
 
@@ -22,8 +22,9 @@ def running(num_workers: int = 1, attempt: int = 1, **values: object) -> Job:
     return Job(spec, state=JobState.RUNNING, attempt=attempt, devices=devices, wanted=devices, **values)  # type: ignore[arg-type]
 
 
-def report(job: Job, step: int, step_s: float, **values: object) -> WorkerReport:
-    return WorkerReport(job.id, job.attempt, 0, len(job.devices), step, step_s, **values)  # type: ignore[arg-type]
+def report(job: Job, step: int, step_s: float, loss: float | None = None, **values: object) -> StepReport:
+    progress = Progress(step, step_s=step_s, loss=loss)
+    return StepReport(job.id, job.attempt, 0, len(job.devices), progress, **values)  # type: ignore[arg-type]
 
 
 def measure(knowledge: Knowledge, job: Job, step_s: float, num: int = 10, **values: object) -> list[bool]:
@@ -117,7 +118,7 @@ def test_restart_cost_is_learned_from_stop_to_first_step(knowledge: Knowledge) -
     assert knowledge.restart_s("a") == 3.0
     knowledge.stop_ordered("a", 100.0)
     knowledge.stopped("a", 1, 101.0, saved=True)
-    knowledge.start_ordered("a", 500.0)  # it waited long in between: that is not what a restart costs
+    knowledge.start_ordered("a", 500.0)  # it waited for a long time in between, which is not part of a restart's cost
     again = running(attempt=2)
     knowledge.reported(again, report(again, 2, 0.1), 505.0)
     assert knowledge.of("a").restart is not None
@@ -139,10 +140,17 @@ def test_first_start_that_waited_for_the_engine_does_not_count_as_the_cost_of_a_
 
 
 def test_declared_steps_override_every_estimate(knowledge: Knowledge) -> None:
-    job = running(total_steps=100)
+    job = running(progress=Progress(0, total_steps=100))
     measure(knowledge, job, 0.1, num=30)
     curve = knowledge.curve(job, (1,))
     assert knowledge.remaining_steps(job, curve, 50.0, usual_s=60.0) == 70.0
+
+
+def test_a_job_that_starts_over_is_not_thought_to_be_nearly_done(knowledge: Knowledge) -> None:
+    job = running(attempt=2, progress=Progress(90, total_steps=100))
+    measure(knowledge, job, 0.1)
+    assert knowledge.reports.progress(job).step == 10
+    assert knowledge.remaining_steps(job, knowledge.curve(job, (1,)), 50.0, usual_s=60.0) == 90.0
 
 
 def test_undeclared_steps_follow_the_loss_curve(knowledge: Knowledge) -> None:

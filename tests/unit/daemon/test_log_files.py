@@ -1,4 +1,4 @@
-"""Whatever a job puts in the place of its output: reading it never blocks, and never leads elsewhere."""
+"""Whatever a job puts in place of its output: reading it never blocks, and never follows a link elsewhere."""
 
 from __future__ import annotations
 

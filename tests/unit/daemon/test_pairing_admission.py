@@ -1,17 +1,18 @@
-"""Live pairs: only where they can pay, only where they fit, and only as long as they bring something."""
+"""Live pairs: only where they can help, only where they fit, and only as long as they gain something."""
 
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 from tests.unit.daemon.test_scheduling import World
 
 from weft.core.cluster import Cluster
 from weft.core.speed import StepTime
+from weft.core.step_report import Progress, StepReport
 from weft.daemon.knowledge import Knowledge
 from weft.daemon.pairs import APART_S, WINDOW_S, Pairs
-from weft.daemon.report_channel import WorkerReport
 from weft.daemon.scheduling import Scheduler, SchedulingOptions
 
 GIB = 2**30
@@ -33,19 +34,18 @@ class SharingWorld(World):
         takes_turns: bool = True,
         memory_bytes: int = GIB,
     ) -> None:
-        """The job makes a step per report; its clock goes on meanwhile."""
+        """The job makes a step per report."""
         job = self.state.jobs[name]
-        newest = self.knowledge.newest(name)
-        step = newest.step if newest else 0
+        step = self.knowledge.reports.progress(job).step
         exposed_s = 0.6 * step_s if exposed_s is None else exposed_s
         for number in range(1, num + 1):
-            said = WorkerReport(name, job.attempt, 0, len(job.devices), step + number, step_s, exposed_s=exposed_s)
-            values = {"takes_turns": takes_turns, "memory_bytes": memory_bytes, "total_steps": 10_000}
-            said = WorkerReport(**{**{field: getattr(said, field) for field in said.__slots__}, **values})
-            self.knowledge.reported(job, said, self.now_s)
+            progress = Progress(step + number, 10_000, step_s, exposed_s)
+            report = StepReport(name, job.attempt, 0, len(job.devices), progress)
+            report = replace(report, memory_bytes=memory_bytes, takes_turns=takes_turns)
+            self.knowledge.reported(job, report, self.now_s)
 
     def three_jobs(self, *, may_share: bool = True, **told: object) -> None:
-        """Two that run and have reported, and one that has just come."""
+        """Two jobs that run and have reported, and one just submitted."""
         for name in "ab":
             self.submit(name, max_workers=1, total_steps=10_000, may_share=may_share)
         self.decide()
@@ -143,7 +143,7 @@ def test_a_pair_that_brings_nothing_is_split_and_not_made_again_for_a_while() ->
     world = SharingWorld()
     world.three_jobs()
     world.decide()
-    share_badly(world, seconds_per_step=2.0)  # each half as fast as alone: one after the other does as well
+    share_badly(world, seconds_per_step=2.0)  # each half as fast as alone: running one after the other is just as good
     world.decide()
     assert world.pairs() == set()
     assert "so they are split" in world.why("a")
@@ -170,7 +170,8 @@ def reports(pairs: Pairs, step_s: float, now_s: float, attempt: int = 1, num: in
     for step in range(num):
         now_s += step_s
         for job, other in (("a", "b"), ("b", "a")):
-            pairs.reported(job, other, WorkerReport(job, attempt, 0, 1, step, step_s), now_s, alone, 0.001)
+            report = StepReport(job, attempt, 0, 1, Progress(step, step_s=step_s))
+            pairs.reported(job, other, report, now_s, alone, 0.001)
     return now_s
 
 

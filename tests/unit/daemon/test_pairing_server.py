@@ -1,4 +1,4 @@
-"""The controller and the lease server: there when it is needed, told who leads, gone when it should be."""
+"""The controller and the lease server: it runs when needed, knows which host leads, and ends when it should."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from weft.core import worker_environment as names
 from weft.core.cluster import Cluster
 from weft.core.job import JobSpec
 from weft.crossover.lease_client import LeaseGate
-from weft.crossover.lease_launch import SOCKET_NAME, status, stop_server
+from weft.crossover.lease_launch import SOCKET_NAME, roles_held, status, stop_server
 from weft.crossover.lease_messages import Join
 from weft.crossover.phases import Role
-from weft.daemon.sharing import LeaseServers, roles_held, roles_of
+from weft.daemon.sharing import LeaseServers, roles_of
 from weft.errors import LeaseError
 
 
@@ -48,7 +48,7 @@ def sharing(folder: Path) -> Iterator[LeaseServers]:
 
 
 def until_roles(path: Path, wanted: dict[str, Role]) -> None:
-    """The server tells nobody of changes: it is asked again and again."""
+    """The server does not announce changes: poll it."""
     pause = threading.Event()
     for _ in range(int(HANG_S / 0.05)):
         try:

@@ -1,4 +1,4 @@
-"""Jobs that need several devices at once are not passed over, and every waiting job is told where it stands."""
+"""Jobs that need several devices at once are not passed over, and every waiting job knows its place."""
 
 from __future__ import annotations
 
@@ -28,7 +28,9 @@ def test_jobs_of_unknown_length_do_not_start_ahead_of_a_blocked_job_for_ever() -
         world.now_s += 60.0
         world.decide()
         assert world.workers(f"later{number}") == 0
-    assert "reserved for two" in world.state.jobs["later0"].reason
+    later = world.state.jobs["later0"]
+    assert later.reason_code == "UnknownLength"
+    assert later.reason.endswith("reserved for two")
     finish(world, "a")
     world.decide()
     assert world.workers("two") == 2

@@ -1,4 +1,4 @@
-"""A log that anybody could fill up would fill up the disk."""
+"""A log that any job could fill would fill the disk."""
 
 from __future__ import annotations
 

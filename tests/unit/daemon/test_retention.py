@@ -1,4 +1,4 @@
-"""What is over goes by the rule, with its files; whatever runs or waits stays, and so does the journal."""
+"""Finished jobs are purged by the rule, with their files; jobs that run or wait stay, and so does the journal."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def with_files(home: Home, job_id: str) -> Path:
 
 @pytest.fixture
 def one_over(controller: Controller, engine: ScriptedEngine, home: Home) -> tuple[str, str]:
-    """A job that is over and one that runs, both with files."""
+    """A finished job and a running one, both with files."""
     over, running = controller.submit(a_job()), controller.submit(a_job())
     until(lambda: len(engine.running()) == 2, "workers ordered")
     for job_id in (over, running):

@@ -17,7 +17,7 @@ from weft.elastic.registry import POLICIES
 
 
 class World:
-    """State, knowledge and scheduler on a clock that the test turns."""
+    """State, knowledge, and scheduler on a clock that the test sets."""
 
     def __init__(self, num_devices: int, **options: object) -> None:
         cluster = Cluster.uniform(1, num_devices)
@@ -34,7 +34,7 @@ class World:
         self.happen(JobSubmitted(self.now_s, spec, total_steps))
 
     def decide(self) -> None:
-        """One decision, carried out at once."""
+        """One decision, carried out immediately."""
         decided = self.scheduler.decide(self.state, self.knowledge, self.now_s)
         if decided.event.reasons:
             self.happen(decided.event)
@@ -46,7 +46,7 @@ class World:
                 self.happen(WorkersStarted(self.now_s, job.id, job.attempt))
 
     def run(self, name: str, step_s_alone: float = 1.0) -> None:
-        """The job reports at its present size, as one that scales perfectly."""
+        """The job reports at its current size, and scales perfectly."""
         job = self.state.jobs[name]
         measure(self.knowledge, job, step_s_alone / len(job.devices))
 
@@ -123,7 +123,10 @@ def test_every_change_has_a_reason_and_waiting_is_explained_once() -> None:
     assert set(decided.event.reasons) == {"a", "b"}
     assert len(decided.event.devices) == 1
     world.happen(decided.event)
-    again = world.scheduler.decide(world.state, world.knowledge, 1.0)
+    later = world.scheduler.decide(world.state, world.knowledge, 1.0)
+    assert not later.changed
+    world.happen(later.event)  # the first job has not reported yet, which the other waits for
+    again = world.scheduler.decide(world.state, world.knowledge, 2.0)
     assert not again.changed
     assert not again.event.reasons
 

@@ -17,10 +17,11 @@ from weft.core.events import Fate, JobSubmitted
 from weft.core.job import Launch
 from weft.core.submission import Submission
 from weft.daemon.clock import SteadyClock
-from weft.daemon.contract import NodeStatus, StoppingError, UnknownJobError
+from weft.daemon.contract import ConflictError, NodeStatus, StoppingError, UnknownJobError
 from weft.daemon.home import Home
 from weft.daemon.service import Controller
 from weft.errors import ControllerError, StoreError, UsageError
+from weft.sim.queue_forecast import Question
 from weft.store import Journal
 
 Open = Callable[..., Controller]
@@ -115,7 +116,7 @@ def test_explain_tells_the_story_across_a_restart(open_controller: Open, engine:
     controller = open_controller()
     story = [sentence.text for sentence in controller.explain(job_id)]
     assert story[0] == "submitted, for 1 to 2 workers"
-    assert any("1 of 4 devices" in text for text in story)
+    assert any("1 worker" in text for text in story)
     times = [sentence.at_s for sentence in controller.explain(job_id)]
     assert times == sorted(times)
 
@@ -125,9 +126,9 @@ def test_silent_job_keeps_its_devices(open_controller: Open, engine: ScriptedEng
     silent = controller.submit(a_job(min_workers=4, max_workers=4))
     until(lambda: (silent, 1) in engine.running(), "workers ordered")
     urgent = controller.submit(a_job(total_steps=1, priority=9))
-    until(lambda: "went to others" in controller.job(urgent).reason, "a decision about the second job")
+    until(lambda: controller.job(urgent).reason_code == "Reserved", "a decision about the second job")
     assert controller.job(silent).state is JobState.RUNNING
-    assert "would lose its work" in controller.explain(silent)[-1].text
+    assert controller.job(silent).reason_code == "AsRequested"
     assert not [call for call in engine.calls if call[0] == "stop"]
 
 
@@ -211,7 +212,7 @@ def test_nodes_show_which_job_has_which_device(controller: Controller, engine: S
 def test_outlook_changes_nothing(controller: Controller) -> None:
     outlook = controller.outlook(a_job(max_workers=4))
     assert outlook.workers == 1
-    assert outlook.reason.startswith("the job has 1 of 4 devices")
+    assert (outlook.reason_code, outlook.reason.startswith("1 worker ")) == ("Exploring", True)
     assert controller.jobs() == []
 
 
@@ -281,3 +282,40 @@ def test_a_request_that_cannot_be_written_down_is_refused_and_the_next_one_is_se
         controller._loop.request(make).result(HANG_S)  # type: ignore[arg-type]
     assert controller.submit(a_job()) in {job.id for job in controller.jobs()}
     assert controller.failure is None
+
+
+def test_a_forecast_covers_the_queue_and_changes_nothing(controller: Controller, engine: ScriptedEngine) -> None:
+    ids = [controller.submit(a_job(name=f"job {number}", total_steps=10)) for number in range(6)]
+    until(lambda: len(engine.running()) == 4, "all devices in use")
+    answer = controller.whatif(Question(devices=8))
+    assert {job["id"] for job in answer["plan"]["jobs"]} == set(ids)
+    assert (answer["plan"]["devices"], answer["whatif"]["devices"]) == (4, 8)
+    assert len(engine.running()) == 4
+    with pytest.raises(UnknownJobError):
+        controller.whatif(Question(jobs={"nothere1": {"weight": 2.0}}))
+    with pytest.raises(UsageError, match="min_workers <= max_workers"):
+        controller.whatif(Question(jobs={ids[0]: {"min_workers": 3}}))
+
+
+def test_a_changed_job_gets_what_it_may_now_have(controller: Controller, engine: ScriptedEngine) -> None:
+    running = [controller.submit(a_job()) for _ in range(4)]
+    until(lambda: len(engine.running()) == 4, "all devices in use")
+    waiting = controller.submit(a_job(max_workers=2))
+    controller.change_job(waiting, weight=3.0, priority=2, max_workers=4)
+    spec = controller.job(waiting).spec
+    assert (spec.weight, spec.priority, spec.min_workers, spec.max_workers) == (3.0, 2, 1, 4)
+    assert any("weight is now 3" in sentence.text for sentence in controller.explain(waiting))
+    with pytest.raises(UsageError, match="min_workers <= max_workers"):
+        controller.change_job(waiting, min_workers=5)
+    with pytest.raises(UsageError, match="this cluster has 4 devices"):
+        controller.change_job(waiting, min_workers=5, max_workers=8)
+    with pytest.raises(UsageError, match="nothing to change"):
+        controller.change_job(waiting)
+    with pytest.raises(ConflictError, match="cannot be resized without losing its work"):
+        controller.change_job(running[0], min_workers=2, max_workers=4)
+    engine.end(running[0], 1, Fate.COMPLETED)
+    until_over(controller, [running[0]])
+    with pytest.raises(ConflictError, match="already COMPLETED"):
+        controller.change_job(running[0], weight=2.0)
+    with pytest.raises(UnknownJobError):
+        controller.change_job("nothere1", weight=2.0)

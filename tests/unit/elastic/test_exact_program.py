@@ -36,7 +36,7 @@ def programs(draw: st.DrawFn) -> tuple[np.ndarray, np.ndarray, int]:
         ]
     )
     for row in range(num_jobs):
-        num = draw(st.integers(1, num_sizes + 1))  # shorter menus are filled up with nothing for nothing
+        num = draw(st.integers(1, num_sizes + 1))  # shorter menus are padded with empty sizes
         utility[row, num:] = draw(st.sampled_from([0.0, -np.inf]))
         sizes[row, num:] = 0
         barred = draw(st.integers(1, num_sizes))

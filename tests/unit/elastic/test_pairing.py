@@ -1,4 +1,4 @@
-"""Pairs are formed where they pay, and only there."""
+"""Pairs are formed only where they gain something."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from weft.elastic.matching import match
 from weft.elastic.menu import Menu
 from weft.elastic.pairing import (
     MIN_REALISED_GAIN,
+    PAIR_MODES,
     PairBook,
     PairMode,
-    PairOptions,
     pair_sizes,
     predicted_gain,
     refusal,
@@ -49,6 +49,19 @@ def test_two_jobs_that_wait_for_the_network_take_turns() -> None:
     assert not allocation.fillers
     assert allocation.workers == {"j0": 8, "j1": 8}
     assert allocation.num_devices() == 8
+
+
+def test_exact_pairs_jobs_too_although_its_utilities_are_negative() -> None:
+    allocation = policy_named("exact").decide(snapshot_of([WAITING, WAITING]))
+    assert allocation.pairs == (("j0", "j1"),)
+    assert allocation.workers == {"j0": 8, "j1": 8}
+
+
+def test_exact_lets_a_waiting_job_share_with_a_running_one() -> None:
+    half = SpeedCurve({4: StepTime(2.0, 1.0)})
+    allocation = policy_named("exact").decide(snapshot_of([half, half, half]))
+    assert len(allocation.pairs) == 1
+    assert allocation.workers.keys() == {"j0", "j1", "j2"}
 
 
 def test_a_long_job_fills_the_gaps_of_a_short_one() -> None:
@@ -95,9 +108,7 @@ def test_matching_is_close_to_the_true_maximum(num_jobs: int, seed: int) -> None
     draw = np.random.default_rng(seed)
     first, second = np.triu_indices(num_jobs, 1)
     values = draw.normal(size=len(first))
-    empty = np.zeros((len(first), 1))
-    pairs = PairOptions(first, second, (PairMode.TURNS,) * len(first), np.array([1]), empty, empty)
-    chosen = match(np.zeros(num_jobs), pairs, values)
+    chosen = match(np.zeros(num_jobs), first, second, values)
     members = [int(row) for index in chosen for row in (first[index], second[index])]
     assert len(members) == len(set(members))
     worth = {frozenset((int(a), int(b))): float(v) for a, b, v in zip(first, second, values, strict=True)}
@@ -105,7 +116,7 @@ def test_matching_is_close_to_the_true_maximum(num_jobs: int, seed: int) -> None
 
 
 def greatest_matching(jobs: tuple[int, ...], worth: dict[frozenset[int], float]) -> float:
-    """By trying them all."""
+    """By brute force."""
     if len(jobs) < 2:
         return 0.0
     one, *others = jobs
@@ -136,8 +147,8 @@ def test_the_explanation_matches_the_decision(exposed: tuple[float, float], step
     assert (offered is None) == (refused is not None)
     if offered is not None:
         gains = offered.first_steps_per_s[:, 0] * steps[0].step_s + offered.second_steps_per_s[:, 0] * steps[1].step_s
-        for mode, gain in zip(offered.modes, gains.tolist(), strict=True):
-            assert gain == pytest.approx(predicted_gain(*steps, 0.001, mode))
+        for mode, gain in zip(offered.modes.tolist(), gains.tolist(), strict=True):
+            assert gain == pytest.approx(predicted_gain(*steps, 0.001, PAIR_MODES[mode]))
         assert max(gains) == pytest.approx(predicted_gain(*steps, 0.001))
 
 

@@ -1,4 +1,4 @@
-"""Devices are never promised twice, and jobs are not moved for nothing."""
+"""Devices are never assigned twice, and jobs are not moved without a reason."""
 
 from __future__ import annotations
 

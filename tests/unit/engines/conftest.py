@@ -20,7 +20,7 @@ IMPATIENT = GangPatience(grace_s=60.0, hang_s=0.3, settle_s=0.2, suspect_s=0.5, 
 
 
 class Recorded(Console):
-    """A console that keeps what it is given, and calls ``on_line`` so that a test can act on what a worker said."""
+    """A console that records output, and calls ``on_line`` so that a test can react to it."""
 
     def __init__(self, on_line: Callable[[str], None]) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""One attempt on several nodes: who runs where, and how it ended."""
+"""One attempt on several nodes: which worker runs where, and how it ended."""
 
 from __future__ import annotations
 

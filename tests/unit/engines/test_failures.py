@@ -1,4 +1,4 @@
-"""The first cause goes on top."""
+"""The first cause is shown first."""
 
 import signal
 

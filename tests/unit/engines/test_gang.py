@@ -1,4 +1,4 @@
-"""A gang of workers ends as one: nobody is left behind, and the first cause is on top."""
+"""A gang of workers ends together: no process is left behind, and the first cause is shown first."""
 
 import os
 import select
@@ -236,7 +236,7 @@ def test_output_can_go_to_files(bench, tmp_path):
 
 
 def stop_when_ready(bench, signum):
-    """Ask once both workers have said that they are ready."""
+    """Request a stop once both workers have said that they are ready."""
     ready = []
 
     def heard(line):

@@ -1,4 +1,4 @@
-"""A plain script's own rendezvous is nobody's business but this machine's."""
+"""A plain script's own rendezvous can be reached only from this machine."""
 
 from __future__ import annotations
 

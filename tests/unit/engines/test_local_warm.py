@@ -1,4 +1,4 @@
-"""Forked jobs: torch is there at once, workers find each other, and nothing of the zygote shows."""
+"""Forked jobs: torch is already imported, workers find each other, and no trace of the zygote is left."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ said(f"{'torch' in sys.modules}, {len(threads)} thread, {len(files)} files, {os.
     bench.engine.start(StartOrder("forked", 1, (0,), bench.python(source, name="forked")))
     assert wait_for(bench, "forked").fate is Fate.COMPLETED
     assert bench.engine.cold_reason == ""
-    # Input, output, errors, the report of a failure, and the folder it is looking at.
+    # Input, output, errors, the failure report, and the folder being listed.
     assert bench.output("forked", 1, 0) == "True, 1 thread, 5 files, forked.py\n"
 
 

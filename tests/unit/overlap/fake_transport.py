@@ -1,12 +1,12 @@
-"""A carrier on virtual time, for tests of the schedule: what is sent when, and how long a step would take.
+"""A transport in virtual time, for tests of the schedule: what is sent when, and how long a step would take.
 
-There is one worker; the others are taken to do exactly the same at the same time.  So what they contribute to our
+There is one worker; the others are assumed to do exactly the same at the same time.  So what they contribute to our
 shard is what we contribute to it, and a collective starts when we launch it.  Both kinds of collective use both
 directions of the link and queue for it, as in :mod:`weft.perf.recurrence`.
 
-[Note: poison]  While a gather is under way the others' shards are not-a-number.  Whoever reads a parameter without
-waiting for its gather computes with that, and a test sees it.  Afterwards they hold their old values: what another
-worker would have made of them is not known here.
+[Note: poison]  While a gather is in flight, the others' shards are not-a-number.  Code that reads a parameter without
+waiting for its gather computes with that, and a test sees it.  Afterwards they hold their old values: another worker's
+updates are not known here.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from weft.perf.link import Link
 
 
 class VirtualClock:
-    """Time that passes only when somebody says so."""
+    """Time that passes only when told to."""
 
     def __init__(self) -> None:
         self._now_s = 0.0
@@ -56,7 +56,7 @@ class Done:
 
 
 class FakeTransport:
-    """Implements :class:`~weft.overlap.transport.base.Transport` and writes down what it is asked for."""
+    """Implements :class:`~weft.overlap.transport.base.Transport` and records the calls."""
 
     num_stage_rows = 0
     needs_landing = False
@@ -120,7 +120,7 @@ class FakeTransport:
                 shard.copy_(old[worker])
 
     def gather_ended(self, exchange: Exchange) -> bool:
-        return True  # whoever waited has waited for everybody
+        return True  # waiting for one message waits for all of them
 
     def settle_sends(self, exchange: Exchange) -> None:
         pass

@@ -1,4 +1,4 @@
-"""The page for people who come from DDP covers DDP as it is installed, and weft as it is."""
+"""The page for users coming from DDP covers the installed DDP, and the current weft."""
 
 from __future__ import annotations
 

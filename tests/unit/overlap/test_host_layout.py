@@ -1,4 +1,4 @@
-"""Who shares a host, and who does what for whom."""
+"""Which workers share a host, and what each does for the others."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where parameters lie and how they are cut: an element lost or doubled here is a wrong gradient there."""
+"""Where parameters are placed and how they are cut: an element lost or doubled here is a wrong gradient."""
 
 from __future__ import annotations
 

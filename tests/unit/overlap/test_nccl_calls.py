@@ -1,4 +1,4 @@
-"""NCCL cannot run everywhere; that its collectives are issued in one order and never block can be seen anywhere."""
+"""NCCL cannot run everywhere, but the order of its collectives can be tested anywhere, and that they never block."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def test_collectives_are_issued_in_one_order_on_a_group_each(log: list[tuple[str
 
 
 def test_the_host_never_waits_in_a_step(log: list[tuple[str, Any]]) -> None:
-    """Waiting is left to streams: the fixture fails whatever would stop the host."""
+    """Only streams wait: the fixture fails anything that would block the host."""
     model = nccl_model()
     model.train(3)
     model.schedule.flush()

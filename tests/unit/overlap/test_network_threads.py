@@ -1,4 +1,4 @@
-"""Network threads let the computing finish first, unless the core is shared with another job's."""
+"""Network threads do not interrupt compute, unless another job shares the core."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SET_NAME = 15  # prctl's PR_SET_NAME
 
 @pytest.fixture
 def thread(monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
-    """One that bears the name of gloo's."""
+    """A thread with the name of gloo's."""
     monkeypatch.setattr(network_threads, "_ours", set())
     monkeypatch.setattr(network_threads, "_is_core_shared", False)
     named, leave = threading.Event(), threading.Event()

@@ -1,4 +1,4 @@
-"""Each receiver of several senders offers them a few milliseconds of the link, and touches nobody else's sockets."""
+"""Each receiver of several senders offers them a few milliseconds of the link, and changes no other sockets."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ GIGABIT = Link(alpha_s=0.2e-3, beta_s_per_byte=8e-9)
 
 
 def buffer_of(connection: socket.socket) -> int:
-    """Linux books as much again for its own records."""
+    """Linux reserves the same amount again for its own bookkeeping."""
     return connection.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF) // 2
 
 
@@ -63,7 +63,7 @@ def test_all_senders_together_get_a_few_milliseconds_of_the_link(num_workers: in
     [
         Link(alpha_s=0.0, beta_s_per_byte=0.0),
         Link(alpha_s=0.0, beta_s_per_byte=0.8e-9),  # 10 Gb/s
-        Link(alpha_s=30e-3, beta_s_per_byte=80e-9),  # a line to another town
+        Link(alpha_s=30e-3, beta_s_per_byte=80e-9),  # a long-distance line
     ],
 )
 def test_fast_and_long_links_are_left_to_tcp(link: Link) -> None:

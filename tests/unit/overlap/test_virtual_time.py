@@ -1,4 +1,4 @@
-"""The schedule on virtual time: what leaves when, who waits for what, and how long a step takes."""
+"""The schedule on virtual time: what is sent when, what waits for what, and how long a step takes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from weft.perf.step_profile import Mode
 
 # A layer of 1024 elements takes 2048 bytes on the wire with two workers.
 SLOW = Link(alpha_s=0.01, beta_s_per_byte=2.0 / 2048, launch_s=0.001)
-# Two layers a bucket.
+# Two layers per bucket.
 PAIRS = (2048, 4096, 6144)
 FAST = Link(alpha_s=0.01, beta_s_per_byte=0.5 / 2048, launch_s=0.001)
 
@@ -66,7 +66,7 @@ def test_nothing_is_ever_computed_with_values_that_are_on_their_way() -> None:
         model = TimedModel(SLOW, eager=eager, cuts=(1500 // 32 * 32, 4000 // 32 * 32))
         for _ in range(4):
             value = model.forward()
-            assert math.isfinite(value.item())  # the fake fills what is under way with not-a-number
+            assert math.isfinite(value.item())  # the fake fills what is in flight with not-a-number
             value.backward()
             model.step()
         model.schedule.flush()

@@ -1,4 +1,4 @@
-"""Predicted times that users' clusters are planned by."""
+"""Predicted times, which users plan their clusters with."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The T* rule promises no speed that a schedule could not give."""
+"""The T* rule promises no speed that no schedule could reach."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sizes that nobody has tried: neither too much nor too little may be promised of them."""
+"""Untried sizes: their speed must be neither overestimated nor underestimated."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ WOVEN = (Mode.DDP, Mode.BARRIER, Mode.EAGER)
 
 
 def random_case(seed: int, num_parameters: int) -> tuple[StepProfile, Link, int]:
-    """Layers of very different size and pace on a link from far too fast to far too slow."""
+    """Layers of very different sizes and speeds, on links from far too fast to far too slow."""
     rng = random.Random(seed)
     sizes = [int(10 ** rng.uniform(3, 6.5)) for _ in range(num_parameters)]
     paces = [rng.expovariate(1) + 0.02 for _ in range(num_parameters)]

@@ -1,4 +1,4 @@
-"""Tuning must end, must not be fooled by noise, and must come back to the best plan it saw."""
+"""Tuning must end, must not be fooled by noise, and must return to the best plan it saw."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def test_a_badly_fitted_link_is_made_good_by_measuring(true_link, believed):
     search = Search()
     run(search, measured_s, noise=0.005, seed=5)
     loss_at_first_s, loss_s = (measured_s(x) - best_s for x in (search.origin, search.best()))
-    assert loss_at_first_s > 0.04 * best_s  # there is something to make good
+    assert loss_at_first_s > 0.04 * best_s  # there is something to improve
     assert loss_s < 0.5 * loss_at_first_s
 
 

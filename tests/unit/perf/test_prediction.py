@@ -1,4 +1,4 @@
-"""What ``weft predict`` answers from."""
+"""The model behind ``weft predict``."""
 
 from __future__ import annotations
 

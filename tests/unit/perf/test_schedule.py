@@ -1,4 +1,4 @@
-"""The recurrence is what plans are chosen by and what the report's bound is measured against."""
+"""Plans are chosen by the recurrence, and the report's bound comes from it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from weft.perf.step_profile import Mode, ParameterTiming, StepProfile
 def even_profile(
     num_layers: int, forward_s: float, backward_s: float, update_s_per_element: float = 0.0
 ) -> StepProfile:
-    """Equal layers: gradients appear, and values are read, at an even pace."""
+    """Equal layers: gradients appear, and values are read, at an even rate."""
     layers = tuple(
         ParameterTiming(1000, backward_s * (i + 1) / num_layers, forward_s * (num_layers - 1 - i) / num_layers)
         for i in range(num_layers)

@@ -1,4 +1,4 @@
-"""What a recorded timeline is said to show must be what it shows."""
+"""The description of a recorded timeline must match it."""
 
 from __future__ import annotations
 

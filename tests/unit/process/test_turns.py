@@ -1,4 +1,4 @@
-"""A process that shares its device: it computes with it, and never waits for others with it."""
+"""A process that shares its device holds it while it computes, and never while it waits for others."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ from weft.core.cluster import Cluster, Shape
 from weft.core.job import JobSpec
 from weft.core.speed import StepTime
 from weft.elastic import POLICIES, policy_named
-from weft.sim.bounds import lower_bound, srpt_ends_s
+from weft.sim.bounds import LowerBound, lower_bound, srpt_ends_s
 from weft.sim.demand import shapes
 from weft.sim.readers import read_workload
 from weft.sim.replay import simulate
@@ -148,3 +148,9 @@ def test_a_bound_looks_at_every_placement_of_an_unknown_profile() -> None:
     workload = Workload("odd", (TrueJob(spec, Lopsided(), 100.0),))
     options = SimulationOptions(restart_s=0.0)
     assert lower_bound(workload, Cluster.uniform(2, 4), options).mean_jct_s == pytest.approx(20.0)
+
+
+def test_the_largest_bound_is_the_one_that_is_named() -> None:
+    crowded = LowerBound(alone_s=1.0, srpt_s=3.0, priced_s=2.0)
+    assert (crowded.mean_jct_s, crowded.binding) == (3.0, "srpt")
+    assert LowerBound(alone_s=1.0, srpt_s=3.0, priced_s=4.0).binding == "priced"

@@ -11,10 +11,11 @@ from hypothesis import strategies as st
 
 from weft.core.cluster import Cluster, Shape
 from weft.core.job import JobSpec
+from weft.core.reason import PolicyChoice, Reason
 from weft.core.snapshot import Allocation, Snapshot
 from weft.core.speed import StepTime
 from weft.elastic import POLICIES, policy_named
-from weft.elastic.optimal import Balanced
+from weft.elastic.balanced import Balanced
 from weft.errors import UsageError
 from weft.perf.crossover import filler_speed, turns_speed
 from weft.sim.believed_lengths import Lengths
@@ -80,8 +81,8 @@ class Together:
         fillers = frozenset(names[1:] if self.fill else ())
         return Allocation(dict.fromkeys(names, 8), ((names[0], names[1]),), fillers)
 
-    def explain(self, snapshot: Snapshot, allocation: Allocation, job: str) -> str:
-        return f"{job} shares"
+    def explain(self, snapshot: Snapshot, allocation: Allocation, job: str) -> Reason:
+        return PolicyChoice(self.name, allocation.workers[job])
 
 
 def share(steps: tuple[float, float], *, fill: bool, restart_s: float = 0.0) -> SimulationResult:
@@ -231,7 +232,7 @@ def test_decisions_about_a_job_are_put_into_words() -> None:
     options = replace(AT_ONCE, explained_jobs=frozenset({"b"}))
     result = replay([job("a", 0.0, 80.0), job("b", 1.0, 80.0)], policy="fifo", options=options)
     assert [one.workers for one in result.explanations] == [0, 8]
-    assert all(one.sentence.startswith("b ") for one in result.explanations)
+    assert [one.sentence for one in result.explanations] == ["waits for 8 devices", "8 workers, as requested"]
 
 
 RESIZING = [name for name in POLICIES if name not in ("fifo", "tiresias")]

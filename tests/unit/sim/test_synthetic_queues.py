@@ -1,4 +1,4 @@
-"""Made-up queues must be the same tomorrow, and as crowded as their name says."""
+"""Synthetic queues must be reproducible, and as crowded as their names say."""
 
 from __future__ import annotations
 

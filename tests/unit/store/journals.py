@@ -7,6 +7,7 @@ from weft.control.state import State
 from weft.core.cluster import Cluster
 from weft.core.events import DevicesAssigned, Event, Fate, JobSubmitted, ProgressReported, WorkersExited, WorkersStarted
 from weft.core.job import JobSpec, Launch
+from weft.core.step_report import Progress
 
 HOSTILE = "a'; DROP TABLE events; --\n$(reboot) \u202e\udc80"
 
@@ -18,13 +19,13 @@ def submission(number: int, *, name: str = "") -> JobSubmitted:
 
 
 def life(number: int) -> list[Event]:
-    """A job that comes, runs and ends."""
+    """A job that is submitted, runs, and ends."""
     at_s, job_id = float(number), f"job-{number}"
     return [
         submission(number),
         DevicesAssigned(at_s, {job_id: (0, 1)}, reasons={job_id: "alone in the queue"}),
         WorkersStarted(at_s, job_id, 1),
-        ProgressReported(at_s, job_id, 1, step=50, step_s=0.25, loss=1.5),
+        ProgressReported(at_s, job_id, 1, Progress(50, step_s=0.25, loss=1.5)),
         WorkersExited(at_s, job_id, 1, Fate.COMPLETED),
     ]
 

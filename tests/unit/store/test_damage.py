@@ -1,4 +1,4 @@
-"""A journal that was damaged is refused, kept, and brought back with everything that can still be read."""
+"""A damaged journal is refused, kept, and rebuilt with everything that can still be read."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ import pytest
 from journals import life, replayed, submission
 
 from weft.control.codec import CodecError
+from weft.core.events import ProgressReported
 from weft.errors import StoreError
 from weft.store import Journal, copy, schema
 from weft.store.journal_repair import repair
@@ -64,7 +65,7 @@ def test_an_event_of_a_newer_weft_is_named_and_nothing_is_changed(path: Path) ->
 def test_a_broken_page_loses_only_its_own_events(path: Path) -> None:
     with closing(sqlite3.connect(path)) as connection:
         leaves = connection.execute("SELECT count(*) FROM events").fetchone()[0]
-    assert leaves == len(BEFORE + AFTER)
+    assert leaves == len([*(event for event in BEFORE if not isinstance(event, ProgressReported)), *AFTER])
     needle = b'"job-1050"'
     overwrite(path, path.read_bytes().rindex(needle) // 4096 * 4096, b"\x00" * 4096)
     with pytest.raises(StoreError, match="is damaged"):

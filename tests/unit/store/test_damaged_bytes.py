@@ -1,4 +1,4 @@
-"""Bytes of a real journal damaged at random: repair always ends, gets back what can be read, and makes nothing up.
+"""Random bytes of a real journal are damaged: repair always ends, recovers what can be read, and invents nothing.
 
 The journal is one of a controller that was killed: part of it in the database file, part in the write-ahead log.
 """
@@ -35,7 +35,7 @@ EVENTS: dict[int, Event] = dict(enumerate(BEFORE + AFTER, 1))
 
 @pytest.fixture(scope="module")
 def killed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of a journal nobody has closed."""
+    """The folder of a journal that was never closed."""
     folder = tmp_path_factory.mktemp("killed")
     with closing(Journal.open(folder / "live" / "journal.db")) as journal:
         journal.save_snapshot(journal.append(BEFORE), replayed(BEFORE))

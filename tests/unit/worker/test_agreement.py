@@ -1,4 +1,4 @@
-"""A stop is seen soon, at no price worth mentioning, and never in the midst of an accumulation."""
+"""A stop is seen soon, at negligible cost, and never in the middle of an accumulation."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from weft.worker.weighting import UpdateCount
 
 
 class SlowPeers:
-    """All workers wish the same; each all-reduce seems to take ``cost_s`` of a clock that only the test moves."""
+    """All workers want the same; each all-reduce takes ``cost_s`` on a clock that only the test moves."""
 
     rank, world_size, group = 0, 2, None
 

@@ -18,11 +18,12 @@ from torch.utils.data import IterableDataset
 
 import weft
 import weft.worker.reports
+from weft.core.step_report import Progress, StepReport
 from weft.errors import CheckpointError, InputError, UsageError
 from weft.worker.channel import Channel
-from weft.worker.reports import ProgressBar, StepReport
+from weft.worker.reports import ProgressBar
 
-REPORT = StepReport(None, 0, 0, 1, 5, 10, 0, step_s=0.01, exposed_s=0.0, samples_per_s=100.0)
+REPORT = StepReport("", 0, 0, 1, Progress(5, 10, step_s=0.01), samples_per_s=100.0)
 
 
 @pytest.fixture(autouse=True)
@@ -143,6 +144,40 @@ def test_a_metric_that_is_not_a_number_is_refused_even_without_a_controller() ->
         run.log(loss=torch.zeros(2))
 
 
+class Scalars:
+    """As TensorBoard's SummaryWriter."""
+
+    def __init__(self) -> None:
+        self.seen: list[tuple[str, float, int]] = []
+
+    def add_scalar(self, tag: str, scalar_value: float, global_step: int) -> None:
+        self.seen.append((tag, scalar_value, global_step))
+
+
+class Runs:
+    """As a run of W&B."""
+
+    def __init__(self) -> None:
+        self.seen: list[tuple[dict[str, float], int]] = []
+
+    def log(self, data: dict[str, float], *, step: int) -> None:
+        self.seen.append((data, step))
+
+
+def test_metrics_also_go_to_the_writer_of_the_script() -> None:
+    scalars, runs = Scalars(), Runs()
+
+    def each_step(run: Any) -> None:
+        run.log(loss=torch.tensor(0.5), to=scalars)
+        run.log(loss=0.25, to=runs)
+
+    train(max_steps=2, each_step=each_step)
+    assert scalars.seen == [("loss", 0.5, 0), ("loss", 0.5, 1)]
+    assert runs.seen == [({"loss": 0.25}, 0), ({"loss": 0.25}, 1)]
+    with weft.session() as run, pytest.raises(UsageError, match="was given a int: expected a TensorBoard"):
+        run.log(loss=0.5, to=3)
+
+
 # ---- the progress bar
 
 
@@ -247,3 +282,33 @@ def test_a_run_can_be_walked_epoch_by_epoch() -> None:
             for _ in run.steps(data, epochs=epoch + 1):
                 pass
             assert run.step == 5 * (epoch + 1)
+
+
+# ---- validation
+
+
+def test_a_script_validates_after_every_epoch_also_after_a_resume() -> None:
+    validated: list[int] = []
+
+    def each_step(run: Any) -> None:
+        if run.ends_epoch:
+            validated.append(run.epoch)
+
+    train(max_steps=7, each_step=each_step)  # 5 steps per epoch
+    train(max_steps=15, each_step=each_step)
+    assert validated == [0, 1, 2]
+
+
+def test_the_end_of_an_epoch_of_a_stream_is_refused_and_not_guessed() -> None:
+    class Stream(IterableDataset[int]):
+        def __iter__(self) -> Iterator[int]:
+            return iter(range(20))
+
+    with pytest.raises(UsageError, match=r"validate every N steps"):
+        train(dataset=Stream(), max_steps=2, each_step=lambda run: run.ends_epoch)
+
+
+def test_sums_of_one_worker_are_its_own_values() -> None:
+    sums: list[float] = []
+    train(max_steps=1, each_step=lambda run: sums.extend(run.sum(3, torch.tensor(0.5))))
+    assert sums == [3.0, 0.5]

@@ -191,7 +191,7 @@ class Average:
 
 
 def in_child(body: Any, path: str, in_background: bool) -> str:
-    """What a process of its own says: resource limits and file locks belong to a process."""
+    """The output of a separate process: resource limits and file locks belong to a process."""
     context = multiprocessing.get_context("forkserver")
     ours, theirs = context.Pipe()
     process = context.Process(target=_tell, args=(body, path, in_background, theirs))

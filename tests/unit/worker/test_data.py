@@ -119,3 +119,19 @@ def test_a_batch_per_worker_makes_the_global_batch_grow() -> None:
 def test_uneven_splits_are_foreseen(num_samples: int, batch_size: int, drop_last: bool, uneven: bool) -> None:
     data = loader(list(range(num_samples)), workers=2, batch_size=batch_size, drop_last=drop_last)
     assert data.may_be_uneven is uneven
+
+
+@pytest.mark.parametrize("drop_last", [False, True])
+def test_the_last_batch_of_an_epoch_is_known_while_it_is_trained_on(drop_last: bool) -> None:
+    data = loader(list(range(10)), drop_last=drop_last)
+    seen = []
+    for share, _ in data.batches(0, 0):
+        seen.append(data.ends_epoch(share))
+        data.position += share.num_global
+    assert seen == ([False, True] if drop_last else [False, False, True])
+
+
+def test_validation_counts_each_sample_once_when_a_worker_gets_nothing_of_the_last_batch() -> None:
+    """Training pads such a worker with a sample of weight 0, which a plain loop would count."""
+    parts = [list(loader(list(range(9)), rank, 4, shuffle=False)) for rank in range(4)]
+    assert sorted(int(k) for part in parts for batch in part for k in batch) == list(range(9))

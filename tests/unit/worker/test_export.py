@@ -16,6 +16,8 @@ from torch import nn
 from torch.utils.data import TensorDataset
 
 import weft
+from weft.errors import InputError
+from weft.worker.export import export
 
 
 class TiedNet(nn.Module):
@@ -45,9 +47,21 @@ def trained(tmp_path: Path) -> tuple[nn.Module, Path]:
     return model, folder
 
 
-def weft_export(*args: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "weft", "checkpoint", "export", *args]
-    return subprocess.run(command, capture_output=True, text=True)
+def test_the_command_writes_the_file_and_says_what_is_in_it(trained: tuple[nn.Module, Path], tmp_path: Path) -> None:
+    out = tmp_path / "model.pt"
+    command = [sys.executable, "-m", "weft", "checkpoint", "export", str(trained[1]), "--out", str(out), "--json"]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["step"] == 2
+    assert torch.load(out, weights_only=True).keys() == trained[0].state_dict().keys()
+
+
+def test_the_command_reports_a_refusal_in_one_line(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "weft", "checkpoint", "export", str(tmp_path), "--out", str(tmp_path / "model.pt")]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode != 0
+    assert f"{tmp_path} holds no checkpoint" in done.stderr
+    assert not (tmp_path / "model.pt").exists()
 
 
 @pytest.mark.parametrize("name", ["model.pt", "model.safetensors"])
@@ -56,9 +70,7 @@ def test_the_exported_file_loads_into_the_model_without_weft(
 ) -> None:
     model, folder = trained
     out = tmp_path / name
-    done = weft_export(str(folder), "--out", str(out), "--json")
-    assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout)["step"] == 2
+    assert export(folder, out)["step"] == 2
     if name.endswith(".pt"):
         state = torch.load(out, weights_only=True)
     else:
@@ -69,15 +81,9 @@ def test_the_exported_file_loads_into_the_model_without_weft(
         assert torch.equal(twin.state_dict()[key], value), key
 
 
-def test_a_folder_without_checkpoints_is_named(tmp_path: Path) -> None:
-    done = weft_export(str(tmp_path), "--out", str(tmp_path / "model.pt"))
-    assert done.returncode != 0
-    assert f"{tmp_path} holds no checkpoint" in done.stderr
-    assert not (tmp_path / "model.pt").exists()
-
-
 def test_a_model_that_is_not_there_is_refused_with_the_names_that_are(
     trained: tuple[nn.Module, Path], tmp_path: Path
 ) -> None:
-    done = weft_export(str(trained[1]), "--model", "teacher", "--out", str(tmp_path / "model.pt"))
-    assert "holds no model 'teacher' (it has model)" in done.stderr
+    with pytest.raises(InputError, match=r"holds no model 'teacher' \(it has model\)"):
+        export(trained[1], tmp_path / "model.pt", "teacher")
+    assert not (tmp_path / "model.pt").exists()

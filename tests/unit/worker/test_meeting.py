@@ -87,7 +87,7 @@ os._exit(0)
 
 
 def test_another_program_at_the_port_does_not_make_a_worker_wait_forever(monkeypatch: pytest.MonkeyPatch) -> None:
-    """In a process of its own: torch goes on waiting in a thread, which ends only with the process."""
+    """In a separate process: torch keeps waiting in a thread, which ends only with the process."""
     with socket.create_server(("127.0.0.1", 0)) as other:
         say_where(monkeypatch, 1, 2, other.getsockname()[1])
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}

@@ -35,9 +35,7 @@ def test_shares_weigh_one_together_and_differ_by_one_sample_at_most(num_samples:
 
 
 @given(st.integers(1, 200), st.integers(1, 40), st.data())
-def test_going_on_in_mid_epoch_gives_the_batches_that_were_left(
-    num_samples: int, batch: int, data: st.DataObject
-) -> None:
+def test_resuming_in_mid_epoch_gives_the_remaining_batches(num_samples: int, batch: int, data: st.DataObject) -> None:
     whole = list(batch_sizes(num_samples, batch, 0, drop_last=False))
     done = data.draw(st.integers(0, len(whole)))
     assert list(batch_sizes(num_samples, batch, sum(whole[:done]), drop_last=False)) == whole[done:]

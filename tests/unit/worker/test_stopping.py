@@ -1,4 +1,4 @@
-"""A stop request reaches the worker by every way, and nothing of it ever holds up training."""
+"""A stop request reaches the worker in every way, and never holds up training."""
 
 from __future__ import annotations
 

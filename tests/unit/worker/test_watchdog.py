@@ -36,7 +36,7 @@ class Pinned:
 
 
 class Job:
-    """Watchdogs of several workers on one clock; ``left`` says who ended, and when."""
+    """Watchdogs of several workers on one clock; ``left`` says which workers ended, and when."""
 
     def __init__(self, *frames: FrameType, stall_s: float = 10.0) -> None:
         self.now_s = 0.0

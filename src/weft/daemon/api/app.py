@@ -14,9 +14,9 @@ from weft.core.nearest_name import unknown_name
 from weft.daemon.api.dashboard import cookie_name, login_body, make_dashboard_router
 from weft.daemon.api.guard import BODY_S, Application, Guard
 from weft.daemon.api.routes import Json, make_router
-from weft.daemon.api.schemas import JobRequest, PurgeRequest, ShutdownRequest
+from weft.daemon.api.schemas import JobRequest, LoginRequest, PurgeRequest, ShutdownRequest, WhatifRequest
 from weft.daemon.api.sessions import Sessions
-from weft.daemon.contract import StoppingError, UnknownJobError
+from weft.daemon.contract import ConflictError, StoppingError, UnknownJobError
 from weft.daemon.service import Controller
 from weft.errors import StoreError, UsageError, WeftError
 from weft.version import __version__
@@ -27,6 +27,15 @@ _BODIES: dict[str, type[BaseModel]] = {
     "/v1/outlook": JobRequest,
     "/v1/purge": PurgeRequest,
     "/v1/shutdown": ShutdownRequest,
+    "/v1/whatif": WhatifRequest,
+    "/v1/login": LoginRequest,
+}
+_STATUSES: dict[type[Exception], int] = {
+    UnknownJobError: 404,
+    ConflictError: 409,
+    UsageError: 400,
+    StoreError: 503,
+    StoppingError: 503,
 }
 
 
@@ -37,7 +46,7 @@ def make_app(controller: Controller, token: str, *, port: int | None = None, bod
     app.include_router(make_router(controller))
     sessions = Sessions()
     app.include_router(make_dashboard_router(sessions, port))
-    for kind, status in ((UnknownJobError, 404), (UsageError, 400), (StoreError, 503), (StoppingError, 503)):
+    for kind, status in _STATUSES.items():
         app.add_exception_handler(kind, _refusing(status))
     app.add_exception_handler(RequestValidationError, _misread)
     app.add_exception_handler(HTTPException, _http_error)

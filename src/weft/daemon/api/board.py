@@ -16,7 +16,9 @@ from typing import Any
 
 from weft.control.queue_order import QueuePlace
 from weft.control.state import Job
+from weft.core.status_rows import HealthRow
 from weft.daemon.api.rows import decision_row, health_row, job_detail, node_row
+from weft.daemon.api.sessions import Permission
 from weft.daemon.contract import Decision
 from weft.daemon.service import Controller
 
@@ -24,6 +26,8 @@ UPDATE_EVERY_S = 0.5
 """At most this often, however many readers there are."""
 _REST_PER_UPDATE = 50.0
 """Updates take at most about a fiftieth of the time, however many jobs there are."""
+_MAX_REST_S = 5.0
+"""The first update encodes every job; those after it are cheap."""
 KEPT_DECISIONS = 1000
 
 
@@ -46,22 +50,43 @@ class Board:
         self._last_decision: Decision | None = None
         self._whole_from = 0
         """Readers of an older version get everything."""
-        self._answers: dict[int, bytes] = {}
+        self._answers: dict[tuple[int, Permission], bytes] = {}
 
-    def changes(self, since: str) -> bytes:
+    def changes(self, since: str, permission: Permission = Permission.CHANGE) -> bytes:
         """JSON: what changed after version ``since``; everything if that is not a version of this board."""
+        return self.latest(since, permission)[1]
+
+    def latest(self, since: str, permission: Permission) -> tuple[str, bytes]:
+        """The version that the changes lead to, and the changes."""
         with self._lock:
-            began_s = self._clock()
-            if began_s >= self._due_s:
-                self._update()
-                self._due_s = began_s + max(UPDATE_EVERY_S, _REST_PER_UPDATE * (self._clock() - began_s))
+            self._update_if_due()
             begun, _, number = since.partition("-")
             known = begun == self._begun and number.isdecimal() and len(number) < 20
             before = int(number) if known and self._whole_from <= int(number) <= self._version else -1
-            answer = self._answers.get(before)
+            key = before, permission
+            answer = self._answers.get(key)
             if answer is None:
-                answer = self._answers[before] = self._answer(before)
-            return answer
+                answer = self._answers[key] = self._answer(before, permission)
+            return self.version, answer
+
+    def refresh(self) -> None:
+        """Look for changes, if the last time is not too recent."""
+        with self._lock:
+            self._update_if_due()
+
+    def _update_if_due(self) -> None:
+        now_s = self._clock()
+        if now_s >= self._due_s:
+            # CPU time: on a busy machine an update takes long without costing more.
+            began_s = time.thread_time()
+            self._update()
+            rest_s = min(_REST_PER_UPDATE * (time.thread_time() - began_s), _MAX_REST_S)
+            self._due_s = now_s + max(UPDATE_EVERY_S, rest_s)
+
+    @property
+    def version(self) -> str:
+        """Of the last update."""
+        return f"{self._begun}-{self._version}"
 
     def _update(self) -> None:
         version = self._version + 1
@@ -88,6 +113,9 @@ class Board:
             self._version = version
             self._answers.clear()
 
+    def _health(self, permission: Permission) -> HealthRow:
+        return health_row(self._controller.policy_name, self._controller.warnings(), permission)
+
     def _new_decisions(self) -> list[Decision]:
         kept = self._controller.decisions(KEPT_DECISIONS)
         last, new = self._last_decision, []
@@ -98,14 +126,14 @@ class Board:
         self._last_decision = kept[-1] if kept else None
         return new[::-1]
 
-    def _answer(self, before: int) -> bytes:
+    def _answer(self, before: int, permission: Permission) -> bytes:
         jobs = ",".join(_since(before, self._rows.values()))
         decisions = ",".join(_since(before, self._decisions))
         nodes = self._nodes[1] if self._nodes[0] > before else "null"
         head = {
-            "version": f"{self._begun}-{self._version}",
+            "version": self.version,
             "whole": before < 0,
-            "health": health_row(self._controller.policy_name, self._controller.warnings()) if before < 0 else None,
+            "health": self._health(permission) if before < 0 else None,
         }
         # Assembled from the rows' JSON, which is made once for all readers.
         return f'{_text(head)[:-1]},"jobs":[{jobs}],"nodes":{nodes},"decisions":[{decisions}]}}'.encode()

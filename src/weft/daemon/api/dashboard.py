@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from fastapi import APIRouter, Request, Response
+from typing import Annotated
+
+from fastapi import APIRouter, Body, Request, Response
 from pydantic import create_model
 
 from weft import web
 from weft.daemon.api.guard import SESSION, Refused
 from weft.daemon.api.routes import PROBLEMS, Json
+from weft.daemon.api.schemas import LoginRequest
 from weft.daemon.api.sessions import VALID_S, Sessions
 
-LoggedIn = create_model("LoggedIn", key=(str, ...), valid_s=(float, ...))
+LoggedIn = create_model("LoggedIn", key=(str, ...), valid_s=(float, ...), permission=(str, ...))
 
 # Text from jobs is shown as text; with these two, a bug that would show it as HTML becomes an error.
 _TEXT_STAYS_TEXT = "require-trusted-types-for 'script'; trusted-types 'none'"
@@ -29,10 +32,12 @@ def make_dashboard_router(sessions: Sessions, port: int | None) -> APIRouter:
 
     # Coroutines: only the event loop touches sessions, here and in the guard.
     @router.post("/v1/login", status_code=201, response_model=LoggedIn, tags=["dashboard"])
-    async def login() -> Response:
-        """Start a browser session.  Needs the token itself; the returned key can only view and cancel."""
-        given = sessions.begin()
-        answer = Json({"key": given.key, "valid_s": VALID_S}, status_code=201)
+    async def login(request: Annotated[LoginRequest | None, Body()] = None) -> Response:
+        """Start a browser session.  Needs the token itself; the returned key can view and cancel, or also change."""
+        permission = (request or LoginRequest()).permission
+        given = sessions.begin(permission)
+        document = {"key": given.key, "valid_s": VALID_S, "permission": permission.value}
+        answer = Json(document, status_code=201)
         answer.set_cookie(
             cookie_name(port), given.cookie, max_age=int(VALID_S), path="/", httponly=True, samesite="strict"
         )

@@ -5,7 +5,8 @@
 2. The ``Origin``, if a browser sends one, must be ours.
 3. The bearer token must be correct, compared in constant time.  It is read only from the header: URLs end up in
    histories and logs, and cookies are sent to any server on another port of this machine.
-   A browser session's key is accepted instead, for viewing and canceling; a session's cookie gives access to the
+   A browser session's key is accepted instead, for viewing and canceling, and for changes if the session was started
+   with that permission; a session's cookie gives access to the
    dashboard's own files (see ``sessions.py``).
 4. The body may not be larger than :data:`MAX_BODY_BYTES`, whatever its headers say, and must be complete within
    :data:`BODY_S` seconds.
@@ -21,7 +22,7 @@ from typing import Any, Final, NamedTuple
 
 from starlette.exceptions import HTTPException
 
-from weft.daemon.api.sessions import SessionId, Sessions
+from weft.daemon.api.sessions import Permission, SessionId, Sessions
 
 MAX_BODY_BYTES = 1024 * 1024
 BODY_S = 10.0
@@ -42,6 +43,8 @@ _ON_EVERY_ANSWER = (
 
 # Key in the scope: the session's id, or None for the token itself.
 SESSION: Final = "weft.session"
+# Key in the scope: what the request may do.
+PERMISSION: Final = "weft.permission"
 # Key in the scope: a function to call once a request on the connection was admitted.
 RECOGNIZED: Final = "weft.recognized"
 
@@ -140,11 +143,13 @@ class Guard:
         method, path = scope["method"], scope["path"]
         bearer = _bearer(given.get(b"authorization", []))
         if bearer is not None and hmac.compare_digest(bearer, self._token):
+            scope[PERMISSION] = Permission.CHANGE
             return None
         session_id = None if bearer is None else self._sessions.of_key(bearer)
         if session_id is not None:
-            if not _may_in_session(method, path):
-                raise _Refusal(403, "a dashboard session may only view and cancel: this needs the token itself")
+            permission = scope[PERMISSION] = self._sessions.permission(session_id)
+            if not _may_in_session(method, path, permission):
+                raise _Refusal(403, _REFUSED[permission])
             return session_id
         if method == "GET" and _is_file(path) and any(map(self._sessions.knows_cookie, self._cookies(given))):
             return None  # files are the same for everyone
@@ -163,11 +168,25 @@ def _bearer(values: list[bytes]) -> bytes | None:
     return value.strip() if scheme.lower() == b"bearer" else None
 
 
-def _may_in_session(method: str, path: str) -> bool:
-    """Only what the dashboard does: a stolen key cannot be used to run anything."""
-    if method == "POST":
-        return path == "/v1/logout" or (path.startswith("/v1/jobs/") and path.endswith("/cancel"))
-    return method == "GET"
+def _may_in_session(method: str, path: str, permission: Permission) -> bool:
+    """Only what the dashboard does: without permission to change, a stolen key cannot be used to run anything."""
+    if method == "GET" or (method == "POST" and path in ("/v1/logout", "/v1/whatif")):
+        return True
+    of_a_job = path.startswith("/v1/jobs/")
+    if method == "POST" and of_a_job and path.endswith("/cancel"):
+        return True
+    if permission is not Permission.CHANGE:
+        return False
+    return (method == "PATCH" and of_a_job) or (method == "POST" and path in _CHANGES)
+
+
+_CHANGES = frozenset({"/v1/jobs", "/v1/outlook", "/v1/nodes/drain", "/v1/nodes/resume"})
+_REFUSED = {
+    Permission.VIEW: (
+        "this dashboard session may only view and cancel: log in again and allow changes, or use the token itself"
+    ),
+    Permission.CHANGE: "a dashboard session may not do this: it needs the token itself",
+}
 
 
 def _is_file(path: str) -> bool:

@@ -13,18 +13,33 @@ from collections import Counter as Tally
 from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Annotated, Any, Literal
 
-from fastapi import APIRouter, Body, Path, Query, Response
+from fastapi import APIRouter, Body, Path, Query, Request, Response
 from fastapi.responses import JSONResponse, PlainTextResponse, StreamingResponse
 
 from weft.daemon.api.board import Board
-from weft.daemon.api.rows import decision_row, health_row, job_detail, job_row, most_interesting, node_row, sentence_row
+from weft.daemon.api.broadcast import Broadcast
+from weft.daemon.api.guard import PERMISSION
+from weft.daemon.api.row_texts import RowTexts
+from weft.daemon.api.rows import (
+    decision_row,
+    health_row,
+    job_detail,
+    job_row,
+    most_interesting,
+    node_row,
+    sentence_row,
+    timeline_row,
+)
 from weft.daemon.api.schemas import (
+    ChangeRequest,
     Changes,
     Decisions,
     Health,
     Job,
+    JobHistory,
     JobRequest,
     Jobs,
+    JobTimeline,
     NodeRequest,
     Nodes,
     Outlook,
@@ -35,15 +50,21 @@ from weft.daemon.api.schemas import (
     Sentences,
     ShutdownRequest,
     Submitted,
+    Whatif,
+    WhatifRequest,
 )
+from weft.daemon.api.sessions import Permission
 from weft.daemon.contract import StoppingError, UnknownJobError
 from weft.daemon.ids import is_id
+from weft.daemon.log_search import search
 from weft.daemon.service import Controller
 from weft.daemon.worker_output import WorkerLog
+from weft.errors import UsageError
 
 MAX_WAIT_S = 60.0
 MAX_DECISIONS = 1000
 MAX_SHOWN = 10_000
+_DAY_S = 86400.0
 _MIN_PAUSE_S = 0.02
 _MAX_PAUSE_S = 0.25
 
@@ -56,6 +77,7 @@ PROBLEMS: dict[int | str, dict[str, Any]] = {
         (401, "no valid token"),
         (403, "foreign origin"),
         (404, "no such job"),
+        (409, "the job is not in a state for this"),
         (408, "the body did not arrive in time"),
         (413, "body too large"),
         (421, "wrong Host"),
@@ -82,6 +104,8 @@ def make_router(controller: Controller) -> APIRouter:
 
 
 def _add_job_routes(router: APIRouter, controller: Controller) -> None:
+    rows = RowTexts()
+
     @router.post("/v1/jobs", status_code=201, response_model=Submitted, tags=["jobs"])
     def submit(request: JobRequest) -> Response:
         """Submit a job.  Answered when the job is on disk."""
@@ -92,13 +116,23 @@ def _add_job_routes(router: APIRouter, controller: Controller) -> None:
     def outlook(request: JobRequest) -> Response:
         """What the policy would give this job now.  Nothing is submitted."""
         found = controller.outlook(request.submission())
-        return Json({"workers": found.workers, "reason": found.reason})
+        return Json({"workers": found.workers, "reason": found.reason, "reason_code": found.reason_code})
+
+    @router.post("/v1/whatif", response_model=Whatif, tags=["cluster"])
+    def whatif(request: WhatifRequest) -> Response:
+        """The simulator's forecast for the current queue, as it is and as asked.  Nothing is changed."""
+        question = request.question()
+        for job_id in question.jobs:
+            _checked(job_id)
+        return Json(controller.whatif(question))
 
     @router.get("/v1/jobs", response_model=Jobs, tags=["jobs"])
     def jobs(detail: Detail = False) -> Response:
         """All jobs in order of submission."""
         jobs, queue = controller.jobs(), controller.queue()
-        return Json({"jobs": [job_detail(job, queue) if detail else job_row(job, queue) for job in jobs]})
+        if detail:
+            return Json({"jobs": [job_detail(job, queue) for job in jobs]})
+        return Response(rows.jobs(jobs, queue), media_type="application/json")
 
     @router.get("/v1/overview", response_model=Overview, tags=["jobs"])
     def overview(
@@ -115,6 +149,12 @@ def _add_job_routes(router: APIRouter, controller: Controller) -> None:
         """Everything about one job."""
         return Json(job_detail(controller.job(_checked(job_id)), controller.queue()))
 
+    @router.patch("/v1/jobs/{job_id}", response_model=Job, tags=["jobs"])
+    def change(job_id: JobId, request: ChangeRequest) -> Response:
+        """Change a job's weight, priority or limits.  The next decision takes it into account."""
+        controller.change_job(_checked(job_id), **request.model_dump(exclude_none=True))
+        return Json(job_detail(controller.job(job_id), controller.queue()))
+
     @router.post("/v1/jobs/{job_id}/cancel", status_code=202, response_model=Job, tags=["jobs"])
     def cancel(job_id: JobId) -> Response:
         """Stop a job for good.  A second request kills its workers."""
@@ -126,6 +166,11 @@ def _add_job_routes(router: APIRouter, controller: Controller) -> None:
         """What happened to the job, and why."""
         return Json({"sentences": [sentence_row(one) for one in controller.explain(_checked(job_id))]})
 
+    @router.get("/v1/jobs/{job_id}/history", response_model=JobHistory, tags=["jobs"])
+    def history(job_id: JobId) -> Response:
+        """The job's whole life: loss, step time, workers and more over time, and what changed its workers."""
+        return Json(controller.history(_checked(job_id)))
+
 
 def _add_watch_routes(router: APIRouter, controller: Controller) -> None:
     @router.get("/v1/jobs/{job_id}/logs", response_class=PlainTextResponse, tags=["jobs"])
@@ -136,9 +181,27 @@ def _add_watch_routes(router: APIRouter, controller: Controller) -> None:
         stream: Annotated[Literal["out", "err"], Query(description="standard output or standard error")] = "out",
         follow: Annotated[bool, Query(description="continue until the attempt is over")] = False,
         tail_bytes: Annotated[int | None, Query(ge=0, le=2**53, description="only the last bytes")] = None,
+        text: Annotated[
+            str | None, Query(alias="search", min_length=1, max_length=200, description="only lines that contain this")
+        ] = None,
     ) -> Response:
-        """Output of one worker.  The headers give its attempt and rank, and how many bytes were skipped."""
+        """Output of one worker.  The headers give its attempt and rank, and how many bytes were skipped.
+
+        With ``search``, only the last 1000 lines that contain the text; ``X-Weft-Matches`` says how many do.
+        """
         log = controller.logs(_checked(job_id), attempt, rank, stream)
+        if text is not None:
+            found = await asyncio.to_thread(search, log, text)
+            return Response(
+                found.text,
+                media_type="text/plain; charset=utf-8",
+                headers={
+                    "X-Weft-Attempt": str(log.attempt),
+                    "X-Weft-Rank": str(log.rank),
+                    "X-Weft-Skipped-Bytes": str(found.skipped_bytes),
+                    "X-Weft-Matches": str(found.num_lines),
+                },
+            )
         skipped = 0 if tail_bytes is None else log.skip_to_last(tail_bytes)
         headers = {
             "X-Weft-Attempt": str(log.attempt),
@@ -181,14 +244,41 @@ def _add_cluster_routes(router: APIRouter, controller: Controller) -> None:
         """The last decisions that changed something, with their reasons."""
         return Json({"decisions": [decision_row(one) for one in controller.decisions(last)]})
 
+    @router.get("/v1/timeline", response_model=JobTimeline, tags=["cluster"])
+    def timeline(
+        since_s: Annotated[
+            float | None, Query(allow_inf_nan=False, description="default: a day before until_s")
+        ] = None,
+        until_s: Annotated[float | None, Query(allow_inf_nan=False, description="default: now")] = None,
+    ) -> Response:
+        """Attempts that ran in this time, on their devices, oldest first; the newest 10,000."""
+        until = controller.now_s() if until_s is None else until_s
+        since = until - _DAY_S if since_s is None else since_s
+        if since > until:
+            raise UsageError(f"since_s is {since:.0f}, after until_s, {until:.0f}: expected an earlier time")
+        jobs = {job.id: job for job in controller.jobs()}
+        return Json(timeline_row(controller.timeline(since, until), jobs, controller.nodes(), since, until))
+
     board = Board(controller)
 
     @router.get("/v1/changes", response_model=Changes, tags=["cluster"])
     def changes(
+        request: Request,
         since: Annotated[str, Query(max_length=40, description="the version of the last answer, if any")] = "",
     ) -> Response:
         """Jobs, nodes and decisions that changed since the version of an earlier answer; without one, everything."""
-        return Response(board.changes(since), media_type="application/json")
+        return Response(board.changes(since, _permission(request)), media_type="application/json")
+
+    broadcast = Broadcast(board)
+
+    @router.get("/v1/stream", response_class=StreamingResponse, tags=["cluster"])
+    async def stream(
+        request: Request,
+        since: Annotated[str, Query(max_length=40, description="the version of the last answer, if any")] = "",
+    ) -> Response:
+        """The answers of /v1/changes as server-sent events, each when something has changed."""
+        events = broadcast.events(since, _permission(request))
+        return StreamingResponse(events, media_type="text/event-stream")
 
     @router.post("/v1/purge", response_model=Purged, tags=["controller"])
     def purge(request: PurgeRequest) -> Response:
@@ -208,9 +298,13 @@ def _add_cluster_routes(router: APIRouter, controller: Controller) -> None:
         return Response(controller.metrics(), media_type="text/plain; version=0.0.4; charset=utf-8")
 
     @router.get("/healthz", response_model=Health, tags=["controller"])
-    def healthz() -> Response:
+    def healthz(request: Request) -> Response:
         """Version, policy, pid and warnings of the controller."""
-        return Json(health_row(controller.policy_name, controller.warnings()))
+        return Json(health_row(controller.policy_name, controller.warnings(), _permission(request)))
+
+
+def _permission(request: Request) -> Permission:
+    return Permission(request.scope[PERMISSION])
 
 
 def _checked(job_id: str) -> str:

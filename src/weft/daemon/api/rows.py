@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import math
 import os
+import time
 from collections.abc import Mapping, Sequence
 from heapq import nlargest
 
 from weft.control.queue_order import QueuePlace
 from weft.control.state import Job, JobState
-from weft.core.status_rows import DecisionRow, HealthRow, JobDetail, JobRow, NodeRow, SentenceRow
+from weft.core.status_rows import DecisionRow, HealthRow, JobDetail, JobRow, NodeRow, SentenceRow, TimelineRow
+from weft.daemon.api.sessions import Permission
+from weft.daemon.attempt_bars import AttemptBar
 from weft.daemon.contract import Decision, NodeStatus, NodeView, Sentence
 from weft.version import __version__
 
 
 def job_row(job: Job, queue: Mapping[str, QueuePlace]) -> JobRow:
     """A row of ``weft status --json``."""
+    waited_s, ran_s = times_s(job, time.time())
     place = queue.get(job.id) if job.state is JobState.PENDING else None
     return {
         "id": job.id,
@@ -24,16 +28,19 @@ def job_row(job: Job, queue: Mapping[str, QueuePlace]) -> JobRow:
         "workers": len(job.devices),
         "min_workers": job.spec.min_workers,
         "max_workers": job.spec.max_workers,
-        "step": job.step,
-        "total_steps": job.total_steps,
+        "step": job.progress.step,
+        "total_steps": job.progress.total_steps,
         "attempt": job.attempt,
         "restarts": job.num_restarts,
         "submitted_s": job.submitted_s,
         "started_s": job.started_s,
         "finished_s": job.finished_s,
+        "waited_s": waited_s,
+        "ran_s": ran_s,
         "queue_position": place.position if place else None,
-        "expected_start_s": place.expected_start_s if place else None,
+        "expected_start_s": place.expected_start_s if place and place.is_certain else None,
         "reason": job.reason,
+        "reason_code": job.reason_code,
     }
 
 
@@ -48,9 +55,9 @@ def job_detail(job: Job, queue: Mapping[str, QueuePlace]) -> JobDetail:
         "priority": job.spec.priority,
         "devices": list(job.devices),
         "partner": job.partner,
-        "step_s": _number(job.step_s) or 0.0,
-        "exposed_s": _number(job.exposed_s) or 0.0,
-        "loss": _number(job.loss),
+        "step_s": _number(job.progress.step_s) or 0.0,
+        "exposed_s": _number(job.progress.exposed_s) or 0.0,
+        "loss": _number(job.progress.loss),
         "exit_code": job.exit_code,
     }
 
@@ -77,8 +84,15 @@ def decision_row(decision: Decision) -> DecisionRow:
     }
 
 
-def health_row(policy: str, warnings: list[str]) -> HealthRow:
-    return {"status": "ok", "version": __version__, "policy": policy, "pid": os.getpid(), "warnings": warnings}
+def health_row(policy: str, warnings: list[str], permission: Permission) -> HealthRow:
+    return {
+        "status": "ok",
+        "version": __version__,
+        "policy": policy,
+        "pid": os.getpid(),
+        "warnings": warnings,
+        "permission": permission.value,
+    }
 
 
 def node_row(node: NodeView) -> NodeRow:
@@ -90,6 +104,38 @@ def node_row(node: NodeView) -> NodeRow:
         "devices": [
             {"device": device, "name": f"{node.name}/{index}", "jobs": list(jobs)}
             for index, (device, jobs) in enumerate(sorted(node.devices.items()))
+        ],
+    }
+
+
+def times_s(job: Job, now_s: float) -> tuple[float, float]:
+    """How long the job has waited for devices and how long it has held some, from submission until now or its end."""
+    ran_s = job.ran_s + (max(now_s - job.changed_s, 0.0) if job.devices else 0.0)
+    if not ran_s and job.started_s is not None and job.finished_s is not None:
+        ran_s = job.finished_s - job.started_s  # an older version of weft counted no times
+    end_s = now_s if job.finished_s is None else job.finished_s
+    return max(end_s - job.submitted_s - ran_s, 0.0), ran_s
+
+
+def timeline_row(
+    bars: Sequence[AttemptBar], jobs: Mapping[str, Job], nodes: Sequence[NodeView], since_s: float, until_s: float
+) -> TimelineRow:
+    names = {device["device"]: device["name"] for node in nodes for device in node_row(node)["devices"]}
+    return {
+        "since_s": since_s,
+        "until_s": until_s,
+        "bars": [
+            {
+                "job": bar.job_id,
+                "name": jobs[bar.job_id].name or bar.job_id,
+                "attempt": bar.attempt,
+                "start_s": bar.start_s,
+                "end_s": bar.end_s,
+                "devices": [names.get(device, str(device)) for device in bar.devices],
+                "workers": len(bar.devices),
+            }
+            for bar in bars
+            if bar.job_id in jobs
         ],
     }
 

@@ -20,6 +20,7 @@ from weft.core.status_rows import (
     ChangesRow,
     DecisionRow,
     HealthRow,
+    HistoryRow,
     JobDetail,
     JobRow,
     NodeRow,
@@ -27,8 +28,12 @@ from weft.core.status_rows import (
     OverviewRow,
     PurgeRow,
     SentenceRow,
+    TimelineRow,
+    WhatifRow,
 )
-from weft.core.submission import FIELDS, Submission
+from weft.core.submission import FIELDS, MAX_PRIORITY, MAX_WEIGHT, MAX_WORKERS, Submission
+from weft.daemon.api.sessions import Permission
+from weft.sim.queue_forecast import MAX_FORECAST_DEVICES, Question
 
 # Beyond this a number is a mistake, whatever it counts; Submission says so more precisely.
 _Count = Annotated[int, Field(ge=-(2**53), le=2**53)]
@@ -78,6 +83,44 @@ class PurgeRequest(_Strict):
     dry_run: bool = Field(default=False, description="say what would go, delete nothing")
 
 
+class ChangeRequest(_Strict):
+    """What is to be different about a job; the rest stays as it is."""
+
+    weight: float | None = Field(default=None, ge=1 / MAX_WEIGHT, le=MAX_WEIGHT, allow_inf_nan=False)
+    priority: int | None = Field(default=None, ge=-MAX_PRIORITY, le=MAX_PRIORITY)
+    min_workers: int | None = Field(default=None, ge=1, le=MAX_WORKERS)
+    max_workers: int | None = Field(default=None, ge=1, le=MAX_WORKERS)
+
+
+class LoginRequest(_Strict):
+    """What the session may do."""
+
+    permission: Permission = Field(default=Permission.VIEW, strict=False, description="view, or also change")
+
+
+class WhatifChange(_Strict):
+    """What would be different about one job."""
+
+    weight: float | None = Field(default=None, gt=0, le=MAX_WEIGHT, allow_inf_nan=False)
+    min_workers: int | None = Field(default=None, ge=1, le=2**53)
+    max_workers: int | None = Field(default=None, ge=1, le=2**53)
+
+
+class WhatifRequest(_Strict):
+    """What would be different; nothing, by default."""
+
+    policy: str | None = Field(default=None, max_length=100, description="another policy")
+    devices: int | None = Field(
+        default=None, ge=1, le=MAX_FORECAST_DEVICES, description="another number of usable devices"
+    )
+    jobs: dict[str, WhatifChange] = Field(default_factory=dict, max_length=1000, description="by id")
+
+    def question(self) -> Question:
+        """The same, without what is not given."""
+        jobs = {job_id: change.model_dump(exclude_none=True) for job_id, change in self.jobs.items()}
+        return Question(self.policy, self.devices, jobs)
+
+
 class ShutdownRequest(_Strict):
     """How the controller should go down."""
 
@@ -114,12 +157,15 @@ def _list_of(name: str, row: Any) -> type[BaseModel]:
 Problem = create_model("Problem", error=(str, ...))
 Submitted = create_model("Submitted", id=(str, ...))
 Job = described(JobDetail)
+JobHistory = described(HistoryRow)
 Jobs = _list_of("jobs", JobRow)
 Sentences = _list_of("sentences", SentenceRow)
 Nodes = _list_of("nodes", NodeRow)
 Decisions = _list_of("decisions", DecisionRow)
 Outlook = described(OutlookRow)
 Health = described(HealthRow)
+JobTimeline = described(TimelineRow)
+Whatif = described(WhatifRow)
 Overview = described(OverviewRow)
 Changes = described(ChangesRow)
 Purged = described(PurgeRow)

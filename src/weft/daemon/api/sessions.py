@@ -11,6 +11,7 @@ Sessions are kept in memory only: a key is worthless once the controller has end
 
 from __future__ import annotations
 
+import enum
 import hashlib
 import secrets
 import time
@@ -34,10 +35,20 @@ class Admission:
     """For the dashboard's files."""
 
 
+class Permission(enum.Enum):
+    """What a session may do."""
+
+    VIEW = "view"
+    """View everything, ask what-if questions, and cancel jobs."""
+    CHANGE = "change"
+    """Also submit and change jobs, and drain nodes.  Whoever has the key of such a session can run programs."""
+
+
 @dataclass(frozen=True, slots=True)
 class _Session:
     cookie_digest: bytes
     ends_s: float
+    permission: Permission
 
 
 class Sessions:
@@ -47,13 +58,15 @@ class Sessions:
         self._now_s = now_s
         self._by_id: dict[SessionId, _Session] = {}
 
-    def begin(self) -> Admission:
+    def begin(self, permission: Permission = Permission.VIEW) -> Admission:
         """Start a session; beyond :data:`MAX_SESSIONS` the oldest ends."""
         self._drop_expired()
         while len(self._by_id) >= MAX_SESSIONS:
             del self._by_id[next(iter(self._by_id))]
         given = Admission(secrets.token_urlsafe(32), secrets.token_urlsafe(32))
-        self._by_id[_digest(given.key.encode())] = _Session(_digest(given.cookie.encode()), self._now_s() + VALID_S)
+        self._by_id[_digest(given.key.encode())] = _Session(
+            _digest(given.cookie.encode()), self._now_s() + VALID_S, permission
+        )
         return given
 
     def of_key(self, key: bytes) -> SessionId | None:
@@ -61,6 +74,10 @@ class Sessions:
         self._drop_expired()
         session_id = _digest(key)
         return session_id if session_id in self._by_id else None
+
+    def permission(self, session_id: SessionId) -> Permission:
+        """What a session that was just looked up may do."""
+        return self._by_id[session_id].permission
 
     def knows_cookie(self, cookie: bytes) -> bool:
         """Whether it belongs to a current session."""

@@ -8,11 +8,18 @@ Read in this order:
     ray_engine.py       the engine, in the controller: orders, parts, what to tell
     bridge_client.py    starts the bridge and talks to it
     bridge.py           the process that is a Ray driver (imports ray)
+    report_relay.py     passes workers' reports on to the controller's channel
     cluster_access.py   how it gets into a cluster, and what it says when it cannot (imports ray)
     node_check.py       what is installed on a node; runs there even if weft is missing
     node_agent.py       one actor per node: starts that node's workers with the local engine (imports ray)
+    node_leases.py      the lease server of a node, for jobs that share its devices
     attempt_owner.py    one actor per attempt: owns its placement group and brings its parts together (imports ray)
     warden.py           one process per node: ends the workers when their node is cut off from the cluster
+    node_checkpoints.py checkpoints on a node, where nodes share no folder
+    checkpoint_relay.py collects them in the home, and delivers them before an attempt starts
+    code_package.py     a job's folder as one file
+    node_code.py        jobs' folders on a node, as they were sent there
+    deliveries.py       what an attempt's nodes get before it starts
     output_mirror.py    copies of the workers' output, on the controller's machine
 """
 

@@ -1,8 +1,10 @@
 """One attempt's owner: an actor that lives exactly as long as the attempt, and its placement group with it.
 
 The group is not detached: Ray removes it when its creator is gone, whatever ended it.  The workers are no Ray actors;
-the group only keeps other users of the cluster off their devices.  The owner also brings the parts together: the part
-of rank 0 binds its port first, then the others are told; when one part fails, the others are ended.
+the group only keeps other users of the cluster off their devices.  Of two attempts that share devices, the one that was
+started first has the group; the other one makes its own when that one is over.  The owner also
+brings the parts together: the part of rank 0 binds its port first, then the others are told; when one part fails, the
+others are ended.
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ from typing import Any
 import ray
 from ray.util import placement_group, remove_placement_group
 
+from weft.engines.ray.cluster_access import actor_named
 from weft.engines.ray.cluster_order import ClusterOrder
 
 SETTLE_S = 3.0
@@ -28,23 +31,38 @@ def agent_name(node_id: str) -> str:
 class AttemptOwner:
     """Made for one order."""
 
+    def __init__(self) -> None:
+        self._late_group: Any = None
+        self._life: asyncio.Task[None] | None = None
+
     async def run(self, document: Mapping[str, Any]) -> None:
-        """See the attempt through; the actor ends with it."""
+        """See the attempt through; the actor ends with it.  Every new bridge calls this, and joins in waiting."""
+        if self._life is None:
+            self._life = asyncio.ensure_future(self._live(document))
+        await asyncio.shield(self._life)
+        ray.actor.exit_actor()
+
+    async def _live(self, document: Mapping[str, Any]) -> None:
         order = ClusterOrder.from_json(document)
         agents = [ray.get_actor(agent_name(part.node_id)) for part in order.parts]
-        group = placement_group(
-            [{part.resource: len(part.devices)} for part in order.parts],
-            strategy="PACK",
-            name=order.name,
-            bundle_label_selector=[{"ray.io/node-id": part.node_id} for part in order.parts],
-        )
+        group = None if order.shares_with else _group_of(order)
+        reserving = asyncio.ensure_future(self._reserve_after(order.shares_with, order))
         try:
-            if await self._reserved(group, order, agents[0]):
+            if group is None or await self._reserved(group, order, agents[0]):
                 await self._start(order, document, agents)
             await self._see_through(order, document, agents)
         finally:
-            remove_placement_group(group)
-        ray.actor.exit_actor()
+            reserving.cancel()
+            for made in (group, self._late_group):
+                if made is not None:
+                    remove_placement_group(made)
+
+    async def _reserve_after(self, holder: str, order: ClusterOrder) -> None:
+        """The attempt that we share devices with has reserved them; when it is over, we do."""
+        if holder:
+            while await asyncio.to_thread(actor_named, holder) is not None:
+                await asyncio.sleep(_ASK_EVERY_S)
+            self._late_group = _group_of(order)
 
     async def _reserved(self, group: Any, order: ClusterOrder, lead: Any) -> bool:
         """Whether the devices are ours; False when the attempt was called off before they were."""
@@ -64,7 +82,7 @@ class AttemptOwner:
         lead, *others = agents
         await lead.start.remote(document)
         if others:
-            place = await lead.meeting.remote(order.job_id, order.attempt)
+            place = await lead.meeting.remote(document)
             if place is not None:
                 place["master_address"] = order.parts[0].address
                 await asyncio.gather(*(agent.start.remote(document, place) for agent in others))
@@ -81,6 +99,15 @@ class AttemptOwner:
             elif "stopped" in fates:
                 # Whoever asked has asked all of them; a part that was never started is called off here.
                 await asyncio.gather(*(ends[end].stop.remote(document) for end in waiting))
+
+
+def _group_of(order: ClusterOrder) -> Any:
+    return placement_group(
+        [{part.resource: len(part.devices)} for part in order.parts],
+        strategy="PACK",
+        name=order.name,
+        bundle_label_selector=[{"ray.io/node-id": part.node_id} for part in order.parts],
+    )
 
 
 async def _ended(agent: Any, order: ClusterOrder) -> str:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import importlib.metadata
 import logging
 import os
 import secrets
@@ -20,6 +19,7 @@ from collections.abc import Coroutine, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import ray
 
@@ -28,13 +28,17 @@ from weft.engines.local.folders import Folders
 from weft.engines.ray import node_check, output_mirror
 from weft.engines.ray.attempt_owner import AttemptOwner, agent_name
 from weft.engines.ray.bridge_client import BridgeSettings
-from weft.engines.ray.cluster_access import ClusterRefused, alive_nodes, connect
+from weft.engines.ray.cluster_access import ClusterRefused, actor_named, alive_nodes, connect, last_line
 from weft.engines.ray.cluster_order import ClusterOrder, RayNode
+from weft.engines.ray.deliveries import Deliveries
 from weft.engines.ray.node_agent import NodeAgent
+from weft.engines.ray.report_relay import ReportRelay
 
 LOOK_EVERY_S = 1.0
 CHECKED_WITHIN_S = 60.0
 TRY_AGAIN_S = 5.0
+_NOTEWORTHY = 0.05
+"""Free memory that has changed by more than this fraction is told to the controller."""
 
 _log = logging.getLogger(__name__)
 
@@ -49,6 +53,7 @@ class NodeLink:
     ready: asyncio.Event = field(default_factory=asyncio.Event)
     is_gone: bool = False
     task: asyncio.Task[None] | None = None
+    free_bytes: int = 0
 
 
 class Bridge:
@@ -61,10 +66,13 @@ class Bridge:
         self._links: dict[str, NodeLink] = {}
         self._scanned = asyncio.Event()
         self._orders: dict[tuple[str, int], ClusterOrder] = {}
+        self._roles: dict[str, str] = {}
+        self._deliveries = Deliveries(self._home / "jobs", relay=settings.relay, ship=settings.ship)
+        self._checkpoints = self._deliveries.checkpoints
         self._tasks: set[asyncio.Task[None]] = set()
         self._last_told: dict[str, Any] = {}
-        self._relay = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC)
-        self._ours = {name: _version(name) for name in ("weft", "torch")}
+        self._relay = ReportRelay(self._home)
+        self._ours = {name: node_check.installed(name) for name in ("weft", "torch")}
         self._ending = asyncio.Event()
         self._remove = False
 
@@ -99,6 +107,9 @@ class Bridge:
             self._remove = message["remove"]
             self._ending.set()
             return
+        if message["kind"] == "share":
+            self._roles = dict(message["roles"])  # the agents get them when they are next asked for news
+            return
         order = ClusterOrder.from_json(message["order"])
         if message["kind"] == "start":
             self._orders[order.job_id, order.attempt] = order
@@ -113,6 +124,8 @@ class Bridge:
         lead = await self._agent(order.parts[0].node_id)
         if lead is None or await lead.is_over.remote(order.job_id, order.attempt):
             return
+        if await asyncio.to_thread(actor_named, order.name) is None:
+            await asyncio.gather(*(self._deliver(order, part.node_id) for part in order.parts))
         owner = ray.remote(AttemptOwner).options(
             name=order.name,
             lifetime="detached",
@@ -128,11 +141,36 @@ class Bridge:
             pass  # it ends with the attempt, however that ends
         except Exception as error:
             _log.exception("attempt %s cannot be started", order.name)
-            words = f"its workers cannot be started: {_last_line(error)}"
+            words = f"its workers cannot be started: {last_line(error)}"
             self._send({"kind": "trouble", "job_id": order.job_id, "attempt": order.attempt, "words": words})
             ray.kill(handle)
         # If its owner was killed, the attempt has nobody who holds its devices or ends its parts together.
         await self._each_part(order, "kill")
+
+    async def _deliver(self, order: ClusterOrder, node_id: str) -> None:
+        """Before the attempt starts, its nodes get what it needs."""
+        trouble = {"kind": "trouble", "job_id": order.job_id, "attempt": order.attempt}
+        is_late = False
+        while (order.job_id, order.attempt) in self._orders and (agent := await self._agent(node_id)):
+            try:
+                await self._deliveries.bring(order, agent)
+                break
+            except Exception as error:
+                is_late = True
+                _log.warning("%s cannot be brought to node %s: %s", order.name, node_id, error)
+                words = f"waits for its files to be copied to its nodes ({last_line(error)})"
+                self._send({**trouble, "words": words})
+                await asyncio.sleep(LOOK_EVERY_S)
+        if is_late:
+            self._send({**trouble, "words": ""})
+
+    async def _collect(self, job_id: str) -> None:
+        """Copy the newest checkpoint of a job here."""
+        parts = [part for (job, _), order in self._orders.items() if job == job_id for part in order.parts]
+        links = [self._links.get(node_id) for node_id in dict.fromkeys(part.node_id for part in parts)]
+        agents = [link.agent for link in links if link is not None and link.ready.is_set()]
+        if self._checkpoints is not None:
+            await self._checkpoints.collect(job_id, agents)
 
     async def _each_part(self, order: ClusterOrder, what: str) -> None:
         async def ask(node_id: str) -> None:
@@ -145,7 +183,7 @@ class Bridge:
                         await getattr(agent, what).remote(order.to_json())
                     return
                 except Exception as error:
-                    _log.warning("%s of %s on node %s: %s", what, order.name, node_id, _last_line(error))
+                    _log.warning("%s of %s on node %s: %s", what, order.name, node_id, last_line(error))
                     await asyncio.sleep(LOOK_EVERY_S)
                     agent = await self._agent(node_id)
 
@@ -210,7 +248,7 @@ class Bridge:
         """Get a node ready, then pass on what its agent has to tell, until it is gone."""
         while not link.is_gone:
             try:
-                link.agent = await asyncio.to_thread(_actor_named, agent_name(link.node.node_id))
+                link.agent = await asyncio.to_thread(actor_named, agent_name(link.node.node_id))
                 link.problem = await self._checked(link.node, link.agent)
                 if not link.problem:
                     link.agent = link.agent or self._agent_on(link.node)
@@ -218,7 +256,7 @@ class Bridge:
                     link.ready.set()
             except Exception as error:
                 _log.exception("node %s", link.node.name)
-                link.problem = f"node {link.node.name} cannot be used: {_last_line(error)}"
+                link.problem = f"node {link.node.name} cannot be used: {last_line(error)}"
             self._tell_nodes()
             if link.ready.is_set():
                 await self._listen(link)
@@ -243,12 +281,15 @@ class Bridge:
         except OSError:
             sees_folder = False
         insecure = self._settings.insecure
+        sees_folder = sees_folder or self._settings.relay
         return node_check.problem(
             node.name, found, self._ours, str(self._home), sees_folder=sees_folder, insecure=insecure
         )
 
     def _agent_on(self, node: RayNode) -> Any:
         settings = {name: getattr(self._settings, name) for name in ("warm", "grace_s", "hang_s")}
+        settings["ship"] = self._settings.ship
+        settings["relay"] = str(self._home / "relay" / quote(node.name, safe="")) if self._settings.relay else ""
         agent = ray.remote(NodeAgent).options(
             name=agent_name(node.node_id),
             lifetime="detached",
@@ -269,25 +310,39 @@ class Bridge:
                 if any(part.node_id == link.node.node_id for part in order.parts)
             ]
             try:
-                news = await link.agent.news.remote(epoch, version, copied)
+                news = await link.agent.news.remote(epoch, version, copied, self._roles)
                 self._mirror(news["output"])
                 if news["statuses"]:  # what was printed before the end is copied before the end is told
                     while pieces := (await self._rest(link, news["statuses"])):
                         self._mirror(pieces)
             except Exception as error:
-                _log.warning("the agent of node %s does not answer: %s", link.node.name, _last_line(error))
+                _log.warning("the agent of node %s does not answer: %s", link.node.name, last_line(error))
                 await asyncio.sleep(LOOK_EVERY_S)
                 continue
             epoch, version = news["epoch"], news["version"]
-            for report in news["reports"]:
-                # The controller does not keep up, or is gone.
-                with contextlib.suppress(BlockingIOError, ConnectionError, FileNotFoundError):
-                    self._relay.sendto(report, self._channel_path())
+            self._note_memory(link, news["free_bytes"])
+            self._relay.pass_on(news["reports"])
+            if self._checkpoints is not None:
+                for job_id in self._checkpoints.not_collected(news["checkpoints"]):
+                    self._spawn(self._collect(job_id))
             for job_id, attempt, status in news["statuses"]:
                 told = {"job_id": job_id, "attempt": attempt, "node_id": link.node.node_id, "status": status}
-                self._send({"kind": "part", **told})
+                if self._checkpoints is not None and status["fate"] is not None:
+                    self._spawn(self._tell_end(job_id, {"kind": "part", **told}))
+                else:
+                    self._send({"kind": "part", **told})
             for job_id, attempt, words in news["troubles"]:
                 self._send({"kind": "trouble", "job_id": job_id, "attempt": attempt, "words": words})
+
+    def _note_memory(self, link: NodeLink, free_bytes: int) -> None:
+        if abs(free_bytes - link.free_bytes) > _NOTEWORTHY * link.free_bytes:
+            link.free_bytes = free_bytes
+            self._send({"kind": "memory", "node_id": link.node.node_id, "free_bytes": free_bytes})
+
+    async def _tell_end(self, job_id: str, told: dict[str, Any]) -> None:
+        """The end is told once the last checkpoint is here: the next attempt may run on other nodes."""
+        await self._collect(job_id)
+        self._send(told)
 
     async def _rest(self, link: NodeLink, statuses: list[tuple[str, int, Any]]) -> list[Any]:
         ended = [(job_id, attempt) for job_id, attempt, status in statuses if status["fate"] is not None]
@@ -301,10 +356,6 @@ class Bridge:
 
     def _attempt_folder(self, job_id: str, attempt: int) -> Path:
         return Folders(self._home).attempt(job_id, attempt).path
-
-    def _channel_path(self) -> str:
-        """Resolved: the folder may be a link, because a path to a socket must be short."""
-        return str((self._home / "run").resolve() / "channel.sock")
 
     def _send(self, message: dict[str, Any]) -> None:
         with contextlib.suppress(OSError):  # the controller is gone; the reader notices
@@ -320,26 +371,6 @@ class Bridge:
         self._tasks.discard(task)
         if not task.cancelled() and task.exception() is not None:
             _log.error("a task of the bridge failed", exc_info=task.exception())
-
-
-def _actor_named(name: str) -> Any:
-    try:
-        return ray.get_actor(name)
-    except ValueError:
-        return None
-
-
-def _last_line(error: Exception) -> str:
-    """What an error on a node says, without the traceback that Ray puts before it."""
-    lines = str(error).strip().splitlines()
-    return lines[-1][:300] if lines else type(error).__name__
-
-
-def _version(package: str) -> str:
-    try:
-        return importlib.metadata.version(package)
-    except importlib.metadata.PackageNotFoundError:
-        return ""
 
 
 def main() -> None:

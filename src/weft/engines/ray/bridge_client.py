@@ -26,6 +26,10 @@ class BridgeSettings:
     """Of all actors of this home in Ray."""
     address: str
     insecure: bool
+    relay: bool
+    """Whether nodes keep checkpoints themselves, and the home has copies."""
+    ship: bool
+    """Whether nodes are sent the folders of jobs."""
     warm: bool
     grace_s: float
     hang_s: float

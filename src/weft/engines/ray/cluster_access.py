@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import socket
 from typing import Any
 
@@ -12,6 +13,8 @@ from weft.engines.ray.cluster_order import RayNode
 from weft.engines.ray.node_check import INSECURE
 
 _REACHED_WITHIN_S = 5.0
+_VERSIONS = re.compile(r"Ray: (\S+)\s+Python: (\S+)")
+"""In Ray's own words: those of the cluster first, then those of this process."""
 _START_ONE = "start one with `ray start --head` and RAY_AUTH_MODE=token, or give --address HOST:PORT"
 
 
@@ -39,6 +42,12 @@ def connect(address: str, namespace: str, *, insecure: bool) -> None:
         raise ClusterRefused(_not_a_node(address, error)) from error
     except Exception as error:
         words = str(error)
+        if versions := _VERSIONS.findall(words):
+            theirs, ours = (f"Ray {ray_version} and Python {python}" for ray_version, python in versions[:2])
+            raise ClusterRefused(
+                f"the Ray cluster at {address} runs {theirs}, this environment has {ours}: install the same versions "
+                "here, or start the controller from the environment that the cluster runs in"
+            ) from error
         if "auth" in words.lower() or "token" in words.lower():
             raise ClusterRefused(
                 f"the Ray cluster at {address} rejected our token: RAY_AUTH_TOKEN or RAY_AUTH_TOKEN_PATH must give the "
@@ -50,7 +59,7 @@ def connect(address: str, namespace: str, *, insecure: bool) -> None:
 def _not_a_node(address: str, error: Exception) -> str:
     return (
         f"cannot join the Ray cluster at {address} ({_first_line(str(error))}): the controller must run on one of its "
-        f"nodes; run `ray start --address={address}` on this machine first"
+        f"nodes; run `ray start --address={'HOST:PORT' if address == 'auto' else address}` on this machine first"
     )
 
 
@@ -102,6 +111,20 @@ def _leaving() -> set[str]:
         return set(state.get_draining_nodes())
     except Exception:
         return set()
+
+
+def actor_named(name: str) -> Any:
+    """The actor, or None if there is none."""
+    try:
+        return ray.get_actor(name)
+    except ValueError:
+        return None
+
+
+def last_line(error: Exception) -> str:
+    """What an error on a node says, without the traceback that Ray puts before it."""
+    lines = str(error).strip().splitlines()
+    return lines[-1][:300] if lines else type(error).__name__
 
 
 def _first_line(text: str) -> str:

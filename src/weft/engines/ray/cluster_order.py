@@ -50,6 +50,8 @@ class ClusterOrder:
     cwd: str
     environment: Mapping[str, str]
     parts: tuple[NodePart, ...]
+    shares_with: str = ""
+    """The name of an attempt that has these devices reserved; this one takes turns with it."""
 
     @property
     def name(self) -> str:
@@ -59,6 +61,11 @@ class ClusterOrder:
     @property
     def num_workers(self) -> int:
         return sum(len(part.devices) for part in self.parts)
+
+    @property
+    def device_keys(self) -> frozenset[tuple[str, int]]:
+        """Its devices, by node id and number there."""
+        return frozenset((part.node_id, device) for part in self.parts for device in part.devices)
 
     def to_json(self) -> dict[str, Any]:
         return {**asdict(self), "environment": dict(self.environment)}

@@ -28,12 +28,16 @@ import ray
 from weft.core.engine import StartOrder
 from weft.core.events import WorkersExited, WorkersStarted
 from weft.core.job import Launch
-from weft.core.worker_environment import CHANNEL
+from weft.core.worker_environment import CHANNEL, CHECKPOINT_DIR, CHECKPOINT_RELAY, LEASE
 from weft.engines.local.folders import Folders, HomeLock
 from weft.engines.local.local_engine import LocalEngine
 from weft.engines.local.records import Status
 from weft.engines.ray import node_check, output_mirror, warden
 from weft.engines.ray.cluster_order import ClusterOrder, NodePart
+from weft.engines.ray.code_package import moved
+from weft.engines.ray.node_checkpoints import NodeCheckpoints
+from weft.engines.ray.node_code import NodeCode
+from weft.engines.ray.node_leases import NodeLeases
 from weft.engines.worker_launch import GangPart
 from weft.errors import EngineError
 
@@ -58,9 +62,18 @@ class NodeAgent:
         self._version = 0
         self._statuses: dict[Key, tuple[int, Status]] = {}
         self._troubles: dict[Key, str] = {}
+        self._forgotten: dict[str, int] = {}
+        """The newest attempt of each job that is over and done with: a late message must not bring it back."""
         self._reports: deque[bytes] = deque(maxlen=_MAX_REPORTS)
         self._changed = asyncio.Condition()
         self._engine: LocalEngine | None = None
+        self._checkpoints = NodeCheckpoints(Path(settings["relay"])) if settings["relay"] else None
+        """Set if checkpoints stay on the nodes."""
+        self._code = NodeCode(self._home / "code") if settings["ship"] else None
+        """Set if jobs' folders are sent here."""
+        self._leases: NodeLeases | None = None
+        self._roles: Mapping[str, str] = {}
+        """How jobs in pairs share, as the controller last said."""
         self._channel: socket.socket | None = None
         self._opening = asyncio.Lock()
         self._watching: asyncio.Task[None] | None = None
@@ -75,16 +88,20 @@ class NodeAgent:
                 status = folder.lstat()
                 if status.st_uid != os.getuid() or status.st_mode & 0o077:
                     raise PermissionError(f"{folder} belongs to somebody else, or others may enter it")
+            if self._checkpoints is not None:
+                self._checkpoints.prepare()
             settings = self._settings
             raylet_pid = os.getppid()
             (self._folders.engine / warden.CLOSED).unlink(missing_ok=True)
+            environment = _environment_of(raylet_pid)
+            self._leases = NodeLeases(self._home / "run", self._folders.engine, environment)
             self._engine = LocalEngine(
                 self._home,
                 num_devices=self._num_devices,
                 warm=settings["warm"],
                 grace_s=settings["grace_s"],
                 hang_s=settings["hang_s"],
-                environment=_environment_of(raylet_pid),
+                environment=environment,
             )
             await self._see_to_the_warden()
             self._channel = _bound(self._home / "run" / "channel.sock")
@@ -101,6 +118,14 @@ class NodeAgent:
         """Start this node's part; the others are told where to meet by the part that leads."""
         order = ClusterOrder.from_json(document)
         number, own = self._own(order)
+        engine = await self._opened()
+        assert self._leases is not None
+        meeting = dict(meeting or {})
+        lead = meeting.pop("lead", "")
+        if len(order.parts) > 1 and number == 0:
+            lead = await self._lead(order, own)
+        if self._is_forgotten(order):  # looked at last: it may have been while we waited
+            return
         part = None
         if len(order.parts) > 1:
             part = GangPart(
@@ -110,28 +135,36 @@ class NodeAgent:
                 num_nodes=len(order.parts),
                 address=own.address,
                 interface=interface_of(own.address),
-                **(meeting or {}),
+                **meeting,
             )
-        launch = Launch(order.argv, order.cwd, order.environment)
+        argv, cwd = order.argv, order.cwd
+        if self._code is not None:
+            cwd = str(self._code.folder(order.job_id))
+            argv = moved(argv, order.cwd, cwd)
+        launch = Launch(argv, cwd, self._leases.environment(order.environment, own, lead))
         here = {CHANNEL: str(self._home / "run" / "channel.sock")}
-        engine = await self._opened()
+        if self._checkpoints is not None:
+            here |= {CHECKPOINT_DIR: str(self._checkpoints.folder(order.job_id)), CHECKPOINT_RELAY: "1"}
         engine.start(StartOrder(order.job_id, order.attempt, own.devices, launch, here), part)
         await self._look()
 
     async def stop(self, document: Mapping[str, Any]) -> None:
         engine, order = await self._opened(), ClusterOrder.from_json(document)
-        engine.call_off(order.job_id, order.attempt)
-        engine.stop(order.job_id, order.attempt)
-        await self._look()
+        if not self._is_forgotten(order):
+            engine.call_off(order.job_id, order.attempt)
+            engine.stop(order.job_id, order.attempt)
+            await self._look()
 
     async def kill(self, document: Mapping[str, Any]) -> None:
         engine, order = await self._opened(), ClusterOrder.from_json(document)
-        engine.call_off(order.job_id, order.attempt)
-        engine.kill(order.job_id, order.attempt)
-        await self._look()
+        if not self._is_forgotten(order):
+            engine.call_off(order.job_id, order.attempt)
+            engine.kill(order.job_id, order.attempt)
+            await self._look()
 
     async def forget(self, job_id: str, attempt: int) -> None:
         (await self._opened()).forget(job_id, attempt)
+        self._forgotten[job_id] = max(attempt, self._forgotten.get(job_id, 0))
         self._statuses.pop((job_id, attempt), None)
         self._troubles.pop((job_id, attempt), None)
 
@@ -144,13 +177,18 @@ class NodeAgent:
         known = self._statuses.get((job_id, attempt))
         return known is not None and known[1].fate is not None
 
-    async def meeting(self, job_id: str, attempt: int) -> dict[str, Any] | None:
-        """Where the other parts meet this one, once the port is bound; None if it is over before that."""
-        key, engine = (job_id, attempt), await self._opened()
+    async def meeting(self, document: Mapping[str, Any]) -> dict[str, Any] | None:
+        """Where the other parts meet this one, once the port is bound; None if it is over before that.
+
+        Also where their lease servers find the turn order, should the job share its devices.
+        """
+        order, engine = ClusterOrder.from_json(document), await self._opened()
+        job_id, attempt = key = order.job_id, order.attempt
+        lead = await self._lead(order, order.parts[0])
         while True:
             status = engine.status(job_id, attempt)
             if status is not None and status.port:
-                return {"master_port": status.port, "store_is_served": status.store_is_served}
+                return {"master_port": status.port, "store_is_served": status.store_is_served, "lead": lead}
             if key in self._statuses and self._statuses[key][1].fate is not None:
                 return None
             await self._wait(0.1)
@@ -164,12 +202,15 @@ class NodeAgent:
                 return known[1].fate.value
             await self._wait(_LOOK_EVERY_S)
 
-    async def news(self, epoch: str, version: int, copied: list[tuple[str, int, dict[str, int]]]) -> dict[str, Any]:
+    async def news(
+        self, epoch: str, version: int, copied: list[tuple[str, int, dict[str, int]]], roles: Mapping[str, str]
+    ) -> dict[str, Any]:
         """What has changed since ``version``: at once if a status has, else after a second.
 
-        ``copied``: how much of the output of which attempts the asker has.
+        ``copied``: how much of the output of which attempts the asker has.  ``roles``: how jobs in pairs share.
         """
         await self._opened()
+        self._roles = roles
         if epoch != self._epoch:
             version = -1
         if version >= self._version:
@@ -187,6 +228,8 @@ class NodeAgent:
             "reports": reports,
             "output": output,
             "troubles": troubles,
+            "checkpoints": self._newest_checkpoints(),
+            "free_bytes": psutil.virtual_memory().available,
         }
 
     async def output(self, copied: list[tuple[str, int, dict[str, int]]]) -> list[tuple[str, int, str, int, bytes]]:
@@ -197,11 +240,73 @@ class NodeAgent:
             found += [(job_id, attempt, *piece) for piece in output_mirror.news(folder, sizes)]
         return found
 
+    async def is_known(self, job_id: str, attempt: int) -> bool:
+        """Whether the attempt was ever ordered here."""
+        return (await self._opened()).status(job_id, attempt) is not None
+
+    async def has_code(self, job_id: str) -> bool:
+        return self._code is not None and self._code.has(job_id)
+
+    async def put_code(self, job_id: str, offset: int, data: bytes, is_last: bool) -> None:
+        assert self._code is not None
+        await asyncio.to_thread(self._code.put, job_id, offset, data, is_last=is_last)
+
+    async def checkpoints(self, job_id: str) -> dict[str, dict[str, int]]:
+        """See :class:`NodeCheckpoints`, as for the next three."""
+        return {} if self._checkpoints is None else await asyncio.to_thread(self._checkpoints.steps, job_id)
+
+    async def piece(self, job_id: str, step: str, file: str, offset: int) -> bytes:
+        assert self._checkpoints is not None
+        return await asyncio.to_thread(self._checkpoints.piece, job_id, step, file, offset)
+
+    async def put_piece(self, job_id: str, step: str, file: str, offset: int, data: bytes) -> None:
+        assert self._checkpoints is not None
+        await asyncio.to_thread(self._checkpoints.put, job_id, step, file, offset, data)
+
+    async def settle_checkpoint(self, job_id: str, step: str, manifest: bytes) -> list[str]:
+        assert self._checkpoints is not None
+        return await asyncio.to_thread(self._checkpoints.settle, job_id, step, manifest)
+
+    async def _sweep(self) -> None:
+        jobs = [] if self._engine is None else [job_id for job_id, _ in self._engine.known()]
+        for kept in (self._checkpoints, self._code):
+            if kept is not None:
+                await asyncio.to_thread(kept.sweep, jobs)
+
+    def _newest_checkpoints(self) -> dict[str, str]:
+        if self._checkpoints is None or self._engine is None:
+            return {}
+        jobs = {job_id for job_id, _ in self._engine.known()}
+        return {job_id: step for job_id in jobs if (step := self._checkpoints.newest(job_id))}
+
     async def close(self) -> None:
-        """Nothing will be started here any more."""
-        if self._engine is not None and not self._engine.known():
+        """Nothing will be started here any more, and the controller needs no outcome any more."""
+        if self._engine is None or self._leases is None:
+            return
+        for job_id, attempt in self._engine.known():
+            self._engine.forget(job_id, attempt)
+        if not self._engine.known():
             (self._folders.engine / warden.CLOSED).touch()
+            self._stop_listening()
             self._engine.close()
+            await self._leases.close()
+
+    async def _lead(self, order: ClusterOrder, part: NodePart) -> str:
+        assert self._leases is not None
+        return await self._leases.lead(part) if LEASE in order.environment else ""
+
+    def _stop_listening(self) -> None:
+        loop = asyncio.get_running_loop()
+        if self._watching is not None:
+            self._watching.cancel()
+        if self._engine is not None:
+            loop.remove_reader(self._engine.fileno())
+        if self._channel is not None:
+            loop.remove_reader(self._channel.fileno())
+            self._channel.close()
+
+    def _is_forgotten(self, order: ClusterOrder) -> bool:
+        return order.attempt <= self._forgotten.get(order.job_id, 0)
 
     def _own(self, order: ClusterOrder) -> tuple[int, NodePart]:
         return next((number, part) for number, part in enumerate(order.parts) if part.node_id == self._node_id)
@@ -214,8 +319,11 @@ class NodeAgent:
     async def _look_now_and_then(self) -> None:
         for turn in itertools.count():
             await self._look()
+            if self._roles and self._leases is not None and self._engine is not None and self._engine.known():
+                await self._leases.keep(self._roles)
             if turn % _WARDEN_EVERY == 0:
                 await self._see_to_the_warden()
+                await self._sweep()
             await asyncio.sleep(_LOOK_EVERY_S)
 
     async def _see_to_the_warden(self) -> None:

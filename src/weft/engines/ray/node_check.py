@@ -9,17 +9,21 @@ from collections.abc import Sequence
 from typing import Any
 
 
+def installed(package: str) -> str:
+    """The version of a package; "" if it is not installed."""
+    import importlib.metadata
+
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return ""
+
+
 def looked_at(folder: str, node_id: str, nonce: str) -> dict[str, Any]:
     """Runs on the node: versions, its authentication mode, and a nonce left in the folder that all must share."""
-    import importlib.metadata
     import os
 
-    versions = {}
-    for package in ("weft", "torch"):
-        try:
-            versions[package] = importlib.metadata.version(package)
-        except importlib.metadata.PackageNotFoundError:
-            versions[package] = ""
+    versions = {package: installed(package) for package in ("weft", "torch")}
     trouble = ""
     try:
         with open(os.path.join(folder, f"node-{node_id}"), "w") as file:

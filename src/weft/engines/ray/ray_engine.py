@@ -21,11 +21,14 @@ from typing import Any
 
 from weft.core.engine import EngineEvent, EngineNode, StartOrder
 from weft.core.events import Fate, WorkersExited, WorkersStarted
+from weft.core.job import Launch
+from weft.core.worker_environment import LEASE, LEASE_KEY
 from weft.engines.local import records
 from weft.engines.local.folders import AttemptFolder, Folders, HomeLock
 from weft.engines.local.records import Status
 from weft.engines.ray.bridge_client import BridgeClient, BridgeSettings
 from weft.engines.ray.cluster_order import ClusterOrder, RayNode, cluster_order, joined
+from weft.engines.ray.code_package import check_size
 from weft.errors import EngineError, MissingToolError
 
 OLDEST_RAY = (2, 55)
@@ -61,6 +64,8 @@ class RayEngine:
         *,
         address: str = "auto",
         insecure: bool = False,
+        relay: bool = False,
+        ship: bool = False,
         warm: bool = True,
         grace_s: float = 120.0,
         hang_s: float = 5.0,
@@ -77,15 +82,23 @@ class RayEngine:
                 "stop them with `weft down --jobs`, before using a Ray cluster"
             )
         self._lock = HomeLock(self._folders.engine / "lock")
+        files = f"--checkpoints {'relay' if relay else 'shared'} --code {'ship' if ship else 'shared'}"
+        self._check_files_mode(files)
         self._settings = BridgeSettings(
             home=str(home),
-            namespace=f"weft-{_own_id(self._folders.engine / 'id')}",
+            namespace=f"weft-{_own_word(self._folders.engine / 'id', 6)}",
             address=address,
             insecure=insecure,
+            relay=relay,
+            ship=ship,
             warm=warm,
             grace_s=grace_s,
             hang_s=hang_s,
         )
+        self._lease_key = _own_word(self._folders.engine / "lease_key", 16)
+        self._roles: dict[str, str] = {}
+        self._free_bytes: dict[str, int] = {}
+        self._least_free_bytes: int | None = None
         self._launcher = tuple(launcher)
         self._epoll = select.epoll()
         self._nodes: tuple[EngineNode, ...] = ()
@@ -116,13 +129,30 @@ class RayEngine:
             return
         files = self._jobs.attempt(*key)
         status = records.read_status(files.status)
-        found = cluster_order(order, self._usable) if status.fate is None else ClusterOrder(*key, (), "", {}, ())
+        if status.fate is None:
+            if LEASE in order.environment:
+                order = replace(order, environment={**order.environment, LEASE_KEY: self._lease_key})
+            found = cluster_order(order, self._usable)
+            found = replace(found, shares_with=self._holder_of(found))
+        else:
+            found = ClusterOrder(*key, (), "", {}, ())
         files.path.mkdir(parents=True, exist_ok=True, mode=0o700)
         # The intention is on disk, with the name of its placement group, before Ray hears of it.
         records.write(self._folders.order(*key), found.to_json())
         known = self._attempts[key] = ClusterAttempt(found, files, end=status if status.fate else None)
         if known.end is None:
             self._bridge.send({"kind": "start", "order": found.to_json()})
+
+    def check(self, launch: Launch) -> None:
+        if self._settings.ship:
+            check_size(Path(launch.cwd))
+
+    def share(self, roles: Mapping[str, str]) -> None:
+        self._roles = dict(roles)
+        self._bridge.send({"kind": "share", "roles": self._roles})
+
+    def free_bytes(self) -> int | None:
+        return self._least_free_bytes
 
     def stop(self, job_id: str, attempt: int) -> None:
         self._ask("stop", job_id, attempt)
@@ -171,6 +201,18 @@ class RayEngine:
         self._epoll.close()
         self._lock.release()
 
+    def _check_files_mode(self, mode: str) -> None:
+        """Attempts that run already go on saving where they were told to."""
+        file = self._folders.engine / "files_mode"
+        before = file.read_text() if file.exists() else mode
+        if before != mode and self._folders.ordered():
+            self._lock.release()
+            raise EngineError(
+                f"jobs still run that were started with {before}: start the controller with the same options, or stop "
+                "them first with `weft down --jobs`"
+            )
+        file.write_text(mode)
+
     def _read_again(self, job_id: str, attempt: int) -> None:
         document = records.read(self._folders.order(job_id, attempt))
         if document is not None:
@@ -183,6 +225,7 @@ class RayEngine:
         settings = replace(self._settings, wait_s=wait_s)
         bridge = BridgeClient.launch(settings, self._folders.engine / "bridge.log", self._launcher)
         self._epoll.register(bridge.channel, select.EPOLLIN)
+        bridge.send({"kind": "share", "roles": self._roles})
         for known in self._attempts.values():
             if known.end is None:
                 bridge.send({"kind": "start", "order": known.order.to_json()})
@@ -226,6 +269,11 @@ class RayEngine:
                 self._cut_off = ""
                 self._settings = replace(self._settings, wait_s=0.0)
                 self._take_nodes([RayNode(**node) for node in usable], set(alive), warnings)
+            case {"kind": "memory", "node_id": node_id, "free_bytes": free_bytes}:
+                self._free_bytes[node_id] = free_bytes
+                used = {node.node_id for node in self._usable.values()}
+                self._free_bytes = {node: free for node, free in self._free_bytes.items() if node in used}
+                self._least_free_bytes = min(self._free_bytes.values(), default=None)
             case {"kind": "part", "job_id": job_id, "attempt": attempt, "node_id": node_id, "status": status}:
                 known = self._attempts.get((job_id, attempt))
                 if known is not None:
@@ -252,6 +300,14 @@ class RayEngine:
                     known.parts[part.node_id] = status.ended(time.time(), Fate.LOST, 1, reason)
                     if not known.asked:
                         self._ask("kill", *_key(known.order))
+
+    def _holder_of(self, order: ClusterOrder) -> str:
+        """The running attempt that has the same devices: only a pair is given them twice."""
+        wanted = order.device_keys
+        for known in self._attempts.values():
+            if known.end is None and not known.asked and wanted & known.order.device_keys:
+                return known.order.name
+        return ""
 
     def _ask(self, what: str, job_id: str, attempt: int) -> None:
         known = self._attempts.get((job_id, attempt))
@@ -305,13 +361,13 @@ def _key(order: ClusterOrder) -> tuple[str, int]:
     return order.job_id, order.attempt
 
 
-def _own_id(file: Path) -> str:
-    """The id of this home among all that use a Ray cluster; made at the first call."""
+def _own_word(file: Path, num_bytes: int) -> str:
+    """A random word of this home, such as its id among all that use a Ray cluster; made at the first call."""
     try:
         descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     except FileExistsError:
         return file.read_text().strip()
     with os.fdopen(descriptor, "w") as text:
-        made = secrets.token_hex(6)
+        made = secrets.token_hex(num_bytes)
         text.write(made)
     return made

@@ -1,15 +1,15 @@
-"""The interface the schedule talks to.
+"""The interface between the schedule and a transport.
 
-A bucket's *exchange* is the memory that both of its collectives work on:
+A bucket's *exchange* is the memory that both of its collectives use:
 
     send     [workers, shard + tail]  what this worker contributes to each worker's shard
-    stage    rows [shard + tail]      for contributions that come and sums on their way, as many as the carrier needs
-    region   [workers * shard]        the bucket's run of the flat parameters; our shard is in its place
-    landing  [workers * shard]        where the carrier has it: gathered values, for all workers of a host
+    stage    rows [shard + tail]      incoming contributions and partial sums; as many rows as the transport needs
+    region   [workers * shard]        the bucket's range of the flat parameters; our shard is in its place
+    landing  [workers * shard]        only some transports: gathered values, shared by all workers of a host
 
 The tail of each row carries one number per parameter in the bucket (how many workers used it in this step), an
-objection, a vote and a stamp.  So which parameters nobody used, and whether somebody wants to stop, is known with the
-gradients, to all workers in the same step, without a collective of its own.
+objection, a vote, and a stamp.  With the gradients, all workers therefore learn in the same step which parameters no
+worker used and whether any worker wants to stop, without another collective.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ import torch
 from weft.overlap.device import Device
 from weft.perf.link import Link
 
-# At the end of a row: objection, vote and stamp.  They are of this step only, and never carried into the next.
+# At the end of a row: objection, vote, and stamp.  They are valid for one step only.
 NUM_SIGNALS = 3
 
 
 @dataclass(slots=True)
 class Exchange:
-    """The memory of one bucket, and what is under way in it."""
+    """The memory of one bucket, and the collectives in flight in it."""
 
     index: int
     shard: int
@@ -39,7 +39,7 @@ class Exchange:
     send_works: list[Any]
     gather_works: list[Any]
     reduced: torch.Tensor | None = None
-    # Our shard of gradients that were reduced before and not zeroed since; None once they are in the sum.
+    # Our shard of gradients reduced earlier and not zeroed since; None once they are part of the sum.
     carry: torch.Tensor | None = None
     landing: torch.Tensor | None = None
 
@@ -57,8 +57,8 @@ class Exchange:
 class Transport(Protocol):
     """Reduce-scatter in two halves (open, launch) and all-gather in two halves (open, launch).
 
-    *Open* says that the memory may be written by others; *launch* says that ours is complete.  A carrier
-    that needs the same order of collectives on every worker does everything in launch.
+    *Open* allows the others to write to the memory; *launch* says that our part is complete.  A transport that
+    needs the same order of collectives on every worker does everything in launch.
     """
 
     rank: int
@@ -71,15 +71,15 @@ class Transport(Protocol):
     device: Device
 
     def allocate(self, num_elements: int, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
-        """Memory that exchanges can send from and land in.  Every worker asks for the same, in the same order."""
+        """Memory for exchanges to send from and receive into.  All workers request the same sizes in the same order."""
         ...
 
     def adapt(self, link: Link) -> bool:
-        """To what collectives were measured to cost.  True, on every worker alike, if they now cost something else."""
+        """Adapt to the measured cost of collectives.  Whether this changed their cost; the same on every worker."""
         ...
 
     def open_reduce(self, exchange: Exchange, tag: int) -> None:
-        """The others may send their share of our shard."""
+        """Allow the others to send their contributions to our shard."""
         ...
 
     def launch_reduce(self, exchange: Exchange, tag: int) -> None:
@@ -87,22 +87,22 @@ class Transport(Protocol):
         ...
 
     def reduce_arrived(self, exchange: Exchange) -> bool:
-        """Whether :meth:`finish_reduce` would not have to wait (a hint; never blocks)."""
+        """Whether :meth:`finish_reduce` would return without waiting (a hint; never blocks)."""
         ...
 
     def finish_reduce(self, exchange: Exchange) -> torch.Tensor:
         """Wait for the others' contributions and sum: our shard and its tail.
 
-        On a device with streams: the current stream waits, and each stream has to ask for itself.
+        On a device with streams, only the current stream waits; every other stream must call this itself.
         """
         ...
 
     def open_gather(self, exchange: Exchange, tag: int) -> None:
-        """The others may overwrite their shards of our parameters."""
+        """Allow the others to overwrite their shards of our parameters."""
         ...
 
     def launch_gather(self, exchange: Exchange, tag: int) -> None:
-        """Our shard is updated: send it to everybody."""
+        """Our shard is updated: send it to all workers."""
         ...
 
     def finish_gather(self, exchange: Exchange) -> None:
@@ -110,7 +110,7 @@ class Transport(Protocol):
         ...
 
     def gather_ended(self, exchange: Exchange) -> bool:
-        """Whether no stream need wait for the region any more.  Never blocks."""
+        """Whether the region is complete for every stream.  Never blocks."""
         ...
 
     def settle_sends(self, exchange: Exchange) -> None:
@@ -118,13 +118,13 @@ class Transport(Protocol):
         ...
 
     def all_reduce(self, values: torch.Tensor, maximum: bool = False) -> torch.Tensor:
-        """Sum (or maximum) of a small tensor over all workers, in place, done on return."""
+        """Sum (or maximum) of a small tensor over all workers, in place; blocks until done."""
         ...
 
     def broadcast(self, values: torch.Tensor) -> Any:
-        """Rank 0's values for everybody; done when ``wait()`` of the result returns."""
+        """Send rank 0's values to all workers; complete when ``wait()`` of the result returns."""
         ...
 
     def close(self) -> None:
-        """Let go of connections and threads.  Nothing may be under way on any worker."""
+        """Close connections and end threads.  No collective may be in flight on any worker."""
         ...

@@ -1,4 +1,4 @@
-"""Which carrier fits a process group and a device."""
+"""The transport for a process group and a device."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ logger = logging.getLogger("weft.overlap")
 
 
 def transport_for(group: dist.ProcessGroup, device: torch.device) -> Transport:
-    """A carrier on groups of its own, with the same workers as ``group``.  Collective."""
+    """A transport with its own process groups and the same workers as ``group``.  Collective."""
     if device.type == "cpu":
         threads, connections = network_threads(), tcp_connections()
         upward, downward = make_group(group, "gloo"), make_group(group, "gloo")
@@ -37,7 +37,7 @@ def transport_for(group: dist.ProcessGroup, device: torch.device) -> Transport:
 
 
 def _meet(messages: Messages, timeout_s: float) -> tuple[HostLayout, HostMemory | None]:
-    """Who shares a host, and the memory they share if that is of use and possible on every host.  Collective."""
+    """Which workers share a host, and their shared memory if it helps and every host allows it.  Collective."""
     identities: list[HostIdentity] = [own_identity()] * messages.num_workers
     dist.all_gather_object(identities, identities[0], group=messages.group)
     layout = agreed_layout(identities)
@@ -75,7 +75,7 @@ def _meet(messages: Messages, timeout_s: float) -> tuple[HostLayout, HostMemory 
 
 
 def check_device(device: torch.device) -> None:
-    """Whether there is a carrier at all, before anything is made."""
+    """Raise early if no transport fits, before anything is created."""
     if device.type != "cpu" and not (device.type == "cuda" and dist.is_nccl_available()):
         raise OverlapError(
             f"weft.overlap has no transport for parameters on {device}: expected CPU (gloo) or CUDA (NCCL); "

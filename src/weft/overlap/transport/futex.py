@@ -1,7 +1,7 @@
 """Sleep until another process has changed a number in shared memory: Linux's futex.
 
-Python has no call for it, so it goes through libc's ``syscall``.  Where the number of that system call is not known,
-waiting is a short sleep: slower to notice, never wrong.
+Python does not expose it, so we call libc's ``syscall``.  Where the number of that system call is unknown, waiting is a
+short sleep: slower to notice a change, but never wrong.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class _Timespec(ctypes.Structure):
 
 
 def sleep_while(address: int, value: int, timeout_s: float) -> None:
-    """Return when somebody calls :func:`wake` on ``address``, at once if it does not hold ``value``, or early."""
+    """Return when :func:`wake` is called on ``address``, immediately if it does not hold ``value``, or spuriously."""
     if _syscall is None:
         time.sleep(min(_NAP_S, timeout_s))
         return
@@ -43,16 +43,16 @@ def sleep_while(address: int, value: int, timeout_s: float) -> None:
 
 
 def wake(address: int) -> None:
-    """Everybody who sleeps on ``address``, in whatever process."""
+    """Wake every thread that sleeps on ``address``, in any process."""
     if _syscall is not None:
         number, operation = ctypes.c_long(_NUMBER or 0), ctypes.c_int(_WAKE)
         _syscall(number, ctypes.c_void_p(address), operation, ctypes.c_int(_EVERYBODY), None, None, ctypes.c_int(0))
 
 
 def fence() -> None:
-    """What was written before is seen by others before what is written after; likewise for reading.
+    """A memory barrier: others see earlier writes before later ones; likewise for reads.
 
-    On x86 the processor sees to it; others need the release and the acquire of a lock in between.
+    x86 guarantees this order; other processors need a lock to be acquired and released in between.
     """
     for _ in range(2):
         with _lock:

@@ -1,17 +1,17 @@
-"""gloo over TCP: a true reduce-scatter and an all-gather made of direct messages.
+"""gloo over TCP: a true reduce-scatter and all-gather, built from direct messages.
 
 [Note: direct messages]  gloo's own ``reduce_scatter_tensor`` moves the bytes of a whole all-reduce, and its
-``all_gather`` and ``all_to_all`` run on two threads per group, in call order, with copies on the way.  Sends
-and receives with a tag have none of that: the receiver names the memory, gloo's one network thread fills
-it, nothing is copied, any number may be under way, and order does not matter.  Each worker sends each other
-worker its share directly: the volume of a ring, (P-1)/P of the bucket, in one latency instead of P-1.
+``all_gather`` and ``all_to_all`` run on two threads per group, in call order, with extra copies.  Tagged sends and
+receives avoid all of that: the receiver names the memory, gloo's single network thread fills it, nothing is copied, any
+number can be in flight, and their order does not matter.  Each worker sends each other worker its share directly: the
+volume of a ring, (P-1)/P of the bucket, at the cost of one latency instead of P-1.
 
-[Note: stamp]  gloo cannot say whether a receive has finished without waiting for it.  The last number of a
-message is a stamp: the receiver writes -1 there before the message may come, the sender writes a value >= 0.
-TCP fills memory front to back and the two differ in the sign, i.e. in the very last byte, so a stamp >= 0
-means that all of it is there.  It is only a hint on when to call wait(), which is what makes it sure.
+[Note: stamp]  gloo cannot say whether a receive has finished without waiting for it.  The last number of a message is a
+stamp: the receiver writes -1 there before the message can arrive, and the sender writes a value >= 0.  TCP fills memory
+from front to back, and the two values differ in the sign, i.e. in the very last byte, so a stamp >= 0 means that the
+whole message has arrived.  This is only a hint about when to call wait(), which gives the guarantee.
 
-Contributions are added in a fixed order (host_sum.py), whatever arrives first.
+Contributions are added in a fixed order (host_sum.py), no matter which arrives first.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from weft.perf.link import Link
 
 
 class GlooTransport:
-    """Each worker sends each other worker its share itself."""
+    """Each worker sends each other worker its share directly."""
 
     ordered = False
     needs_landing = False
@@ -78,11 +78,11 @@ class GlooTransport:
         return exchange.reduced
 
     def _rows(self, exchange: Exchange) -> list[torch.Tensor]:
-        """Everybody's contribution to our shard; our own lies where we collected it."""
+        """All workers' contributions to our shard; our own stays where it was collected."""
         return [*exchange.stage[: self.rank], exchange.send[self.rank], *exchange.stage[self.rank :]]
 
     def _spread_carry(self, exchange: Exchange, rows: list[torch.Tensor]) -> None:
-        """DDP adds the old gradient to each worker's new one before it averages; with two workers halves are exact."""
+        """DDP adds the old gradient to each worker's new one before averaging; with two workers, halving is exact."""
         carry = exchange.carry
         if carry is not None and self.num_workers == 2 and carry.dtype == rows[0].dtype:
             for row in rows:
@@ -103,7 +103,7 @@ class GlooTransport:
         self.messages.wait(exchange.gather_works, "a parameter")
 
     def gather_ended(self, exchange: Exchange) -> bool:
-        return True  # whoever waited has waited for everybody
+        return True  # waiting for one message waits for all of them
 
     def settle_sends(self, exchange: Exchange) -> None:
         self.messages.wait(exchange.send_works, "the end of a send")

@@ -1,8 +1,8 @@
-"""Which host a worker is on, and how all workers agree on who shares one.
+"""Which host a worker is on, and how all workers agree on which of them share one.
 
-torchrun numbers its nodes: where every worker has its GROUP_RANK, and the counts are as its LOCAL_WORLD_SIZE says, that
-is taken.  Otherwise workers share a host if they run on the same kernel (its boot id) in the same network namespace:
-containers with networks of their own are hosts of their own.  WEFT_HOST, a name given to each worker, overrides both;
+torchrun numbers its nodes: if every worker has its GROUP_RANK and the counts match LOCAL_WORLD_SIZE, that numbering is
+used.  Otherwise workers share a host if they run on the same kernel (by its boot id) in the same network namespace, so
+containers with their own network count as separate hosts.  WEFT_HOST, a name given to each worker, overrides both;
 tests use it to make one machine look like several.
 """
 
@@ -33,13 +33,13 @@ class HostIdentity:
 
 
 def own_identity(environ: Mapping[str, str] = os.environ) -> HostIdentity:
-    """Of this process."""
+    """The identity of this process's host."""
     given = tuple(environ.get(name, "") for name in _TORCHRUN)
     return HostIdentity(_machine(), environ.get(HOST_VARIABLE, ""), given if all(given) else ())
 
 
 def agreed_layout(identities: Sequence[HostIdentity]) -> HostLayout:
-    """From what all workers, in rank order, know: the same on each of them."""
+    """Host names in rank order, from what all workers know; the same on every worker."""
     if any(identity.given for identity in identities):
         return host_layout([identity.given or identity.machine for identity in identities])
     if _is_torchrun_consistent(identities):
@@ -48,7 +48,7 @@ def agreed_layout(identities: Sequence[HostIdentity]) -> HostLayout:
 
 
 def _is_torchrun_consistent(identities: Sequence[HostIdentity]) -> bool:
-    """Nobody started without torchrun, no two under one number on different machines, nobody missing."""
+    """Whether every worker was started by torchrun, no number means two machines, and no worker is missing."""
     if not all(identity.torchrun for identity in identities):
         return False
     sizes = Counter(identity.torchrun[0] for identity in identities)

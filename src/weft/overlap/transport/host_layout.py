@@ -1,11 +1,11 @@
-"""Which workers share a host, and who does what for whom.  Pure.
+"""Which workers share a host, and which of them does what for the others.  Pure.
 
 Hosts are numbered by their lowest rank, and a host's workers are in rank order.  Every worker owns one row (shard) of
-every bucket, whatever the layout.  Within each host one worker is the *delegate* for each row: it adds up the host's
-contributions to that row and sends one message to the row's owner, and it receives the owner's new values for all of
-its host.  With equally many workers on each host that is the worker with the owner's own local rank.  So a host's link
-carries (P - k) / P of a bucket for a reduce-scatter, with k of the P workers on that host, instead of the k (P - k) / P
-of direct messages.
+every bucket, whatever the layout.  Within each host, one worker is the *delegate* for each row: it sums the host's
+contributions to that row, sends one message to the row's owner, and receives the owner's new values for its whole host.
+With the same number of workers on each host, that is the worker with the owner's own local rank.  A host with k of the
+P workers therefore sends (P - k) / P of a bucket over its link for a reduce-scatter, instead of k (P - k) / P with
+direct messages.
 """
 
 from __future__ import annotations
@@ -44,16 +44,16 @@ class HostLayout:
         return tuple(found[rank] for rank in range(self.num_workers))
 
     def neighbors(self, rank: int) -> tuple[int, ...]:
-        """All workers on the host of ``rank``, itself included."""
+        """All workers on the host of ``rank``, including itself."""
         return self.hosts[self.host_of[rank]]
 
     def delegate(self, host: int, row: int) -> int:
-        """Who adds up, and receives, the row of worker ``row`` for ``host``; on its own host that is the owner."""
+        """The worker that sums and receives the row of worker ``row`` for ``host``; on its own host, the owner."""
         ranks = self.hosts[host]
         return ranks[self.neighbors(row).index(row) % len(ranks)]
 
     def rows_of(self, rank: int) -> tuple[int, ...]:
-        """The rows for which ``rank`` is its host's delegate, its own included, in rank order."""
+        """The rows for which ``rank`` is its host's delegate, including its own, in rank order."""
         host = self.host_of[rank]
         return tuple(row for row in range(self.num_workers) if self.delegate(host, row) == rank)
 

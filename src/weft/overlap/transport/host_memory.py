@@ -1,15 +1,15 @@
-"""Memory that the workers of one host share, and the counters by which they know what is in it.
+"""Memory that the workers of one host share, and the counters that tell them what is in it.
 
 Each worker has anonymous files in memory (memfd), which its neighbors open through /proc.  They have no name, need no
-/dev/shm, and are gone with the last process that has them open, however it ended.
+/dev/shm, and disappear with the last process that has them open, no matter how it ends.
 
-    page      one per worker: counters, and a list of its stretches; opened by all neighbors when they meet
-    stretch   what an exchange sends from and lands in; opened by neighbors when they first need it
+    page      one per worker: counters, and a list of its stretches; opened by all neighbors at startup
+    stretch   memory that an exchange sends from and receives into; opened by neighbors when they first need it
 
-[Note: counters]  Every counter has one writer, only grows, and is per bucket: how often the worker has done something
-to it.  Whoever waits compares with the number of times it has itself done the like.  So a worker that is late, or a
-round ahead, is never mistaken, and nothing is ever reset.  Waiting sleeps in the kernel (futex.py) and looks up a few
-times a second whether the neighbor is still there.
+[Note: counters]  Every counter belongs to one bucket, has one writer, and only grows: it counts how often the worker
+has done something to the bucket.  A waiting worker compares it with how often it has done the same itself.  A worker
+that is late, or a round ahead, is therefore never misread, and no counter is ever reset.  Waiting sleeps in the kernel
+(futex.py) and checks a few times a second whether the neighbor is still alive.
 """
 
 from __future__ import annotations
@@ -48,9 +48,9 @@ class Done(enum.IntEnum):
     """What counters count."""
 
     CONTRIBUTED = 0  # its gradients of a bucket are complete
-    ADDED = 1  # it has added up the rows it is delegate for: it no longer reads its neighbors' gradients
-    UPDATED = 2  # its own shard's new values have landed
-    TAKEN = 3  # it has taken all new values: those of the next step may land
+    ADDED = 1  # it has summed the rows it is the delegate for, and no longer reads its neighbors' gradients
+    UPDATED = 2  # its own shard's new values are there
+    TAKEN = 3  # it has copied all new values: those of the next step may arrive
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +63,7 @@ class PageAddress:
 
 
 class Stretch(mmap.mmap):
-    """Shared memory of this worker, with the stretches of the same number that its neighbors have."""
+    """Shared memory of this worker, and its neighbors' stretches with the same number."""
 
     number: int
     neighbors: dict[int, Stretch]
@@ -73,7 +73,7 @@ class Stretch(mmap.mmap):
 
 
 class _Page:
-    """A worker's counters, its own to write or a neighbor's to read."""
+    """A worker's counters: ours to write, or a neighbor's to read."""
 
     def __init__(self, descriptor: int, num_words: int) -> None:
         self.map = Stretch(descriptor, num_words * 4)
@@ -106,7 +106,7 @@ class HostMemory:
         return PageAddress(os.getpid(), self._descriptor, self._nonce)
 
     def meet(self, neighbors: Iterable[tuple[int, PageAddress]], timeout_s: float) -> None:
-        """Open the neighbors' pages; an OSError if that is not possible."""
+        """Open the neighbors' pages; raises OSError if that is not possible."""
         self.timeout_s = timeout_s
         for rank, address in neighbors:
             self._pids[rank] = address.pid
@@ -116,7 +116,7 @@ class HostMemory:
                 if page.map[: len(address.nonce)] != address.nonce:  # another PID namespace
                     raise OSError(f"process {address.pid} is not worker {rank}")
                 self._pages[rank] = page
-                with suppress(OSError, AttributeError):  # without it a neighbor's end is noticed at the timeout
+                with suppress(OSError, AttributeError):  # without it, a neighbor's death is noticed only at the timeout
                     self._processes[rank] = os.pidfd_open(address.pid)
         self.neighbors = tuple(sorted(self._pages))
 
@@ -132,7 +132,7 @@ class HostMemory:
     # ---- stretches
 
     def allocate(self, num_elements: int, dtype: torch.dtype) -> torch.Tensor:
-        """Every neighbor allocates the same, in the same order."""
+        """Every neighbor allocates the same sizes in the same order."""
         num_bytes = max(num_elements * dtype.itemsize, mmap.PAGESIZE)
         descriptor = _make_file(num_bytes)
         stretch = Stretch(descriptor, num_bytes)
@@ -148,7 +148,7 @@ class HostMemory:
         return torch.frombuffer(stretch, dtype=dtype, count=num_elements)
 
     def of_neighbor(self, tensor: torch.Tensor, rank: int) -> torch.Tensor:
-        """What a neighbor has where we have ``tensor`` (contiguous): same stretch, same place."""
+        """A neighbor's counterpart of our ``tensor`` (contiguous): same stretch, same offset."""
         stretch, offset = self._found(tensor)
         if rank not in stretch.neighbors:
             stretch.neighbors[rank] = self._open(stretch.number, rank)
@@ -183,19 +183,19 @@ class HostMemory:
         return self._pages[rank].words[_counter(done, index)] >= count
 
     def tell(self, done: Done, index: int) -> None:
-        """This worker has done it once more."""
+        """Record that this worker has done it once more."""
         fence()
         word = _counter(done, index)
         self._own.words[word] += 1
         wake(self._own.address + 4 * word)
 
     def give_up(self) -> None:
-        """Neighbors that wait for us need not wait any longer."""
+        """Release the neighbors that wait for us."""
         if not self._is_closed:
             self._own.words[_GAVE_UP] = 1
 
     def await_all(self, done: Done, index: int, count: int, what: str) -> None:
-        """Until every neighbor has done it ``count`` times."""
+        """Wait until every neighbor has done it ``count`` times."""
         word = _counter(done, index)
         for rank in self.neighbors:
             page = self._pages[rank]
@@ -209,12 +209,12 @@ class HostMemory:
         fence()
 
     def arrival_of(self, index: int, row: int) -> torch.Tensor:
-        """Where the message lands that says that a row's new values have landed in our memory."""
+        """Where the message arrives that says that a row's new values are in our memory."""
         word = self._arrival(index, row)
         return torch.frombuffer(self._own.map, dtype=torch.int32, count=1, offset=4 * word)
 
     def await_arrival(self, rank: int, index: int, row: int, count: int) -> None:
-        """Until the new values of ``row`` have landed in the memory of ``rank``.  Network threads wake nobody: nap."""
+        """Wait until ``rank`` has the new values of ``row``, by polling: network threads wake no other process."""
         words, word = self._pages[rank].words, self._arrival(index, row)
 
         def nap(waited_s: float) -> None:
@@ -276,7 +276,7 @@ def _words(*values: int) -> memoryview:
 
 @contextmanager
 def _opened(pid: int, descriptor: int) -> Iterator[int]:
-    """A neighbor's file, for as long as it takes to map it."""
+    """A neighbor's file, open only while it is being mapped."""
     opened = os.open(f"/proc/{pid}/fd/{descriptor}", os.O_RDWR | os.O_CLOEXEC)
     try:
         yield opened

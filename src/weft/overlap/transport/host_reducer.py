@@ -1,9 +1,9 @@
-"""A thread that adds up what the workers of a host have contributed, and sends the sums to other hosts.
+"""A thread that sums the contributions of a host's workers and sends the sums to other hosts.
 
-[Note: why a thread]  With direct messages nobody needs a worker's computing thread once its gradients have left.  Here
-the last neighbor to finish a bucket may do so while this worker waits for something else, and other hosts wait for the
-sum.  Were it left to this worker's next call, two workers could wait for each other for ever: one in a collective of
-the training script, the other for the sum.  Apart from the sums the thread sleeps.
+[Note: why a thread]  With direct messages, a worker's compute thread is not needed once its gradients are sent.  Here,
+the last neighbor may finish a bucket while this worker waits for something else, and other hosts wait for the sum.  If
+the sum were left to this worker's next call, two workers could wait for each other forever: one in a collective of the
+training script, the other for the sum.  Between sums, the thread sleeps.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ _MAX_GOODBYE_S = 5.0
 
 @dataclass
 class HostSum:
-    """One bucket of one round: this host's sums of the rows that this worker is delegate for."""
+    """One bucket of one round: this host's sums of the rows that this worker is the delegate for."""
 
     memory: HostMemory
     index: int
     count: int
-    # For each row: where its sum goes, and what sends it on; our own stays here.
+    # For each row: where its sum goes, and what sends it; our own stays here.
     rows: Sequence[tuple[int, torch.Tensor, Callable[[], Any] | None]]
     send: torch.Tensor
     is_added: threading.Event = field(default_factory=threading.Event)
@@ -48,7 +48,7 @@ class HostSum:
         memory.tell(Done.ADDED, self.index)
 
     def wait(self) -> None:
-        """Until the sums are there."""
+        """Wait until the sums are there."""
         if not self.is_added.wait(self.memory.timeout_s + 2 * _MAX_GOODBYE_S):
             raise OverlapError("the sum of this host's gradients was not added up in time: please report this")
         if self.error is not None:
@@ -56,7 +56,7 @@ class HostSum:
 
 
 class SumSent:
-    """That nothing reads the memory of a :class:`HostSum` any more: sums are sent, and neighbors have added theirs."""
+    """Complete when nothing reads a :class:`HostSum`'s memory: its sums are sent, and neighbors have made theirs."""
 
     def __init__(self, host_sum: HostSum) -> None:
         self._host_sum = host_sum
@@ -70,7 +70,7 @@ class SumSent:
 
 
 class HostReducer:
-    """The thread: one sum after the other, in the order in which this worker launched them."""
+    """The thread: one sum after another, in the order in which this worker launched them."""
 
     def __init__(self) -> None:
         self._sums: queue.SimpleQueue[HostSum | None] = queue.SimpleQueue()
@@ -81,13 +81,13 @@ class HostReducer:
         self._sums.put(host_sum)
 
     def stop(self) -> None:
-        """What is left is added up first, unless it waits for somebody: the memory must have been closed."""
+        """Sums in the queue are finished first, unless they wait for a neighbor; the memory must be closed already."""
         self._sums.put(None)
         self._thread.join(_MAX_GOODBYE_S)
 
 
 def _serve(sums: queue.SimpleQueue[HostSum | None]) -> None:
-    """Knows nothing but the queue, so that a model nobody trains any more is not kept alive."""
+    """Refers only to the queue, so that it does not keep a discarded model alive."""
     while (host_sum := sums.get()) is not None:
         try:
             host_sum.run()

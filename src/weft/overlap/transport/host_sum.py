@@ -1,10 +1,10 @@
-"""The order in which contributions are added up, defined once for every transport that adds them itself.
+"""The order in which contributions are summed, defined once for every transport that sums them itself.
 
-First each host's workers in rank order, then the hosts in the order of their lowest ranks.  Every transport, plan and
-timing gives the same bits, overlapped or not.  With one worker per host, or with one host, that is rank order.
+First each host's workers in rank order, then the hosts in the order of their lowest ranks.  Every transport, plan, and
+timing gives the same bits, overlapped or not.  With one worker per host, or a single host, this is rank order.
 
-Half-precision contributions are added in single precision.  Between hosts a host's sum travels in the contributions'
-own dtype, so it is rounded to it, on the owner's host too: which worker owns an element depends on the plan.
+Half-precision contributions are summed in single precision.  Between hosts, a host's sum travels in the contributions'
+own dtype, so it is rounded to that dtype, on the owner's host too: which worker owns an element depends on the plan.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _HALF = (torch.bfloat16, torch.float16)
 
 
 def total_of(rows: Sequence[torch.Tensor]) -> torch.Tensor:
-    """One level's sum; it may take the place of the first row."""
+    """The sum of one level; may overwrite the first row."""
     total = rows[0].float() if rows[0].dtype in _HALF else rows[0]
     for row in rows[1:]:
         total.add_(row)
@@ -27,7 +27,7 @@ def total_of(rows: Sequence[torch.Tensor]) -> torch.Tensor:
 
 
 def add_host(rows: Sequence[torch.Tensor], out: torch.Tensor) -> None:
-    """The sum of one host's contributions, as it travels; the rows stay as they are."""
+    """The sum of one host's contributions in the dtype in which it is sent; the rows stay unchanged."""
     if len(rows) == 1 or out.dtype in _HALF:
         out.copy_(total_of([rows[0].float(), *rows[1:]]) if len(rows) > 1 else rows[0])
         return
@@ -37,7 +37,7 @@ def add_host(rows: Sequence[torch.Tensor], out: torch.Tensor) -> None:
 
 
 def total_by_host(rows: Sequence[torch.Tensor], layout: HostLayout) -> torch.Tensor:
-    """Both levels, for whoever has every worker's contribution; it may take the place of rows."""
+    """Both levels, where every worker's contribution is at hand; may overwrite rows."""
     if not layout.has_two_levels:
         return total_of(rows)
     sums = [total_of([rows[rank] for rank in ranks]).to(rows[0].dtype) for ranks in layout.hosts]

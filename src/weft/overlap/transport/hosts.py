@@ -1,17 +1,18 @@
 """Hosts with several workers, over gloo: two levels, so that each byte crosses a host's link once.
 
     reduce   every worker collects its gradients of a bucket in shared memory
-             each row's delegate adds up its host's contributions (host_reducer.py) and sends the sum to the owner
-             the owner adds up the hosts' sums
-    gather   the owner puts its shard's new values into its host's memory and sends them to one delegate per other host
-             every worker takes all shards out of its host's memory
+             each row's delegate sums its host's contributions (host_reducer.py) and sends the sum to the owner
+             the owner sums the hosts' sums
+    gather   the owner writes its shard's new values to its host's memory and sends them to one delegate per other host
+             every worker copies all shards from its host's memory
 
-Who is delegate for what is in host_layout.py, the order of both sums in host_sum.py.  Parameters stay each worker's
-own: sharing them would save a copy per step, and would make every write to one of them a write to all workers' models.
+host_layout.py says which worker is the delegate for what; host_sum.py has the order of both sums.  Each worker keeps
+its own parameters: sharing them would save a copy per step, but every write to one of them would change all workers'
+models.
 
-[Note: arrival]  New values land in the memory of the host's delegate, put there by its network thread, and all of its
-neighbors wait for them.  The delegate's computing thread may be anywhere, so the owner sends a second message behind
-the values, with the count of the gather; messages of one connection arrive in order.
+[Note: arrival]  The network thread of the host's delegate writes new values to the delegate's memory, and all of its
+neighbors wait for them.  The delegate's compute thread may be busy, so the owner sends a second message behind the
+values with the count of the gather; messages of one connection arrive in order.
 """
 
 from __future__ import annotations
@@ -50,17 +51,17 @@ class HostsTransport:
         self._memory = memory
         reducer = HostReducer()
         self._add_up = reducer.add_up
-        # When the interpreter ends, too: a thread that comes back from a tensor operation then takes the process down.
+        # Also at interpreter exit: a thread that returns from a tensor operation then would crash the process.
         self._stop = weakref.finalize(self, _stop, memory, reducer)
         self._host = layout.host_of[self.rank]
         self._other_hosts = [h for h in range(len(layout.hosts)) if h != self._host]
-        # Our own row last: the other hosts' sums leave first.
+        # Our own row last: sums for other hosts are sent first.
         self._sent_rows = [row for row in layout.rows_of(self.rank) if row != self.rank]
-        # On each other host, who adds up our row for us and receives our new values.
+        # On each other host, the worker that sums our row and receives our new values.
         self._counterparts = [layout.delegate(h, self.rank) for h in self._other_hosts]
-        # One row of the stage for each host's sum of ours, then those that we send.
+        # One row of the stage for each host's sum of our row, then one for each sum that we send.
         self.num_stage_rows = len(layout.hosts) + len(self._sent_rows)
-        # Gathers whose values may land already.
+        # Gathers whose values may already arrive.
         self._opened: set[int] = set()
 
     def allocate(self, num_elements: int, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
@@ -123,7 +124,7 @@ class HostsTransport:
     # ---- gather
 
     def open_gather(self, exchange: Exchange, tag: int) -> None:
-        """Unless a neighbor has not taken the last step's values out of our memory yet: then when we launch."""
+        """Skipped, and done in launch, if a neighbor has not copied the last step's values from our memory yet."""
         count = self._memory.count(Done.UPDATED, exchange.index)
         if all(self._memory.has_done(n, Done.TAKEN, exchange.index, count) for n in self._memory.neighbors):
             self._let_land(exchange, tag)
@@ -133,7 +134,7 @@ class HostsTransport:
         values_tag = self.messages.tag(exchange, tag, MessageKind.GATHER)
         arrival_tag = self.messages.tag(exchange, tag, MessageKind.ARRIVAL)
         exchange.gather_works = []
-        for row in self._sent_rows:  # the rows we add up for our host are those we receive for it
+        for row in self._sent_rows:  # the rows we sum for our host are those we receive for it
             receive = self.messages.recv_from[row]
             exchange.gather_works.append(receive([landing[row]], row, values_tag))
             exchange.gather_works.append(receive([self._memory.arrival_of(exchange.index, row)], row, arrival_tag))
@@ -175,7 +176,7 @@ class HostsTransport:
         self._opened.discard(index)
 
     def gather_ended(self, exchange: Exchange) -> bool:
-        return True  # whoever waited has waited for everybody
+        return True  # waiting for one message waits for all of them
 
     def settle_sends(self, exchange: Exchange) -> None:
         self._wait(exchange.send_works, "the end of a send")
@@ -196,7 +197,7 @@ class HostsTransport:
         self._await(lambda: self.messages.wait(works, what))
 
     def _await(self, wait: Any) -> None:
-        """A worker that fails says so: its neighbors may be waiting for what it would have done next."""
+        """A worker that fails says so, because its neighbors may be waiting for its next action."""
         try:
             wait()
         except OverlapError:
@@ -205,7 +206,7 @@ class HostsTransport:
 
 
 def _stop(memory: HostMemory, reducer: HostReducer) -> None:
-    memory.close()  # no wait goes on
+    memory.close()  # ends every wait
     reducer.stop()
 
 
@@ -215,5 +216,5 @@ def _shards(values: torch.Tensor | None, exchange: Exchange) -> torch.Tensor:
 
 
 def _copy(target: torch.Tensor, source: torch.Tensor) -> None:
-    """Behind torch's back: a forward under whatever mode waits for parameters, and must not see how they come."""
+    """Without any active torch mode: a forward in any mode waits for parameters, and must not see these copies."""
     ctypes.memmove(target.data_ptr(), source.data_ptr(), source.numel() * source.element_size())

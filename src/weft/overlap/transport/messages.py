@@ -1,9 +1,9 @@
 """Tagged messages between any two workers, over gloo.
 
-[Note: one way]  A connection carries messages one way only: those to a worker of higher rank go over one group, those
-to a lower rank over another.  gloo's network thread tries a connection's lock and, while a sender has it, asks the
-kernel again at once, for as long as something is there to be read.  With both ways on one connection something always
-is, and where that thread shares a core with the sender it keeps it from letting go: 35,000 questions a step.
+[Note: one way]  Each connection carries messages in one direction only: messages to a higher rank use one group, those
+to a lower rank another.  gloo's network thread tries a connection's lock and, while a sender holds it, polls the kernel
+again immediately, as long as there is something to read.  With both directions on one connection there always is, and
+if that thread shares a core with the sender, it keeps the sender from releasing the lock: 35,000 polls per step.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from weft.overlap.transport.base import Exchange
 from weft.overlap.transport.groups import end_group
 from weft.overlap.transport.receive_window import Connection, limit_window
 
-# A tag names step, kind and bucket: a worker that lost a step can never mix its messages with another one's.
+# A tag names step, kind, and bucket, so that messages of different steps can never be confused.
 _STEPS_TOLD_APART = 1 << 8
 
 
@@ -30,7 +30,7 @@ class MessageKind(enum.IntEnum):
 
     REDUCE = 0
     GATHER = 1
-    ARRIVAL = 2  # follows a gather's values, so that others than the receiver can see that those are there
+    ARRIVAL = 2  # follows a gather's values, so that the receiver's neighbors can see that those have arrived
 
 
 _NUM_KINDS = 4
@@ -39,7 +39,7 @@ Call = Callable[[list[torch.Tensor], int, int], Any]
 
 
 class Messages:
-    """On two groups of our own, so that tags never meet the user's."""
+    """Uses two groups of our own, so that tags never collide with the user's."""
 
     def __init__(
         self, upward: dist.ProcessGroup, downward: dist.ProcessGroup, connections: Collection[Connection] = ()
@@ -51,7 +51,7 @@ class Messages:
         self._connections = connections
         up: Any = upward._get_backend(torch.device("cpu"))
         down: Any = downward._get_backend(torch.device("cpu"))
-        # Start with the neighbor above: no two workers then begin with the same receiver.
+        # Start with the next rank, so that no two workers begin with the same receiver.
         self.others = [(self.rank + k) % self.num_workers for k in range(1, self.num_workers)]
         self.send_to: dict[int, Call] = {o: (up if o > self.rank else down).send for o in self.others}
         self.recv_from: dict[int, Call] = {o: (up if o < self.rank else down).recv for o in self.others}
@@ -60,7 +60,7 @@ class Messages:
         return ((step % _STEPS_TOLD_APART) * _NUM_KINDS + kind) * MAX_MESSAGES + exchange.index
 
     def wait(self, works: list[Any], what: str) -> None:
-        """For all of them; they are forgotten, also when one fails."""
+        """Wait for all of them; they are forgotten even if one fails."""
         try:
             for work in works:
                 work.wait()

@@ -1,9 +1,8 @@
 """NCCL: native collectives, ordered by streams; the host never blocks.
 
-Not measured here: the machines this was written on have no GPU.  What could be tested: that it issues the same
-collectives in the same order as the other carriers (tests/unit/overlap/test_nccl_calls.py), that streams are ordered
-wherever memory is touched (tests/streams) and, where GPUs are present, `weft doctor --gpu` and
-tests/numerics/test_nccl.py.
+Not measured: the machines this was written on have no GPU.  Tested: that it issues the same collectives in the same
+order as the other transports (tests/unit/overlap/test_nccl_calls.py), that streams are ordered wherever memory is used
+(tests/streams), and, where GPUs are present, `weft doctor --gpu` and tests/numerics/test_nccl.py.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from weft.perf.link import Link
 
 
 class NcclTransport:
-    """Reduce-scatter and all-gather on a communicator each, so that neither queues behind the other."""
+    """Separate communicators for reduce-scatter and all-gather, so that neither queues behind the other."""
 
     num_stage_rows = 0
     needs_landing = False
@@ -37,14 +36,14 @@ class NcclTransport:
         return torch.empty(num_elements, dtype=dtype, device=device)
 
     def adapt(self, link: Link) -> bool:
-        return False  # NCCL sees to its own flow control
+        return False  # NCCL has its own flow control
 
     def open_reduce(self, exchange: Exchange, tag: int) -> None:
         exchange.reduced = None
 
     def launch_reduce(self, exchange: Exchange, tag: int) -> None:
         total = exchange.send[self.rank]
-        # In place: NCCL allows the output to be the own row of the input.
+        # In place: NCCL allows the output to be this rank's row of the input.
         work = dist.reduce_scatter_tensor(
             total, exchange.send.view(-1), dist.ReduceOp.SUM, group=self._reduce_group, async_op=True
         )
@@ -52,7 +51,7 @@ class NcclTransport:
         exchange.reduced = total
 
     def reduce_arrived(self, exchange: Exchange) -> bool:
-        # Stream order makes it true whenever the update is queued behind it; there is nothing to poll.
+        # Always true: the update is queued behind it on the stream, so there is nothing to poll.
         return bool(exchange.reduce_works) or exchange.reduced is not None
 
     def finish_reduce(self, exchange: Exchange) -> torch.Tensor:
@@ -70,7 +69,7 @@ class NcclTransport:
         exchange.gather_works = [Arrival(self.device, work)]
 
     def finish_gather(self, exchange: Exchange) -> None:
-        # Kept until the next gather: another stream may read later, and has to wait for itself.
+        # Kept until the next gather: another stream may read later, and must do its own waiting.
         for arrival in exchange.gather_works:
             arrival.order()
 
@@ -78,11 +77,11 @@ class NcclTransport:
         return all(arrival.ended() for arrival in exchange.gather_works)
 
     def settle_sends(self, exchange: Exchange) -> None:
-        pass  # whoever overwrites what was sent has waited for the collective on its stream
+        pass  # the stream that overwrites what was sent has already waited for the collective
 
     def all_reduce(self, values: torch.Tensor, maximum: bool = False) -> torch.Tensor:
         op = dist.ReduceOp.MAX if maximum else dist.ReduceOp.SUM
-        # Asynchronous: it then runs on the communicator's own stream, behind what that one carries already.
+        # Asynchronous, so that it runs on the communicator's own stream, behind what is queued there.
         dist.all_reduce(values, op, group=self._reduce_group, async_op=True).wait()
         return values
 

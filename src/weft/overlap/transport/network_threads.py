@@ -1,14 +1,14 @@
-"""gloo's network threads, told not to interrupt the computing for every packet.
+"""gloo's network threads, kept from interrupting compute for every packet.
 
-[Note: batch]  gloo reads each connection in a thread of its own, which wakes for every few packets.  Where it shares
-a core with the computing it cuts in each time, some 1600 times a step, and leaves cold caches behind.  Under Linux's
-batch policy a thread that wakes waits for the end of the running thread's time slice, a few milliseconds, and then
-finds much more to do at once; on an idle core it runs at once as before.  The link does not notice: TCP's buffers hold
-far more than a few milliseconds of data.  On two hosts of one core each (25 M parameters, 800 Mb/s) a step fell from
-1574, 1574 and 1459 ms to 1380, 1531 and 1336 ms, runs taken in turn.
+[Note: batch]  gloo reads each connection in a thread of its own, which wakes up every few packets.  If it shares a core
+with compute, it interrupts each time, about 1600 times per step, and leaves cold caches behind.  Under Linux's batch
+policy, a waking thread waits until the running thread's time slice ends, a few milliseconds later, and then finds much
+more to do at once; on an idle core it still runs immediately.  The link is not slowed: TCP's buffers hold far more than
+a few milliseconds of data.  On two hosts with one core each (25 M parameters, 800 Mb/s), a step fell from 1574, 1574,
+and 1459 ms to 1380, 1531, and 1336 ms in alternating runs.
 
-That is good manners towards our own computing.  Once another job computes on the core while we wait for the network,
-it would only make our wait longer: whoever shares a device says ``core_is_shared``.
+This helps our own compute.  Once another job computes on the core while we wait for the network, it would only make our
+wait longer: a worker that shares its device calls ``core_is_shared``.
 """
 
 from __future__ import annotations
@@ -26,31 +26,31 @@ _is_core_shared = False
 
 
 def network_threads() -> set[int]:
-    """Thread ids of gloo's readers and writers in this process; none where there is no Linux to tell."""
+    """Thread ids of gloo's readers and writers in this process; empty on systems other than Linux."""
     found = set()
     for task in _TASKS.glob("*"):
-        with contextlib.suppress(OSError):  # a thread may end while we look
+        with contextlib.suppress(OSError):  # a thread may end in the meantime
             if (task / "comm").read_text().strip() == _NAME:
                 found.add(int(task.name))
     return found
 
 
 def let_computing_finish_first(threads: Iterable[int]) -> None:
-    """These threads of ours no longer cut in, while the core is ours alone."""
+    """Keep these threads from interrupting compute, as long as no other job shares the core."""
     _ours.update(threads)
     _set_policy()
 
 
 def core_is_shared(is_shared: bool) -> None:
-    """Whether another job computes on the core while we wait for the network: then our network threads go first."""
+    """Say whether another job computes on the core while we wait: if so, our network threads get priority."""
     global _is_core_shared
     _is_core_shared = is_shared
     _set_policy()
 
 
 def _set_policy() -> None:
-    """Needs no privilege; where it is not allowed nothing changes but speed."""
-    _ours.intersection_update(network_threads())  # the number of one that has ended may be another's by now
+    """Needs no privilege; if it is refused, only speed is affected."""
+    _ours.intersection_update(network_threads())  # its id may belong to another thread by now
     for thread in _ours:
         with contextlib.suppress(OSError, AttributeError):
             policy = os.SCHED_OTHER if _is_core_shared else os.SCHED_BATCH

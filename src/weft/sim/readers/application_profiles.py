@@ -20,7 +20,8 @@ from typing import Protocol
 from weft.core.nearest_name import unknown_name
 from weft.core.speed import StepTime
 from weft.errors import InputError, UsageError
-from weft.sim.readers.pollux_profile import read_pollux_application
+from weft.sim.readers.batch_range import BatchRange
+from weft.sim.readers.pollux_profile import PolluxApplication, read_pollux_application
 from weft.sim.readers.tables import Row, read_text, table_header, table_rows
 from weft.sim.workload import Profile, TableProfile
 
@@ -52,6 +53,7 @@ class ApplicationFolder:
         self.folder = folder
         self._applications: dict[str, Application] = {}
         self._profiles: dict[tuple[str, int], tuple[Profile, float | None]] = {}
+        self._ranges: dict[str, BatchRange] = {}
 
     def names(self) -> list[str]:
         folders = {path.parent.name for path in self.folder.glob("*/placements.csv")}
@@ -85,6 +87,18 @@ class ApplicationFolder:
                 raise row.error(str(error)) from None
             self._profiles[key] = (application.profile(batch_size), application.total_steps(batch_size))
         return self._profiles[key]
+
+    def batch_range(self, row: Row, name: str) -> BatchRange:
+        """The behavior of the job in ``row`` if its batch size may change; one object for each kind of job."""
+        if name not in self._ranges:
+            application = self.application(name)
+            if not isinstance(application, PolluxApplication):
+                raise row.error(
+                    f"the profile of {name} does not say how its gradient noise depends on the batch size: expected "
+                    "validation-B.csv files for a job whose batch size may change; leave --adapt-batch out"
+                )
+            self._ranges[name] = BatchRange(application)
+        return self._ranges[name]
 
 
 BATCH_COLUMN = "global_batch_size"

@@ -73,20 +73,21 @@ class PolluxApplication:
 
     def steps_per_epoch(self, batch_size: int) -> list[tuple[float, float]]:
         """(progress, steps) at the end of each epoch, both cumulative."""
-        smallest = min(self.epochs_by_batch)
-        scale = batch_size / smallest
         num_epochs = min(len(rows) for rows in self.epochs_by_batch.values())
         done_progress = done_steps = 0.0
         ends = []
         for epoch in range(num_epochs):
             end_progress = min(rows[epoch].progress for rows in self.epochs_by_batch.values())
-            grad_sqr, grad_var = self._gradient_noise(batch_size, epoch)
-            noise = grad_var / scale + grad_sqr
-            gain = (grad_var + grad_sqr) / noise if noise else 1.0
-            done_steps += max(0.0, end_progress - done_progress) / gain
+            done_steps += max(0.0, end_progress - done_progress) / self.gain(batch_size, epoch)
             done_progress = max(done_progress, end_progress)
             ends.append((done_progress, done_steps))
         return ends
+
+    def gain(self, batch_size: int, epoch: int) -> float:
+        """Progress of one step, in steps at the smallest batch size."""
+        grad_sqr, grad_var = self._gradient_noise(batch_size, epoch)
+        noise = grad_var * min(self.epochs_by_batch) / batch_size + grad_sqr
+        return (grad_var + grad_sqr) / noise if noise else 1.0
 
     @property
     def batch_sizes(self) -> tuple[int, ...]:

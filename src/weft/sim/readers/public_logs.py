@@ -59,8 +59,8 @@ def _philly_job(row: Row, submitted_s: float) -> SourcedJob:
 POLLUX_COLUMNS = ("name", "time", "application", "num_replicas", "batch_size")
 
 
-def pollux_job(row: Row, applications: ApplicationFolder) -> SourcedJob:
-    """The batch size stays fixed; the number of workers may be any that the profile covers."""
+def pollux_job(row: Row, applications: ApplicationFolder, *, adapt_batch: bool = False) -> SourcedJob:
+    """The batch size stays fixed unless it may adapt; the number of workers may be any that the profile covers."""
     batch_size = row.count("batch_size")
     replicas = row.count("num_replicas")
     profile, total_steps = applications.behavior(row, row.text("application"), batch_size)
@@ -69,7 +69,12 @@ def pollux_job(row: Row, applications: ApplicationFolder) -> SourcedJob:
             f"the profile of {row.text('application')} does not have the number of training steps: "
             "use weft's own columns, with `steps`"
         )
-    spec = _free_spec(row, row.text("name"), row.non_negative("time"), profile, replicas)
+    name, submitted_s = row.text("name"), row.non_negative("time")
+    if adapt_batch:
+        batches = applications.batch_range(row, row.text("application"))
+        spec = _free_spec(row, name, submitted_s, batches.optimistic, replicas)
+        return SourcedJob(TrueJob(spec, batches.optimistic, batches.total_progress, batches.stages), row)
+    spec = _free_spec(row, name, submitted_s, profile, replicas)
     return SourcedJob(TrueJob(spec, profile, total_steps), row)
 
 

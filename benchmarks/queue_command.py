@@ -1,0 +1,179 @@
+"""``weft bench queue``: plays one queue with several contenders on a Ray cluster of shaped hosts.
+
+The way of the data: queue -> controller on host 0 -> workers on all hosts -> spans and counters -> row -> files.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from benchmarks import queue_plot
+from benchmarks.figures import draw_if_possible
+from benchmarks.queue_plan import CONTENDERS, DEVICES_PER_HOST, HOLD_S, LINK_BITS_PER_S, QUEUE, QueueContender, QueueJob
+from benchmarks.queue_results import NAME, keep, summary_table
+from benchmarks.queue_rows import Counters, SpanRecorder, key_of, make_row, summaries
+from benchmarks.ray_hosts import RayHosts
+from benchmarks.record import Row, RowRecord, results_folder
+from benchmarks.testbed import HostFailed, Testbed
+from weft.cli import render
+from weft.client import Client
+from weft.core.job import Launch
+from weft.core.submission import Submission
+from weft.demo.contest import play_arrivals
+from weft.errors import ControllerError, UsageError, WeftError
+
+HOSTS = (2, 4)
+ROUNDS = 3
+QUICK_STEPS = 0.25
+MINUTES_PER_PLAY = {2: 1.6, 4: 1.2}
+PROBE = QueueJob("probe", "resnet50", 0.0, 2, 2)
+
+Play = tuple[int, int, str]
+"""Number of hosts, round, and contender."""
+
+
+def queue(
+    command: str,
+    *,
+    quick: bool,
+    as_json: bool,
+    hosts: list[int] | None = None,
+    rounds: int | None = None,
+    contenders: list[str] | None = None,
+    out: Path | None = None,
+    minutes: float | None = None,
+    fresh: bool = False,
+) -> None:
+    """Play the queue with every contender that this code has not played yet."""
+    for name in contenders or ():
+        if name not in CONTENDERS:
+            raise UsageError(f"there is no contender {name!r}: expected one of {', '.join(CONTENDERS)}")
+    num_rounds = rounds or (1 if quick else ROUNDS)
+    wanted = plays(hosts or (HOSTS[:1] if quick else HOSTS), num_rounds, contenders or list(CONTENDERS))
+    record = RowRecord.open(results_folder(out, quick=quick), NAME, command)
+    left = [play for play in wanted if fresh or quick or record.measured(key_of(*play)) is None]
+    jobs = quick_queue() if quick else QUEUE
+    end_s = time.monotonic() + 60 * minutes if minutes is not None else float("inf")
+    with render.progress("weft bench queue") as report:
+        _play_all(
+            left, jobs, record, end_s, lambda what, done: report(what, len(wanted) - len(left) + done, len(wanted))
+        )
+    keys = {key_of(*play) for play in wanted}
+    rows = [row for row in record.rows if row["key"] in keys]
+    if record.rows:
+        draw_if_possible(queue_plot.draw, record.document(), record.path("png"))
+    if as_json:
+        render.print_json({"rows": rows})
+    else:
+        for num_hosts in sorted({row["hosts"] for row in rows}):
+            print(f"{num_hosts} hosts", *summary_table(summaries(rows, num_hosts)), "", sep="\n")
+        print(f"written to {record.path('json')} (and .md, .png)")
+    if record.failures:
+        raise WeftError(
+            f"{len(record.failures)} of {len(wanted)} plays of the queue failed; the others are in "
+            f"{record.path('json')}; first failure: {record.failures[0]}"
+        )
+
+
+def plays(hosts: Sequence[int], rounds: int, contenders: Sequence[str]) -> list[Play]:
+    """Every contender once a round; another one begins each round, so that none always runs on a fresh cluster."""
+    found = []
+    for num_hosts in hosts:
+        for number in range(1, rounds + 1):
+            turn = (number - 1) % len(contenders)
+            found += [(num_hosts, number, contender) for contender in (*contenders[turn:], *contenders[:turn])]
+    return found
+
+
+def keys(quick: bool) -> dict[str, float]:
+    """The rows of a run, with the minutes each takes."""
+    wanted = plays(HOSTS[:1] if quick else HOSTS, 1 if quick else ROUNDS, list(CONTENDERS))
+    return {key_of(*play): MINUTES_PER_PLAY[play[0]] * (QUICK_STEPS if quick else 1.0) for play in wanted}
+
+
+def quick_queue() -> list[QueueJob]:
+    """The same jobs with fewer steps, arriving faster."""
+    return [
+        replace(job, num_steps=max(2, round(QUICK_STEPS * job.num_steps)), arrives_s=QUICK_STEPS * job.arrives_s)
+        for job in QUEUE
+    ]
+
+
+def _play_all(
+    left: Sequence[Play],
+    jobs: Sequence[QueueJob],
+    record: RowRecord,
+    end_s: float,
+    on_progress: Callable[[str, int], None],
+) -> None:
+    done = 0
+    for num_hosts in dict.fromkeys(play[0] for play in left):
+        folder = Path(tempfile.mkdtemp(prefix="weft-queue-"))
+        own = [play for play in left if play[0] == num_hosts]
+        on_progress(f"{num_hosts} hosts: starting Ray", done)
+        try:
+            with (
+                Testbed(num_hosts, LINK_BITS_PER_S) as bed,
+                RayHosts(bed, folder, devices_per_host=DEVICES_PER_HOST) as cluster,
+            ):
+                for play in own:
+                    if time.monotonic() > end_s:
+                        record.failures.append(f"{key_of(*play)}: no time was left: run the same command again")
+                        continue
+                    on_progress(key_of(*play), done)
+                    try:
+                        record.put(key_of(*play), _play(cluster, folder, play, jobs))
+                    except (HostFailed, ControllerError) as failure:
+                        record.failures.append(f"{key_of(*play)}: {failure}")
+                    keep(record)
+                    done += 1
+                    on_progress(key_of(*play), done)
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def _play(cluster: RayHosts, folder: Path, play: Play, jobs: Sequence[QueueJob]) -> Row:
+    num_hosts, number, name = play
+    contender, num_devices = CONTENDERS[name], num_hosts * DEVICES_PER_HOST
+    home, notes = (Path(tempfile.mkdtemp(prefix=f"{what}-", dir=folder)) for what in ("home", "notes"))
+
+    def submissions(queued: Sequence[QueueJob]) -> list[tuple[float, Submission]]:
+        return [(job.arrives_s, submission(job, contender, num_devices, notes)) for job in queued]
+
+    with cluster.controller(contender.policy, home, hold_s=HOLD_S, shares=contender.shares) as client:
+        start_s = _start_s(client, submissions([PROBE]))
+        for note in notes.iterdir():
+            note.unlink()
+        recorder = SpanRecorder()
+        before = cluster.sent_bytes()
+        played = play_arrivals(client, submissions(jobs), recorder.look)
+        sent = tuple(after - first for after, first in zip(cluster.sent_bytes(), before, strict=True))
+    busy_s = sum(json.loads(note.read_text())["busy_s"] for note in notes.iterdir())
+    return make_row(contender, jobs, num_hosts, number, played, recorder, Counters(busy_s, sent, start_s))
+
+
+def _start_s(client: Client, probe: Sequence[tuple[float, Submission]]) -> float:
+    """What a start costs on a cluster that has started a job before: a probe's time beyond that of its steps."""
+    play_arrivals(client, probe)
+    took_s = play_arrivals(client, probe).mean_s
+    step_s = max((row["step_s"] for row in client.job_details() if row["name"] == PROBE.name), default=0.0)
+    return max(0.1, took_s - PROBE.num_steps * step_s)
+
+
+def submission(job: QueueJob, contender: QueueContender, num_devices: int, notes: Path) -> Submission:
+    """The job as its owner would submit it: fixed at the size asked for, or with a range."""
+    words = ("--model", job.model, "--steps", str(job.num_steps), "--sync", contender.sync, "--notes", str(notes))
+    least, most = contender.workers(job, num_devices)
+    return Submission(
+        Launch(("python", "-m", "benchmarks.queue_job", *words), "/"),
+        name=job.name,
+        min_workers=least,
+        max_workers=most,
+        total_steps=job.num_steps,
+    )

@@ -1,0 +1,190 @@
+"""The queue of ``weft bench queue``: its jobs, the contenders, and what the simulator says about each.  Pure.
+
+Models are layer profiles of real ones, scaled down together with the link: with ``SCALE`` times fewer bytes on a link
+that is ``SCALE`` times slower than 2.5 Gb/s, a step takes as long as with the whole model on the whole link.  A global
+batch takes the time that ``weft predict`` gives a device of 10 TFLOP/s.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+
+from benchmarks.profile_scenarios import MIN_ELEMENTS, joined
+from weft.core.cluster import Cluster, Shape
+from weft.core.job import JobSpec
+from weft.core.speed import StepTime
+from weft.elastic.registry import policy_named
+from weft.elastic.rules import Rules
+from weft.perf.layer_profile import Layer, LayerProfile, known_profile
+from weft.perf.prediction import TargetCluster, predict
+from weft.sim.replay import simulate
+from weft.sim.replay_options import SimulationOptions
+from weft.sim.result import SimulationResult
+from weft.sim.workload import TrueJob, Workload
+
+SCALE = 20
+LINK_BITS_PER_S = 2.5e9 / SCALE
+DEVICE_FLOPS_PER_S = 10e12
+DEVICES_PER_HOST = 1
+# A layer is a Python call and a sleep: neighbors are joined until this many are left.
+MAX_LAYERS = 16
+# DDP's default, scaled like everything else: it fills as many buckets as with the whole model.
+DDP_BUCKET_MB = 25.0 / SCALE
+HOLD_S = 5.0
+MAX_WORKERS = 8
+
+
+@dataclass(frozen=True, slots=True)
+class QueueModel:
+    """A layer profile with the global batch that all its jobs train with, whatever their number of workers."""
+
+    profile: str
+    global_batch: int
+    min_workers: int = 1
+    """Fewer devices do not have the memory for it."""
+
+    @property
+    def compute_s(self) -> float:
+        """A step's forward and backward on one device."""
+        return known_profile(self.profile).compute_s(self.global_batch, DEVICE_FLOPS_PER_S)
+
+
+MODELS = {
+    model.profile: model
+    for model in (
+        QueueModel("resnet50", 256),
+        QueueModel("densenet201", 256),
+        QueueModel("bert-base", 256, min_workers=2),
+    )
+}
+
+
+@cache
+def scaled_profile(name: str) -> LayerProfile:
+    """With ``SCALE`` times fewer parameters in at most ``MAX_LAYERS`` layers."""
+    whole = joined(known_profile(name), MAX_LAYERS)
+    layers = tuple(
+        Layer(
+            layer.name,
+            max(MIN_ELEMENTS, round(layer.num_elements / SCALE)),
+            layer.forward_share,
+            layer.backward_share,
+        )
+        for layer in whole.layers
+    )
+    flops = (whole.forward_flops_per_sample, whole.backward_flops_per_sample)
+    return LayerProfile(whole.name, whole.source, *flops, layers)
+
+
+@dataclass(frozen=True, slots=True)
+class QueueJob:
+    """A job as its owner would submit it."""
+
+    name: str
+    model: str
+    arrives_s: float
+    num_steps: int
+    asked_workers: int
+    """What its owner asks for where sizes are fixed."""
+
+
+# Two long jobs first, then shorter ones, as they come in during a day.  BERT needs two devices; of the others, some
+# owners ask for two because two are faster.
+QUEUE = (
+    QueueJob("bert-1", "bert-base", 0.0, 9, 2),
+    QueueJob("resnet-1", "resnet50", 1.0, 20, 2),
+    QueueJob("densenet-1", "densenet201", 1.5, 6, 1),
+    QueueJob("bert-2", "bert-base", 2.5, 4, 2),
+    QueueJob("resnet-2", "resnet50", 4.0, 5, 1),
+    QueueJob("densenet-2", "densenet201", 5.0, 14, 2),
+    QueueJob("bert-3", "bert-base", 7.0, 3, 2),
+    QueueJob("resnet-3", "resnet50", 9.0, 6, 2),
+    QueueJob("densenet-3", "densenet201", 11.0, 5, 1),
+    QueueJob("bert-4", "bert-base", 13.0, 5, 2),
+    QueueJob("resnet-4", "resnet50", 14.5, 9, 2),
+    QueueJob("densenet-4", "densenet201", 16.5, 4, 1),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class QueueContender:
+    """One way to run the queue."""
+
+    name: str
+    title: str
+    policy: str
+    sync: str
+    """How gradients are averaged: ddp or overlap."""
+    is_elastic: bool
+    shares: bool = False
+
+    def workers(self, job: QueueJob, num_devices: int) -> tuple[int, int]:
+        """The least and the most it may get."""
+        if self.is_elastic:
+            return MODELS[job.model].min_workers, min(num_devices, MAX_WORKERS)
+        return (min(job.asked_workers, num_devices),) * 2
+
+
+CONTENDERS = {
+    contender.name: contender
+    for contender in (
+        QueueContender("fifo_ddp", "FIFO, fixed sizes, DDP", "fifo", "ddp", is_elastic=False),
+        QueueContender("elastic_ddp", "elastic, DDP", "balanced", "ddp", is_elastic=True),
+        QueueContender("elastic_overlap", "elastic, overlap", "balanced", "overlap", is_elastic=True),
+        QueueContender(
+            "elastic_overlap_crossover", "elastic, overlap, crossover", "balanced", "overlap", True, shares=True
+        ),
+    )
+}
+
+
+@dataclass(frozen=True, eq=False)
+class ShapeProfile:
+    """Step times of one model by how many workers are on each host, from the step model of ``weft predict``."""
+
+    model: QueueModel
+    sync: str
+    num_devices: int
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        return tuple(range(1, min(self.num_devices, MAX_WORKERS) + 1))
+
+    def step_time(self, shape: Shape) -> StepTime:
+        return predicted_step(self.model.profile, self.sync, max(shape), len(shape), sum(shape))
+
+
+@cache
+def predicted_step(name: str, sync: str, workers_per_host: int, num_hosts: int, num_workers: int) -> StepTime:
+    """By ``weft predict``, for the whole model on the whole link.
+
+    Hosts with fewer workers than others count as full: the busiest link decides.
+    """
+    step = known_profile(name).step(MODELS[name].compute_s / num_workers)
+    cluster = TargetCluster(workers_per_host * num_hosts, workers_per_host, SCALE * LINK_BITS_PER_S)
+    contender = {"ddp": "ddp", "overlap": "weft"}[sync]
+    (found,) = [row for row in predict(step, cluster) if row.contender == contender]
+    return StepTime(found.step_s, found.exposed_s)
+
+
+def simulated(
+    contender: QueueContender,
+    queue: Sequence[QueueJob],
+    num_hosts: int,
+    start_s: float,
+    arrivals: Mapping[str, float] | None = None,
+) -> SimulationResult:
+    """The queue under the simulator, with the times of the step model and the measured time of a start."""
+    cluster = Cluster.uniform(num_hosts, DEVICES_PER_HOST)
+    profiles = {name: ShapeProfile(model, contender.sync, cluster.num_devices) for name, model in MODELS.items()}
+    jobs = []
+    for job in queue:
+        least, most = contender.workers(job, cluster.num_devices)
+        arrives_s = job.arrives_s if arrivals is None else arrivals[job.name]
+        jobs.append(TrueJob(JobSpec(job.name, arrives_s, least, most, most), profiles[job.model], job.num_steps))
+    jobs.sort(key=lambda job: job.spec.submitted_s)
+    options = SimulationOptions(decision_interval_s=0.0, restart_s=start_s, explore=True, crossover=contender.shares)
+    policy = policy_named(contender.policy, Rules(hold_s=HOLD_S, review_s=60.0))
+    return simulate(Workload("queue", tuple(jobs)), cluster, policy, options)

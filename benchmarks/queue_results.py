@@ -1,0 +1,73 @@
+"""The results of ``weft bench queue`` as tables for people."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from benchmarks.queue_plan import QUEUE
+from benchmarks.queue_rows import ContenderSummary, simulator_error, summaries
+from benchmarks.record import Row, RowRecord, headline, markdown_table, sources
+
+NAME = "queue"
+DEFINITIONS = (
+    f"A queue of {len(QUEUE)} jobs on hosts with one device each, on a Ray cluster: scaled layer profiles of three "
+    "models, real processes, communication, and checkpoints; compute is emulated (a device runs one layer at a time). "
+    "The link stands for 2.5 Gb/s Ethernet, scaled down with the models. **FIFO** gives each job the number of "
+    "workers its owner asked for, in order of arrival; **elastic** may change it (policy `balanced`); steps and global "
+    "batches are the same for all. Medians over rounds, in which the contenders take turns. **completion**: "
+    "from submission to end. **faster**: mean completion time of the first row over this one's, paired by round, with "
+    "its 95 % confidence interval. **share of the gain**: what a row adds to the one above it, in logarithms. "
+    "**devices**, **links**: share of the makespan in which devices computed and links carried bytes (counted by the "
+    "interfaces, Ray's own traffic included). **simulated**: `weft sim`'s replay of the same arrivals with step times "
+    "from `weft predict` and the measured time of a start; it was given no measured step."
+)
+
+
+def keep(record: RowRecord) -> None:
+    """Write what there is."""
+    record.rows.sort(key=lambda row: (row["hosts"], row["round"], row["contender"]))
+    record.save(markdown(record.document()))
+
+
+def hosts_of(rows: Sequence[Row]) -> list[int]:
+    return sorted({row["hosts"] for row in rows})
+
+
+def markdown(document: dict[str, Any]) -> str:
+    """The whole page."""
+    rows: list[Row] = document["rows"]
+    lines = ["# Queue benchmark", "", headline(document), *sources(rows), "", DEFINITIONS]
+    for num_hosts in hosts_of(rows):
+        found = summaries(rows, num_hosts)
+        lines += ["", f"## {num_hosts} hosts", "", *summary_table(found), "", *_job_table(found)]
+    if document.get("failures"):
+        lines += ["", "Not measured:", "", *(f"- {failure.splitlines()[0]}" for failure in document["failures"])]
+    return "\n".join(lines) + "\n"
+
+
+def summary_table(found: Sequence[ContenderSummary]) -> list[str]:
+    """One row per contender."""
+    heads = ["jobs run", "rounds", "mean completion, s", "faster", "share of the gain", "p90, s", "makespan, s"]
+    heads += ["devices", "links", "restarts", "simulated mean, s", "simulator off by"]
+    body = []
+    for one in found:
+        cells: list[object] = [one.contender.title, len(one.rows), f"{one.median('mean_s'):.1f}"]
+        cells += [one.faster or "-", "-" if one.share is None else f"{100 * one.share:.0f} %"]
+        cells += [f"{one.median('p90_s'):.1f}", f"{one.median('makespan_s'):.1f}"]
+        cells += [f"{100 * one.median(name):.0f} %" for name in ("device_utilization", "link_utilization")]
+        cells += [f"{one.median('restarts'):.0f}", f"{one.median('simulated_mean_s'):.1f}"]
+        body.append([*cells, f"{100 * simulator_error(one.rows):.0f} %"])
+    return markdown_table(heads, body)
+
+
+def _job_table(found: Sequence[ContenderSummary]) -> list[str]:
+    """Completion times by job, of the last round of each contender."""
+    last = {one.contender.title: {job["name"]: job for job in one.rows[-1]["jobs"]} for one in found}
+    heads = ["job", "steps", "arrived, s", *(f"{title}, s (simulated)" for title in last)]
+    body = []
+    for name, job in next(iter(last.values())).items():
+        times = (jobs.get(name) for jobs in last.values())
+        shown = ["-" if one is None else f"{one['took_s']:.0f} ({one['simulated_s']:.0f})" for one in times]
+        body.append([name, job["steps"], f"{job['arrived_s']:.0f}", *shown])
+    return markdown_table(heads, body)

@@ -1,0 +1,73 @@
+"""``weft whatif``: what would become of the current queue."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from weft.cli import render
+from weft.cli.job_choice import chosen_id
+from weft.cli.verb import Json, connect
+from weft.core.command_line import Option
+from weft.core.status_rows import PlanJobRow, PlanRow
+from weft.core.submission import MAX_WEIGHT, worker_range
+from weft.errors import UsageError
+
+
+def whatif(
+    policy: Annotated[str | None, Option("another policy", "the controller's")] = None,
+    devices: Annotated[int | None, Option("another number of devices", "those of the cluster", min=1)] = None,
+    job: Annotated[str | None, Option("a job to change; needs --weight or --workers", "none", metavar="ID")] = None,
+    weight: Annotated[float | None, Option("the job's weight", "as it is", min=1 / MAX_WEIGHT, max=MAX_WEIGHT)] = None,
+    workers: Annotated[str | None, Option("the job's number of workers", "as it is", metavar="MIN[:MAX]")] = None,
+    as_json: Json = False,
+) -> None:
+    """Forecast when the jobs that run and wait now would end, as things are and with a change. Nothing is changed.
+
+    The forecast is the simulator's, with the progress and speeds the controller knows. It prints what it assumes.
+    """
+    changes: dict[str, Any] = {} if weight is None else {"weight": weight}
+    if workers is not None:
+        changes["min_workers"], changes["max_workers"] = worker_range(workers)
+    if changes and job is None:
+        raise UsageError("--weight and --workers change one job: say which one with --job ID")
+    if job is not None and not changes:
+        raise UsageError("--job needs what would be different about it: --weight X or --workers MIN:MAX")
+    client = connect()
+    question: dict[str, Any] = {"jobs": {chosen_id(client, job): changes}} if job is not None else {}
+    question |= {name: value for name, value in (("policy", policy), ("devices", devices)) if value is not None}
+    answer = client.whatif(question)
+    if as_json:
+        render.print_json(answer)
+        return
+    plan, other = answer["plan"], answer["whatif"]
+    ends = {row["id"]: row for row in other["jobs"]}
+    cells = []
+    for row in plan["jobs"]:
+        then = ends[row["id"]]
+        cells.append(
+            (
+                row["id"],
+                render.plain(row["name"]),
+                render.duration(row["end_s"]),
+                render.duration(then["end_s"]),
+                _sizes(then),
+            )
+        )
+    if cells:
+        render.print_columns(cells, ("ID", "NAME", "ENDS IN", "WHAT IF", "WORKERS"), [""] * len(cells))
+    for title, one in (("as it is", plan), ("what if", other)):
+        print(f"{title}: {_summary(one)}")
+    for sentence in answer["assumptions"]:
+        print(f"- {render.plain(sentence)}")
+
+
+def _summary(plan: PlanRow) -> str:
+    where = f"{plan['policy']} on {plan['devices']} devices"
+    if plan["mean_jct_s"] is None or plan["makespan_s"] is None:
+        return f"{where}: no job is running or waiting"
+    mean, last = render.duration(plan["mean_jct_s"]), render.duration(plan["makespan_s"])
+    return f"{where}: mean completion {mean}, all done in {last}"
+
+
+def _sizes(row: PlanJobRow) -> str:
+    return " ".join(str(int(workers)) for _, workers in row["workers"])

@@ -1,0 +1,45 @@
+"""Jobs as a table in a notebook.  Everything in it that somebody chose, such as a name, is escaped."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TypeVar
+
+from weft.core.status_rows import JobRow
+
+Row = TypeVar("Row", bound=JobRow)
+_HEADINGS = ("id", "name", "state", "workers", "step", "waited", "ran", "reason")
+_NUM_SHOWN = 100
+
+
+class JobRows(list[Row]):
+    """A list of jobs that notebooks show as a table."""
+
+    def _repr_html_(self) -> str:
+        return jobs_html(self)
+
+
+def jobs_html(rows: Sequence[JobRow]) -> str:
+    """An HTML table of the last jobs; plain elements, no script, no style sheet."""
+    from html import escape  # only in notebooks
+
+    head = "".join(f"<th>{heading}</th>" for heading in _HEADINGS)
+    body = "".join(
+        f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in _cells(row))}</tr>" for row in rows[-_NUM_SHOWN:]
+    )
+    more = f"<p>{len(rows) - _NUM_SHOWN} older jobs are not shown</p>" if len(rows) > _NUM_SHOWN else ""
+    return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>{more}"
+
+
+def _cells(row: JobRow) -> tuple[str, ...]:
+    low, high, total = row["min_workers"], row["max_workers"], row["total_steps"]
+    return (
+        row["id"],
+        row["name"],
+        row["state"],
+        f"{row['workers']} of {low}" if low == high else f"{row['workers']} of {low}-{high}",
+        f"{row['step']}/{total}" if total else str(row["step"]),
+        f"{row['waited_s']:.0f} s",
+        f"{row['ran_s']:.0f} s",
+        f"{row['reason_code']}: {row['reason']}" if row["reason_code"] else row["reason"],
+    )

@@ -1,0 +1,95 @@
+"""The default policy: every job counts what its end is worth to all."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from weft.elastic.optimal import FloatArray, IntArray, Stakes, UtilityPolicy
+
+SIZE_KEPT_S = 600.0
+"""How long a job keeps a size, as a rule: a restart must pay for itself within this time."""
+GUESS_STEEPNESS = 0.5
+"""How surely the job that looks longer is longer, where a length is a guess: 10 times as long, 3 times of 4."""
+_LEAST_S = 1e-9
+_GRID = 64
+"""Lengths at which the number of longer jobs is worked out where there are more jobs than that."""
+
+
+class Balanced(UtilityPolicy):
+    """Maximises the sum of weight x standing / T over the remaining times T.
+
+    [Note: what a job's speed is worth]  Let a device have a price: what it would bring other jobs per second.  In the
+    best schedule a job is worth the same per step as long as it runs (nothing distinguishes one of its steps from
+    another), and this worth is set by its end: there, the profit of one more second must equal that second, in which
+    the job is still waited for.  So the worth of all its remaining steps is
+
+        standing = min over sizes w of T(w) x (1 + price at its end x w)
+
+    the least that the job's end can cost its owner and, through the devices it holds, the others.  Once all shorter
+    jobs have gone, n jobs wait for the M devices, and a second of a device delays each of them by 1/M: the price is
+    n / M.  Short jobs end while the price is high, so they count more per second they need; where the price is low,
+    the fastest size sets the worth, and where it is high, the most economical one.  For speeds that grow as w^e this
+    is the rule of heSRPT (Berg, Vesilo, Harchol-Balter, 2020): the i-th longest job counts i^e.  It needs no
+    adjustment to how well jobs scale or to how crowded the cluster is.
+
+    [Note: guessed lengths]  If a length is a guess, so is the number n of jobs that are longer: each other job counts
+    with the probability that it is longer.  Jobs of guessed lengths thus have nearly the same price.
+    """
+
+    name = "balanced"
+    because = "this split of the devices gives the most progress, short jobs and jobs that scale counting more"
+
+    def standing(self, stakes: Stakes) -> FloatArray:
+        times_s = stakes.times_s.copy()
+        # A waiting job cannot avoid its start.  Without it here, a job shorter than a start would never be worth one.
+        waits = stakes.workers == 0
+        times_s[waits] += stakes.restart_s[waits, None]
+        price = num_longer(times_s[:, 1], stakes.is_length_known) / stakes.num_devices
+        costs: FloatArray = times_s * (1.0 + price[:, None] * stakes.table.sizes)
+        standing: FloatArray = stakes.weights * np.minimum.reduce(costs, axis=1)
+        return standing
+
+    def utility(self, times_s: FloatArray, standing: FloatArray) -> FloatArray:
+        return standing / times_s
+
+    def restarts_s(self, times_s: FloatArray, stakes: Stakes, rows: IntArray | slice) -> FloatArray:
+        """The next resize is not far: a job with long to go pays for restarts in proportion."""
+        is_resize = (stakes.workers[rows, None] > 0) & np.isfinite(times_s)
+        num = np.maximum(1.0, np.where(is_resize, times_s, 0.0) / SIZE_KEPT_S)
+        lost_s: FloatArray = stakes.restart_s[rows, None] * num
+        return lost_s
+
+
+def num_longer(times_s: FloatArray, is_known: NDArray[np.bool_]) -> FloatArray:
+    """How many jobs are at least as long as each one, itself included; an expectation where lengths are guesses.
+
+    >>> num_longer(np.array([10.0, 1000.0, 100.0]), np.array([True, True, True])).tolist()
+    [3.0, 1.0, 2.0]
+    >>> num_longer(np.array([10.0, 1000.0]), np.array([False, True])).round(2).tolist()
+    [1.91, 1.09]
+    """
+    if is_known.all():
+        return _rank(times_s)
+    length = np.log(np.maximum(times_s, _LEAST_S))
+    guessed = length[~is_known]
+    num = np.empty(len(times_s))
+    num[is_known] = _rank(times_s[is_known]) + _expected_longer(length[is_known], guessed)
+    num[~is_known] = 0.5 + _expected_longer(guessed, length)  # itself counts half in the sum
+    return num
+
+
+def _rank(times_s: FloatArray) -> FloatArray:
+    num = np.empty(len(times_s))
+    num[np.argsort(-times_s, kind="stable")] = np.arange(1, len(times_s) + 1)
+    return num
+
+
+def _expected_longer(at: FloatArray, length: FloatArray) -> FloatArray:
+    """How many jobs of (logarithmic) ``length`` are expected to be longer than each of ``at``."""
+    if not len(at):
+        return at
+    points = np.linspace(at.min(), at.max(), _GRID) if len(at) > _GRID else at
+    shorter = np.exp(GUESS_STEEPNESS * (points[:, None] - length[None, :]))
+    num: FloatArray = np.add.reduce(1.0 / (1.0 + shorter), axis=1)
+    return np.interp(at, points, num) if points is not at else num

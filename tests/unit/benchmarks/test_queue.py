@@ -1,0 +1,111 @@
+"""``weft bench queue`` without a cluster: what is asked of each contender, and what becomes of a played queue."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from benchmarks.queue_command import keys, plays, quick_queue, submission
+from benchmarks.queue_plan import CONTENDERS, MODELS, QUEUE, QueueContender, simulated
+from benchmarks.queue_plot import draw
+from benchmarks.queue_results import keep
+from benchmarks.queue_rows import Counters, SpanRecorder, gain_shares, key_of, make_row, summaries
+from benchmarks.record import RowRecord
+
+from weft.demo.contest import Completion, Played
+
+START_S = 1.0
+
+
+def looked(job: str, devices: list[int], partner: str | None = None, state: str = "RUNNING") -> Any:
+    return {"id": job, "name": job, "state": state, "devices": devices, "partner": partner, "loss": 0.5}
+
+
+def played(contender: QueueContender, number: int = 1, num_hosts: int = 2) -> dict[str, Any]:
+    """A row as if the simulator had been right."""
+    result = simulated(contender, QUEUE, num_hosts, START_S)
+    recorder = SpanRecorder()
+    for job in result.jobs:
+        recorder.look(job.started_s, [looked(job.name, [0])])
+        recorder.look(job.finished_s, [looked(job.name, [], state="COMPLETED")])
+    done = Played(tuple(Completion(job.name, job.submitted_s, job.completion_s, 0) for job in result.jobs))
+    return make_row(contender, QUEUE, num_hosts, number, done, recorder, Counters(50.0, (10**8, 10**8), START_S))
+
+
+def test_every_way_trains_the_same_steps_and_only_elastic_ones_change_sizes(tmp_path: Path) -> None:
+    assert len(QUEUE) >= 12
+    assert {job.model for job in QUEUE} == set(MODELS)
+    assert all(job.asked_workers >= MODELS[job.model].min_workers for job in QUEUE)
+    for job in QUEUE:
+        asked = {name: submission(job, contender, 2, tmp_path) for name, contender in CONTENDERS.items()}
+        assert len({one.total_steps for one in asked.values()}) == 1
+        fixed = asked["fifo_ddp"]
+        assert fixed.min_workers == fixed.max_workers == job.asked_workers
+        assert asked["elastic_ddp"].max_workers == 2
+        assert "ddp" in asked["elastic_ddp"].launch.argv
+        assert "overlap" in asked["elastic_overlap"].launch.argv
+    assert [contender.shares for contender in CONTENDERS.values()] == [False, False, False, True]
+    assert [job.name for job in quick_queue()] == [job.name for job in QUEUE]
+
+
+def test_each_round_plays_every_way_once_and_another_one_first() -> None:
+    wanted = plays([2], 2, ["a", "b", "c"])
+    assert wanted == [(2, 1, "a"), (2, 1, "b"), (2, 1, "c"), (2, 2, "b"), (2, 2, "c"), (2, 2, "a")]
+    assert len(keys(quick=False)) == 2 * 3 * len(CONTENDERS)
+
+
+def test_a_row_says_what_was_measured_next_to_what_the_simulator_said() -> None:
+    row = played(CONTENDERS["fifo_ddp"])
+    assert row["mean_s"] == pytest.approx(row["simulated_mean_s"], rel=0.01)
+    assert row["device_utilization"] == pytest.approx(25.0 / row["makespan_s"], abs=1e-3)
+    assert 0 < row["link_utilization"] < 1
+    assert row["p90_s"] > row["mean_s"]
+    assert len(row["jobs"]) == len(row["spans"]) == len(QUEUE)
+    json.dumps(row)
+
+
+def test_a_span_ends_when_devices_or_the_partner_change() -> None:
+    recorder = SpanRecorder()
+    recorder.look(0.0, [looked("a", [])])
+    recorder.look(1.0, [looked("a", [0])])
+    recorder.look(2.0, [looked("a", [0, 1]), looked("b", [])])
+    recorder.look(3.0, [looked("a", [0, 1], "b"), looked("b", [0, 1], "a")])
+    recorder.look(5.0, [looked("a", [], state="COMPLETED"), looked("b", [0, 1])])
+    recorder.look(6.0, [looked("a", [], state="COMPLETED"), looked("b", [0, 1], state="COMPLETED")])
+    assert recorder.spans == [
+        ("a", 1.0, 2.0, (0,), ""),
+        ("a", 2.0, 3.0, (0, 1), ""),
+        ("a", 3.0, 5.0, (0, 1), "b"),
+        ("b", 3.0, 5.0, (0, 1), "a"),
+        ("b", 5.0, 6.0, (0, 1), ""),
+    ]
+
+
+def test_shares_of_the_gain_sum_to_one_and_a_layer_that_costs_shows_it() -> None:
+    shares = gain_shares([10.0, 4.0, 5.0, 2.0])
+    assert shares[0] is None
+    assert sum(share or 0.0 for share in shares) == pytest.approx(1.0)
+    assert (shares[2] or 0.0) < 0
+    assert gain_shares([1.0, 2.0]) == [None, None]
+
+
+def test_the_page_and_the_picture_come_from_whatever_was_played(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    record = RowRecord(tmp_path, "queue", "weft bench queue")
+    for number in (1, 2):
+        for name in ("fifo_ddp", "elastic_overlap"):
+            record.put(key_of(2, number, name), played(CONTENDERS[name], number))
+    record.put(key_of(4, 1, "fifo_ddp"), played(CONTENDERS["fifo_ddp"], num_hosts=4))
+    keep(record)
+    text = record.path("md").read_text()
+    assert "## 2 hosts" in text
+    assert "## 4 hosts" in text
+    assert "| elastic, overlap | 2 |" in text
+    draw(record.document(), tmp_path / "queue.png")
+    assert (tmp_path / "queue.png").read_bytes().startswith(b"\x89PNG")
+    first, second = summaries(record.rows, 2)
+    assert first.faster is None
+    assert second.faster is not None
+    assert second.share == pytest.approx(1.0)

@@ -1,0 +1,73 @@
+"""One message for each way in which a Ray cluster cannot be used; each says what to do."""
+
+from __future__ import annotations
+
+import re
+import socket
+from typing import Any
+
+import pytest
+
+pytest.importorskip("ray")
+from weft.engines.ray import cluster_access
+from weft.engines.ray.cluster_access import ClusterRefused, connect
+
+MISMATCH = """Version mismatch: The cluster was started with:
+    Ray: 2.56.0
+    Python: 3.11.7
+This process on Ray Client was started with:
+    Ray: 2.60.0
+    Python: 3.11.7
+"""
+
+
+@pytest.fixture(autouse=True)
+def _token_mode(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RAY_AUTH_MODE", "token")
+
+
+def refusal_of(address: str, *, insecure: bool = False) -> str:
+    with pytest.raises(ClusterRefused) as refused:
+        connect(address, "weft-test", insecure=insecure)
+    return str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("error", "told"),
+    [
+        (ConnectionError("no address"), "no Ray cluster runs on this machine: start one with `ray start --head`"),
+        (
+            RuntimeError("Unauthenticated: wrong token"),
+            "rejected our token: RAY_AUTH_TOKEN or RAY_AUTH_TOKEN_PATH must",
+        ),
+        (
+            RuntimeError(MISMATCH),
+            "runs Ray 2.56.0 and Python 3.11.7, this environment has Ray 2.60.0 and Python 3.11.7",
+        ),
+        (RuntimeError("no raylet here"), "run `ray start --address=HOST:PORT` on this machine first"),
+    ],
+)
+def test_what_ray_says_becomes_what_to_do(monkeypatch: pytest.MonkeyPatch, error: Exception, told: str) -> None:
+    def fail(**_: Any) -> None:
+        raise error
+
+    monkeypatch.setattr(cluster_access.ray, "init", fail)
+    assert told in refusal_of("auto")
+
+
+def test_an_address_that_is_none_is_shown_an_example() -> None:
+    assert "expected HOST:PORT, such as 10.0.0.1:6379, or auto" in refusal_of("head")
+
+
+def test_a_port_where_nobody_listens_is_named() -> None:
+    with socket.socket() as held:  # bound, not listening: refused, and nobody else gets it
+        held.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{held.getsockname()[1]}"
+        assert re.match(f"nothing answers at {address} .*ray start --head.*firewall", refusal_of(address))
+
+
+def test_without_a_token_nothing_is_tried(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("RAY_AUTH_MODE")
+    said = refusal_of("auto")
+    assert "anyone who can reach its ports can run code as you" in said
+    assert "--insecure-ray" in said

@@ -1,0 +1,130 @@
+"""A forecast that starts with the wrong queue, or changes it, is worse than none."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from weft.control.invariants import check
+from weft.control.reducer import reduce
+from weft.control.state import State
+from weft.core.cluster import Cluster
+from weft.core.events import CancelRequested, DevicesAssigned, JobSubmitted, WorkersStarted
+from weft.core.job import JobSpec
+from weft.core.speed import StepTime
+from weft.elastic.registry import POLICIES
+from weft.errors import UsageError
+from weft.sim import forecast_process
+from weft.sim.queue_forecast import KnownJob, Question, Queue, assumptions, forecast
+
+NOW_S = 1000.0
+SPEEDS = {1: StepTime(1.0), 2: StepTime(0.55), 4: StepTime(0.3)}
+
+
+def known(remaining_steps: float, **more: Any) -> KnownJob:
+    values: dict[str, Any] = {"measured": SPEEDS, "expected": SPEEDS, "is_length_known": True, "is_fixed": False}
+    return KnownJob(remaining_steps=remaining_steps, **{**values, **more})
+
+
+def a_queue(num_waiting: int = 1, num_devices: int = 4, **more: Any) -> Queue:
+    """One job on two devices, and others that wait."""
+    state = State(Cluster((num_devices,)))
+    ids = ["running", *(f"waiting{number}" for number in range(num_waiting))]
+    for number, job_id in enumerate(ids):
+        spec = JobSpec(job_id, float(number), max_workers=4, requested_workers=2)
+        state, _ = reduce(state, JobSubmitted(float(number), spec, name=f"name of {job_id}"))
+    state, _ = reduce(state, DevicesAssigned(500.0, {"running": (0, 1)}))
+    state, _ = reduce(state, WorkersStarted(500.0, "running", 1))
+    jobs = {"running": known(100.0), **{job_id: known(50.0) for job_id in ids[1:]}}
+    return replace(Queue(state, NOW_S, jobs, "balanced", 10.0, 60.0, 2.0, None), **more)
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("devices", [None, 1, 2, 8])
+def test_every_job_ends_once_under_every_policy_and_size(policy: str, devices: int | None) -> None:
+    queue = a_queue(3)
+    before = queue.state
+    plan = forecast(queue, Question(policy, devices))
+    assert queue.state is before
+    assert (plan["policy"], plan["devices"]) == (policy, devices or 4)
+    assert {job["id"] for job in plan["jobs"]} == set(queue.known)
+    assert plan["makespan_s"] == max(job["end_s"] for job in plan["jobs"])
+    for job in plan["jobs"]:
+        assert 0 <= job["start_s"] < job["end_s"]
+        assert all(1 <= workers <= (devices or 4) for _, workers in job["workers"])
+        assert [time_s for time_s, _ in job["workers"]] == sorted(time_s for time_s, _ in job["workers"])
+
+
+def test_a_running_job_continues_without_a_restart_and_from_its_progress() -> None:
+    queue = a_queue(0, num_devices=2)
+    (job,) = forecast(queue, Question())["jobs"]
+    assert (job["start_s"], job["name"]) == (0.0, "name of running")
+    assert job["workers"] == [[0.0, 2]]
+    assert job["end_s"] == pytest.approx(100 * 0.55)
+    more = {**queue.known, "running": replace(queue.known["running"], remaining_steps=200.0)}
+    (longer,) = forecast(replace(queue, known=more), Question())["jobs"]
+    assert longer["end_s"] == pytest.approx(200 * 0.55)
+
+
+def test_more_devices_and_another_limit_are_taken_into_account() -> None:
+    queue = a_queue(2)
+    plan = forecast(queue, Question())
+    more = forecast(queue, Question(devices=12))
+    assert more["mean_jct_s"] is not None
+    assert plan["mean_jct_s"] is not None
+    assert more["mean_jct_s"] < plan["mean_jct_s"]
+    limited = forecast(queue, Question(jobs={"running": {"max_workers": 1}}))
+    (sizes,) = [job["workers"] for job in limited["jobs"] if job["id"] == "running"]
+    assert {workers for _, workers in sizes} == {1}
+
+
+def test_a_job_that_cannot_be_resized_keeps_its_workers() -> None:
+    queue = a_queue(2)
+    fixed = {**queue.known, "running": known(100.0, is_fixed=True, measured={}, is_length_known=False)}
+    plan = forecast(replace(queue, known=fixed), Question())
+    (sizes,) = [job["workers"] for job in plan["jobs"] if job["id"] == "running"]
+    assert sizes == [[0.0, 2]]
+    said = " ".join(assumptions(replace(queue, known=fixed)))
+    assert "The length of name of running is not known" in said
+    assert "name of running cannot be resized" in said
+
+
+def test_canceled_and_stopping_jobs_are_not_waited_for() -> None:
+    queue = a_queue(1)
+    state, _ = reduce(queue.state, CancelRequested(NOW_S, "running"))
+    plan = forecast(replace(queue, state=state), Question())
+    assert [job["id"] for job in plan["jobs"]] == ["waiting0"]
+    state, _ = reduce(queue.state, DevicesAssigned(NOW_S, {"running": (2, 3), "waiting0": (0,)}))
+    check(state)
+    plan = forecast(replace(queue, state=state), Question())
+    assert {job["id"] for job in plan["jobs"]} == {"running", "waiting0"}
+
+
+def test_an_impossible_question_is_refused_with_what_was_expected() -> None:
+    queue = a_queue(1)
+    for question, words in (
+        (Question(policy="balancd"), "did you mean balanced"),
+        (Question(devices=0), "expected 1 to"),
+        (Question(jobs={"unknown": {"weight": 2.0}}), "not running or waiting"),
+        (Question(jobs={"running": {"min_workers": 3, "max_workers": 2}}), "min_workers <= max_workers"),
+        (Question(devices=2, jobs={"running": {"min_workers": 3}}), "needs at least 3 workers"),
+    ):
+        with pytest.raises(UsageError, match=words):
+            forecast(queue, question)
+
+
+def test_an_empty_queue_has_an_empty_forecast() -> None:
+    plan = forecast(replace(a_queue(), state=State(Cluster((2,))), known={}), Question())
+    assert plan == {"policy": "balanced", "devices": 2, "mean_jct_s": None, "makespan_s": None, "jobs": []}
+
+
+def test_the_forecast_of_another_process_is_the_same_and_its_refusals_too() -> None:
+    queue = a_queue(1)
+    answer = forecast_process.ask(queue, Question(devices=8), limit_s=600.0)
+    assert answer["plan"] == forecast(queue, Question())
+    assert answer["whatif"] == forecast(queue, Question(devices=8))
+    assert answer["assumptions"] == assumptions(queue)
+    with pytest.raises(UsageError, match="there is no policy"):
+        forecast_process.ask(queue, Question(policy="nonsense"), limit_s=600.0)
