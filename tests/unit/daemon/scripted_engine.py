@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import threading
 from collections.abc import Sequence
 
 from weft.core.engine import LOCAL_NODE, EngineEvent, EngineNode, StartOrder
@@ -28,6 +29,8 @@ class ScriptedEngine:
         self.troubles: dict[tuple[str, int], str] = {}
         self.num_failing_polls = 0
         """How many more times it cannot tell its news."""
+        self.between_polls = threading.Lock()
+        """Hold it to change several things that one poll must see together."""
         self._news: list[EngineEvent] = []
         self._ready = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
 
@@ -65,13 +68,14 @@ class ScriptedEngine:
         return [key for key in self.orders if key not in self.over]
 
     def poll(self) -> list[EngineEvent]:
-        if self.num_failing_polls > 0:
-            self.num_failing_polls -= 1
-            raise OSError(24, "Too many open files")
-        with contextlib.suppress(BlockingIOError):
-            os.eventfd_read(self._ready)  # first: what is told from now on makes it readable again
-        news, self._news = self._news, []
-        return news
+        with self.between_polls:
+            if self.num_failing_polls > 0:
+                self.num_failing_polls -= 1
+                raise OSError(24, "Too many open files")
+            with contextlib.suppress(BlockingIOError):
+                os.eventfd_read(self._ready)  # first: what is told from now on makes it readable again
+            news, self._news = self._news, []
+            return news
 
     def fileno(self) -> int:
         return self._ready
