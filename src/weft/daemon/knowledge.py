@@ -13,15 +13,16 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from weft.control.decision import Belief
-from weft.control.state import Job
+from weft.control.state import Job, JobState
 from weft.core.cluster import Cluster, Shape
 from weft.core.speed import MAX_STEP_S, MIN_STEP_S, SpeedCurve, StepTime
 from weft.core.status_rows import SpeedRow
 from weft.core.step_report import StepReport
 from weft.core.submission import MAX_TOTAL_STEPS
+from weft.daemon.family_knowledge import FamilyKnowledge
 from weft.daemon.newest_reports import NewestReports
 from weft.daemon.pairs import Pairs
-from weft.perf.exploration import UNTRIED_GAIN, explored_curve
+from weft.perf.exploration import explored_curve
 from weft.perf.restart import RestartCost
 
 NOTEWORTHY = 0.2
@@ -35,7 +36,6 @@ _MIN_LOSSES = 12
 _REFIT_LOSS_GROWTH = 1.25
 _MAX_LOSS = 1e100
 """Its square is still finite."""
-_UNKNOWN_STEP_S = 1.0
 _SLOW_STEP_S = 1.0
 
 
@@ -94,17 +94,19 @@ class Knowledge:
         self._jobs: dict[str, JobKnowledge] = {}
         self._restart = RestartCost(restart_prior_s)
         """The cost of a restart across all jobs."""
-        self._unknown: dict[tuple[int, ...], SpeedCurve] = {}
-        self._usual_step_s: float | None = None
+        self._families = FamilyKnowledge()
 
     def of(self, job_id: str) -> JobKnowledge:
         return self._jobs.setdefault(job_id, JobKnowledge())
 
-    def forget(self, job_id: str) -> None:
-        """The job is over."""
-        self._jobs.pop(job_id, None)
-        self.pairs.forget(job_id)
-        self.reports.forget(job_id)
+    def finished(self, job: Job) -> None:
+        """The job is over: only what it tells about others of its family is kept."""
+        known = self._jobs.pop(job.id, None)
+        if known is not None and known.samples and job.state is JobState.COMPLETED:
+            smallest = next(iter(job.spec.allowed_sizes(self.cluster.num_devices)), job.spec.min_workers)
+            self._families.finished(job, job.attained_device_s / smallest)
+        self.pairs.forget(job.id)
+        self.reports.forget(job.id)
 
     # What is observed ------------------------------------------------------------------------------------------
 
@@ -172,7 +174,7 @@ class Knowledge:
         # Fitted here, report by report, so that a decision about many jobs needs only lookups.
         known.curves = {}
         known.fitted = {shape: known.median(shape).step_s for shape in known.samples}
-        self._usual_step_s = None
+        self._families.measured(job, shape, known.median(shape))
         self.curve(job, ())
         decided_s = known.decided.get(shape)
         if decided_s is not None and abs(now_s - decided_s) <= NOTEWORTHY * decided_s:
@@ -250,10 +252,14 @@ class Knowledge:
         return (known.restart if known and known.restart else self._restart).estimate_s
 
     def curve(self, job: Job, first_sizes: tuple[int, ...]) -> SpeedCurve:
-        """Step times at the sizes it may be given: ``first_sizes`` at first, later up to twice the largest tried."""
+        """Step times at the sizes it may be given, up to twice the largest tried by it or its family.
+
+        ``first_sizes`` is all that a job may be given of which nothing is known.
+        """
         known = self._jobs.get(job.id)
         if known is None or not known.samples:
-            return self._unknown_curve(first_sizes)
+            expected = self._families.curve(job, first_sizes, self.cluster)
+            return expected or self._families.usual_curve(first_sizes)
         allowed = job.spec.allowed_sizes(self.cluster.num_devices)
         curve = known.curves.get(allowed)
         if curve is None:
@@ -281,27 +287,8 @@ class Knowledge:
             for size in sorted(measured.keys() | expected.keys())
         ]
 
-    def _unknown_curve(self, sizes: tuple[int, ...]) -> SpeedCurve:
-        if self._usual_step_s is None:
-            self._usual_step_s = self._find_usual_step_s()
-            self._unknown = {}
-        step_s = self._usual_step_s
-        curve = self._unknown.get(sizes)
-        if curve is None:
-            first_s = step_s / sizes[0]
-            curve = self._unknown[sizes] = SpeedCurve(
-                {size: StepTime(first_s / UNTRIED_GAIN ** math.log2(size / sizes[0])) for size in sizes},
-                untried=frozenset(sizes),
-            )
-        return curve
-
-    def _find_usual_step_s(self) -> float:
-        """Median step time of one worker over all measured jobs; rounded, so that it rarely changes."""
-        times_s = [step_s * sum(shape) for known in self._jobs.values() for shape, step_s in known.fitted.items()]
-        return float(f"{statistics.median(times_s):.1g}") if times_s else _UNKNOWN_STEP_S
-
     def remaining_steps(self, job: Job, curve: SpeedCurve, now_s: float, usual_s: float) -> float:
-        """Declared, else until the loss stops improving, else as much as it has run (and at least ``usual_s``)."""
+        """Declared, else until the loss stops improving, else by its family, else as much as it has run."""
         known = self._jobs.get(job.id)
         progress = self.reports.progress(job)
         if progress.total_steps is not None:
@@ -310,11 +297,14 @@ class Knowledge:
             return min(max(known.loss_fit[1] - progress.step, 1.0), float(MAX_TOTAL_STEPS))
         held_s = job.attained_device_s + len(job.devices) * (now_s - job.changed_s)
         smallest = curve.sizes[0]
-        return max(held_s / smallest, usual_s, 1.0) / curve.times[smallest].step_s
+        left_s = self._families.remaining_s(job, held_s / smallest, usual_s)
+        return max(left_s, 1.0) / curve.times[smallest].step_s
 
     def is_length_known(self, job: Job) -> bool:
-        """Whether the job, or its owner, has declared how many steps it takes."""
-        return self.reports.progress(job).total_steps is not None
+        """Whether the number of its steps was declared, and the time of a step was measured."""
+        known = self._jobs.get(job.id)
+        is_measured = (known is not None and bool(known.samples)) or self._families.is_measured(job)
+        return is_measured and self.reports.progress(job).total_steps is not None
 
     @staticmethod
     def _refit_loss(known: JobKnowledge, report: StepReport) -> None:
@@ -332,6 +322,7 @@ class Knowledge:
             "restart_prior_s": self._restart.prior_s,
             "restarts_s": list(self._restart.seen_s),
             "apart": self.pairs.document(),
+            "families": self._families.document(),
             "jobs": {
                 job_id: {
                     "samples": [[list(shape), [list(one) for one in kept]] for shape, kept in known.samples.items()],
@@ -371,6 +362,8 @@ class Knowledge:
                 known.restart = RestartCost(float(kept["restart"][0]), tuple(map(float, kept["restart"][1])))
         self._restart = RestartCost(self._restart.prior_s, tuple(map(float, document["restarts_s"])))
         self._jobs.update(restored)
+        if "families" in document:  # older controllers did not keep them
+            self._families.restore(document["families"])
         self.pairs.restore(document.get("apart", ()), job_ids)
 
 

@@ -299,7 +299,7 @@ class Loop:
         if event.job_id not in self.state.jobs.active:
             job = self.state.jobs[event.job_id]
             self._series.learned(job, self._knowledge.speeds(job))
-            self._knowledge.forget(event.job_id)
+            self._knowledge.finished(job)
         self._orders.forget(event.job_id, event.attempt)
 
     def _act(self, actions: Sequence[Action]) -> None:

@@ -11,6 +11,8 @@ SIZE_KEPT_S = 600.0
 """How long a job keeps a size, as a rule: a restart must pay for itself within this time."""
 GUESS_STEEPNESS = 0.5
 """How surely the job that looks longer is longer, where a length is a guess: 10 times as long, 3 times of 4."""
+_SAME = np.log(1.25)
+"""Beside guesses, jobs are as long as each other within this factor."""
 _LEAST_S = 1e-9
 _GRID = 64
 """Lengths at which the number of longer jobs is worked out where there are more jobs than that."""
@@ -74,7 +76,7 @@ def num_longer(times_s: FloatArray, is_known: NDArray[np.bool_]) -> FloatArray:
     length = np.log(np.maximum(times_s, _LEAST_S))
     guessed = length[~is_known]
     num = np.empty(len(times_s))
-    num[is_known] = _rank(times_s[is_known]) + _expected_longer(length[is_known], guessed)
+    num[is_known] = _shared_rank(length[is_known]) + _expected_longer(length[is_known], guessed)
     num[~is_known] = 0.5 + _expected_longer(guessed, length)  # itself counts half in the sum
     return num
 
@@ -83,6 +85,18 @@ def _rank(times_s: FloatArray) -> FloatArray:
     num = np.empty(len(times_s))
     num[np.argsort(-times_s, kind="stable")] = np.arange(1, len(times_s) + 1)
     return num
+
+
+def _shared_rank(length: FloatArray) -> FloatArray:
+    """Like ``_rank``, but jobs of nearly the same length share a place.
+
+    Otherwise a guess would come before the longer of two jobs that differ by seconds, and take its devices.
+    """
+    ordered = np.sort(length)
+    num_longer = len(length) - np.searchsorted(ordered, length + _SAME, side="right")
+    num_as_long = len(length) - np.searchsorted(ordered, length - _SAME, side="left") - num_longer
+    shared: FloatArray = num_longer + 0.5 * num_as_long + 0.5
+    return shared
 
 
 def _expected_longer(at: FloatArray, length: FloatArray) -> FloatArray:

@@ -67,3 +67,12 @@ def explored_curve(measured: Mapping[Shape, StepTime], allowed: Sequence[int], c
             step_s = perfect_s
         times[size] = StepTime(step_s, min(model.exposed_s(shape, step_s), step_s))
     return SpeedCurve(times, frozenset(size for size in times if cluster.packed_shape(size) not in measured))
+
+
+def relatives_curve(measured: Mapping[Shape, StepTime], allowed: Sequence[int], cluster: Cluster) -> SpeedCurve | None:
+    """What to expect of a job that has not run, by times ``measured`` in other jobs of its family; None if unknown."""
+    if not measured:
+        return None
+    curve = explored_curve(measured, allowed, cluster)
+    times = {size: time for size, time in curve.times.items() if size in allowed}
+    return SpeedCurve(times, curve.untried & times.keys()) if times else None

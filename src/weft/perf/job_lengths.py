@@ -12,11 +12,12 @@ proportional to the work done so far, which is the least-attained-service rule: 
 from __future__ import annotations
 
 from bisect import bisect_right, insort
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 MIN_HISTORY = 3
-"""Finished jobs of a kind before its own distribution is used."""
+"""Finished jobs of a family before its own distribution is used."""
 _MAX_KEPT = 500
+_MAX_FAMILIES = 500
 _NOVELTY = 2.0
 """One more job is imagined this many times as long as the longest seen: the next one may be unlike all before."""
 
@@ -51,23 +52,37 @@ def gittins_remaining_s(lengths_s: Sequence[float], done_s: float) -> float:
 
 
 class LengthHistory:
-    """The lengths of finished jobs, by kind (the same name or script)."""
+    """The lengths of finished jobs, by family (see :mod:`weft.perf.families`)."""
 
     def __init__(self) -> None:
-        self._by_kind: dict[str, list[float]] = {}
+        self._families: dict[str, list[float]] = {}
         self._all: list[float] = []
 
-    def finished(self, kind: str, length_s: float) -> None:
-        """A job of ``kind`` took ``length_s`` of work."""
-        for kept in (self._by_kind.setdefault(kind, []), self._all):
+    def finished(self, family: str, length_s: float) -> None:
+        """A job of ``family`` took ``length_s`` of work."""
+        own = self._families.pop(family, [])
+        self._families[family] = own
+        if len(self._families) > _MAX_FAMILIES:
+            del self._families[next(iter(self._families))]  # no job of it has finished for the longest time
+        for kept in (own, self._all):
             insort(kept, length_s)
             if len(kept) > _MAX_KEPT:
                 # Thinned out evenly: the shape of the distribution stays.
                 del kept[::2]
 
-    def remaining_s(self, kind: str, done_s: float, usual_s: float) -> float:
-        """By jobs of its kind if there were enough, else by all jobs, else by what it has done itself."""
-        for known in (self._by_kind.get(kind, ()), self._all):
+    def remaining_s(self, family: str, done_s: float, usual_s: float) -> float:
+        """By jobs of its family if there were enough, else by all jobs, else by what it has done itself."""
+        for known in (self._families.get(family, ()), self._all):
             if len(known) >= MIN_HISTORY:
                 return gittins_remaining_s(known, done_s)
         return attained_remaining_s(done_s, usual_s)
+
+    def document(self) -> dict[str, list[float]]:
+        """Plain data for a JSON file."""
+        return {family: list(known) for family, known in self._families.items()}
+
+    def restore(self, document: Mapping[str, Sequence[float]]) -> None:
+        """Take over a document; raises ``ValueError`` and the like on an invalid one."""
+        for family, known in document.items():
+            for length_s in known:
+                self.finished(str(family), float(length_s))

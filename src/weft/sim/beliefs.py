@@ -7,8 +7,9 @@ import random
 from weft.control.decision import Belief
 from weft.core.cluster import Cluster
 from weft.core.speed import SpeedCurve, StepTime
-from weft.perf.exploration import explored_curve, slowest_expected_s
-from weft.sim.believed_lengths import BelievedLengths, Lengths
+from weft.perf.exploration import explored_curve, relatives_curve, slowest_expected_s
+from weft.perf.families import FamilySpeeds
+from weft.sim.believed_lengths import USUAL_S, BelievedLengths, Lengths, family
 from weft.sim.job_run import JobRun, advance
 from weft.sim.replay_options import SimulationOptions
 from weft.sim.workload import Profile
@@ -27,26 +28,43 @@ class SimulatedBeliefs:
         self._explored: dict[tuple[Profile, frozenset[int]], SpeedCurve] = {}
         self._wrong: dict[tuple[str, SpeedCurve, frozenset[int]], SpeedCurve] = {}
         self._lengths = BelievedLengths(options.lengths, options.prediction_error, options.seed)
+        self._are_steps_known = options.lengths in (Lengths.KNOWN, Lengths.DECLARED)
+        self._families = FamilySpeeds()
+        self._blank: set[str] = set()
+        """Jobs whose speed is not even known from their family: a number of steps tells nothing about their length."""
 
     def add(self, run: JobRun) -> None:
         """A job was submitted."""
         options = self._options
-        curve = self._curve(run)
+        if options.explore and not self._families.of(family(run)):
+            self._blank.add(run.id)
         belief = Belief(
-            curve,
+            self._curve(run),
             run.remaining_steps,
             options.restart_s,
             not options.explore,
-            is_length_known=options.lengths in (Lengths.KNOWN, Lengths.DECLARED),
+            is_length_known=self._are_steps_known and run.id not in self._blank,
         )
         self.by_job[run.id] = belief
         self._runs[run.id] = (run, self._lengths.factor(run), belief)
 
     def measured(self, run: JobRun) -> None:
         """The job has run at a size for the first time."""
-        if run.id in self.by_job:
-            self.by_job[run.id].curve = self._curve(run)
-            self.by_job[run.id].can_share = True
+        if run.id not in self.by_job:
+            return
+        true = self._curve_of(run.profile)
+        for size in run.tried & true.times.keys():
+            self._families.measured(family(run), self._cluster.packed_shape(size), true.times[size])
+        self.by_job[run.id].curve = self._curve(run)
+        self.by_job[run.id].can_share = True
+        for other in [other for other in self._blank if family(self._runs[other][0]) == family(run)]:
+            self.taken_over(self._runs[other][0], is_length_known=self._are_steps_known)
+
+    def taken_over(self, run: JobRun, *, is_length_known: bool) -> None:
+        """How fast the job is has become known, at least by its family."""
+        self._blank.discard(run.id)
+        self.by_job[run.id].is_length_known = is_length_known
+        self.by_job[run.id].curve = self._curve(run)
 
     def restaged(self, run: JobRun) -> None:
         """The job's behavior has changed, and with it the speeds at the sizes that are known."""
@@ -56,6 +74,7 @@ class SimulatedBeliefs:
     def remove(self, name: str) -> None:
         """The job has finished."""
         run, _, belief = self._runs.pop(name)
+        self._blank.discard(name)
         self._lengths.finished(run, belief.curve)
         del self.by_job[name]
 
@@ -71,10 +90,20 @@ class SimulatedBeliefs:
                 advance(run, now_s)
                 if now_s < run.resume_s:
                     starting.add(run.id)
+            if run.id in self._blank:
+                belief.remaining_steps = self._guessed_steps(run, factor)
+                continue
             belief.remaining_steps = (
                 run.remaining_steps * factor if known else self._lengths.remaining_steps(run, factor, belief.curve)
             )
         return starting
+
+    def _guessed_steps(self, run: JobRun, factor: float) -> float:
+        """Of a job whose curve has true times that the policy cannot know: as many of its steps as take as long."""
+        true_s = self._curve_of(run.profile).times[self.by_job[run.id].curve.sizes[0]].step_s
+        if not self._are_steps_known:
+            return USUAL_S / true_s
+        return run.remaining_steps * factor * self._families.usual_step_s / self.by_job[run.id].curve.sizes[0] / true_s
 
     def _curve(self, run: JobRun) -> SpeedCurve:
         """Step times by size, packed on as few nodes as possible, given the sizes at which the job has run."""
@@ -99,6 +128,9 @@ class SimulatedBeliefs:
         allowed = [size for size in run.job.spec.allowed_sizes(self._cluster.num_devices) if size in true.times]
         measured = frozenset(size for size in run.tried if size in true.times)
         if not measured:
+            curve = relatives_curve(self._families.of(family(run)), allowed, self._cluster)
+            if curve is not None and allowed[0] in curve.times:
+                return curve
             return self._explored.setdefault(
                 (run.profile, frozenset({-allowed[0]})),
                 SpeedCurve({allowed[0]: true.times[allowed[0]]}, untried=frozenset(allowed[:1])),

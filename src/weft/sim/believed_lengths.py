@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import enum
 import random
-import re
 
 from weft.core.speed import SpeedCurve
+from weft.perf.families import family_of
 from weft.perf.job_lengths import LengthHistory, attained_remaining_s
 from weft.sim.job_run import JobRun
 
@@ -14,7 +14,6 @@ DECLARED_ERROR = 0.5
 """Standard deviation of the logarithm of declared over true length, unless an error is given."""
 USUAL_S = 60.0
 """How long a job is assumed to run if nothing is known about it, as in the controller."""
-_NUMBER_AT_END = re.compile(r"[-_.]?\d+$")
 
 
 class Lengths(enum.Enum):
@@ -53,19 +52,15 @@ class BelievedLengths:
             return total * factor - done
         step_s = curve.times[curve.sizes[0]].step_s
         if self._source is Lengths.HISTORY:
-            return self._history.remaining_s(kind_of(run), done * step_s, USUAL_S) / step_s
+            return self._history.remaining_s(family(run), done * step_s, USUAL_S) / step_s
         return attained_remaining_s(done * step_s, USUAL_S) / step_s
 
     def finished(self, run: JobRun, curve: SpeedCurve) -> None:
         """Record the length of a finished job."""
         if self._source is Lengths.HISTORY:
-            self._history.finished(kind_of(run), run.job.total_steps * curve.times[curve.sizes[0]].step_s)
+            self._history.finished(family(run), run.job.total_steps * curve.times[curve.sizes[0]].step_s)
 
 
-def kind_of(run: JobRun) -> str:
-    """What jobs of one script have in common: owner, and name without a number at the end.
-
-    >>> _NUMBER_AT_END.sub("", "cifar10-17")
-    'cifar10'
-    """
-    return f"{run.job.spec.user}/{_NUMBER_AT_END.sub('', run.id)}"
+def family(run: JobRun) -> str:
+    """A simulated job's id is its name."""
+    return family_of(run.job.spec.user, run.id)

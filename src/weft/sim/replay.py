@@ -114,7 +114,7 @@ class _Replay:
             run = engine.add(true[job.id])
             run.tried = {*tried[job.id], *([len(job.devices)] if job.devices else [])}
             self.beliefs.add(run)
-            self.beliefs.by_job[job.id].is_length_known = job.id not in guessed
+            self.beliefs.taken_over(run, is_length_known=job.id not in guessed)
             self.beliefs.by_job[job.id].can_share = bool(run.tried)
             if job.devices:
                 engine.adopt(job.id, job.attempt, job.devices)

@@ -38,14 +38,16 @@ def test_jobs_of_unknown_length_do_not_start_ahead_of_a_blocked_job_for_ever() -
 
 def test_a_job_that_is_known_to_end_in_time_is_not_held_back() -> None:
     world = World(2)
+    world.has_run("train", step_s=1.0)
     world.submit("a", max_workers=1, total_steps=10_000)
     world.decide()
     world.submit("two", max_workers=2, min_workers=2)
     world.now_s += PATIENCE_S + 1
-    world.submit("short", max_workers=1, total_steps=100)
-    world.submit("long", max_workers=1, total_steps=1_000_000)
+    world.submit("short", max_workers=1, total_steps=100, title="train-2")
+    world.submit("unmeasured", max_workers=1, total_steps=100)
+    world.submit("long", max_workers=1, total_steps=1_000_000, title="train-3")
     world.decide()
-    assert (world.workers("short"), world.workers("long")) == (1, 0)
+    assert [world.workers(name) for name in ("short", "unmeasured", "long")] == [1, 0, 0]
 
 
 def test_devices_that_the_blocked_job_will_leave_free_are_used() -> None:

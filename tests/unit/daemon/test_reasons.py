@@ -152,6 +152,7 @@ def too_small() -> tuple[World, str]:
 
 def reserved() -> tuple[World, str]:
     world = World(2)
+    world.has_run("train-1", step_s=1.0)
     world.submit("a", max_workers=1, total_steps=None)
     world.decide()
     world.submit("two", max_workers=2, min_workers=2)
@@ -163,7 +164,7 @@ def held_back(total_steps: int | None) -> Callable[[], tuple[World, str]]:
     def make() -> tuple[World, str]:
         world, _ = reserved()
         world.now_s += PATIENCE_S + 1
-        world.submit("later", max_workers=1, total_steps=total_steps)
+        world.submit("later", max_workers=1, total_steps=total_steps, title="train-2")
         world.decide()
         return world, "later"
 

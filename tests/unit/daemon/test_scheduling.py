@@ -29,9 +29,23 @@ class World:
         self.state, _ = reduce(self.state, event)
         check(self.state)
 
-    def submit(self, name: str, max_workers: int = 8, total_steps: int | None = 1000, **values: object) -> None:
+    def submit(
+        self, name: str, max_workers: int = 8, total_steps: int | None = 1000, title: str = "", **values: object
+    ) -> None:
         spec = JobSpec(name, self.now_s, max_workers=max_workers, requested_workers=max_workers, **values)  # type: ignore[arg-type]
-        self.happen(JobSubmitted(self.now_s, spec, total_steps))
+        self.happen(JobSubmitted(self.now_s, spec, total_steps, title))
+
+    def has_run(self, title: str, step_s: float, **values: object) -> None:
+        """A job of that name has run here before, on one device."""
+        job_id = f"earlier {title}"
+        self.submit(job_id, max_workers=1, title=title, **values)  # type: ignore[arg-type]
+        self.decide()
+        self.run(job_id, step_s)
+        self.complete(job_id)
+
+    def complete(self, name: str) -> None:
+        self.happen(WorkersExited(self.now_s, name, self.state.jobs[name].attempt, Fate.COMPLETED))
+        self.knowledge.finished(self.state.jobs[name])
 
     def decide(self) -> None:
         """One decision, carried out immediately."""

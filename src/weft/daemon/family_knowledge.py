@@ -1,0 +1,86 @@
+"""What the controller expects of a job that has not been measured: what its family did, else what jobs usually do."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from weft.control.state import Job
+from weft.core.cluster import Cluster, Shape
+from weft.core.speed import SpeedCurve, StepTime
+from weft.perf.exploration import UNTRIED_GAIN, relatives_curve
+from weft.perf.families import FamilySpeeds, family_of
+from weft.perf.job_lengths import LengthHistory
+
+
+def family(job: Job) -> str:
+    """The family of a job; one without a name has no relatives."""
+    return family_of(job.spec.user, job.name) if job.name else job.id
+
+
+class FamilyKnowledge:
+    """Speeds and lengths by family, also of jobs that are over."""
+
+    def __init__(self) -> None:
+        self._speeds = FamilySpeeds()
+        self._lengths = LengthHistory()
+        self._curves: dict[tuple[str, tuple[int, ...]], SpeedCurve | None] = {}
+        self._cluster: Cluster | None = None
+        """The one that the curves were made for."""
+        self._usual_step_s = self._speeds.usual_step_s
+        self._usual_curves: dict[tuple[int, ...], SpeedCurve] = {}
+
+    def measured(self, job: Job, shape: Shape, time: StepTime) -> None:
+        """A job takes ``time`` for a step on devices of ``shape``."""
+        self._speeds.measured(family(job), shape, time)
+        self._curves.clear()
+        self._follow_usual_step()
+
+    def finished(self, job: Job, work_s: float) -> None:
+        """A job has completed after ``work_s`` of work, counted at its smallest size."""
+        self._lengths.finished(family(job), work_s)
+
+    def is_measured(self, job: Job) -> bool:
+        """Whether the speed of its family is known."""
+        return bool(self._speeds.of(family(job)))
+
+    def curve(self, job: Job, sizes: tuple[int, ...], cluster: Cluster) -> SpeedCurve | None:
+        """What its family needs for a step; None if that does not tell about all of ``sizes``."""
+        if cluster is not self._cluster:
+            self._cluster = cluster
+            self._curves.clear()
+        allowed = job.spec.allowed_sizes(cluster.num_devices)
+        key = family(job), allowed
+        if key not in self._curves:
+            self._curves[key] = relatives_curve(self._speeds.of(key[0]), allowed, cluster)
+        curve = self._curves[key]
+        return curve if curve is not None and all(size in curve.times for size in sizes) else None
+
+    def usual_curve(self, sizes: tuple[int, ...]) -> SpeedCurve:
+        """For a job of which nothing is known: a step takes as long as it usually does."""
+        if sizes not in self._usual_curves:
+            first_s = self._usual_step_s / sizes[0]
+            times = {size: StepTime(first_s / UNTRIED_GAIN ** math.log2(size / sizes[0])) for size in sizes}
+            self._usual_curves[sizes] = SpeedCurve(times, untried=frozenset(sizes))
+        return self._usual_curves[sizes]
+
+    def _follow_usual_step(self) -> None:
+        step_s = self._speeds.usual_step_s
+        if step_s != self._usual_step_s:
+            self._usual_step_s = step_s
+            self._usual_curves = {}
+
+    def remaining_s(self, job: Job, done_s: float, usual_s: float) -> float:
+        """Work that is left of a job of unknown length after ``done_s``, by finished jobs of its family."""
+        return self._lengths.remaining_s(family(job), done_s, usual_s)
+
+    def document(self) -> dict[str, Any]:
+        """Plain data for a JSON file."""
+        return {"speeds": self._speeds.document(), "lengths_s": self._lengths.document()}
+
+    def restore(self, document: Mapping[str, Any]) -> None:
+        """Take over a document; raises ``ValueError`` and the like on an invalid one."""
+        self._speeds.restore(document["speeds"])
+        self._lengths.restore(document["lengths_s"])
+        self._follow_usual_step()
