@@ -31,7 +31,7 @@ from weft.errors import ControllerError, UsageError, WeftError
 HOSTS = (2, 4)
 ROUNDS = 3
 QUICK_STEPS = 0.25
-MINUTES_PER_PLAY = {2: 1.6, 4: 1.2}
+MINUTES_PER_PLAY = {2: 2.7, 4: 1.7}
 PROBE = QueueJob("probe", "resnet50", 0.0, 2, 2)
 
 Play = tuple[int, int, str]

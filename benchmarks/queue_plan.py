@@ -7,6 +7,7 @@ batch takes the time that ``weft predict`` gives a device of 10 TFLOP/s.
 
 from __future__ import annotations
 
+import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -90,22 +91,35 @@ class QueueJob:
     """What its owner asks for where sizes are fixed."""
 
 
-# Two long jobs first, then shorter ones, as they come in during a day.  BERT needs two devices; of the others, some
-# owners ask for two because two are faster.
-QUEUE = (
-    QueueJob("bert-1", "bert-base", 0.0, 9, 2),
-    QueueJob("resnet-1", "resnet50", 1.0, 20, 2),
-    QueueJob("densenet-1", "densenet201", 1.5, 6, 1),
-    QueueJob("bert-2", "bert-base", 2.5, 4, 2),
-    QueueJob("resnet-2", "resnet50", 4.0, 5, 1),
-    QueueJob("densenet-2", "densenet201", 5.0, 14, 2),
-    QueueJob("bert-3", "bert-base", 7.0, 3, 2),
-    QueueJob("resnet-3", "resnet50", 9.0, 6, 2),
-    QueueJob("densenet-3", "densenet201", 11.0, 5, 1),
-    QueueJob("bert-4", "bert-base", 13.0, 5, 2),
-    QueueJob("resnet-4", "resnet50", 14.5, 9, 2),
-    QueueJob("densenet-4", "densenet201", 16.5, 4, 1),
-)
+NUM_JOBS = 12
+LENGTHS_S = (3.0, 40.0)
+"""Compute of the shortest and the longest job on one device.  Half of the jobs in the Philly log spread over 25:1."""
+ARRIVE_WITHIN_S = 30.0
+
+
+def drawn_queue(seed: int) -> tuple[QueueJob, ...]:
+    """Four jobs of each model, with lengths evenly spread on a logarithmic scale, arriving at random times.
+
+    Half of the owners ask for two workers, because two are faster; BERT needs two.
+    """
+    draw = random.Random(seed)
+    shortest_s, longest_s = LENGTHS_S
+    lengths_s = [shortest_s * (longest_s / shortest_s) ** (place / (NUM_JOBS - 1)) for place in range(NUM_JOBS)]
+    draw.shuffle(lengths_s)
+    arrivals_s = sorted(draw.uniform(0.0, ARRIVE_WITHIN_S) for _ in range(NUM_JOBS))
+    models = [name for name in MODELS for _ in range(NUM_JOBS // len(MODELS))]
+    draw.shuffle(models)
+    jobs: list[QueueJob] = []
+    for name, length_s, arrives_s in zip(models, lengths_s, arrivals_s, strict=True):
+        model = MODELS[name]
+        number = 1 + sum(job.model == name for job in jobs)
+        num_steps = max(2, round(length_s / model.compute_s))
+        asked = max(model.min_workers, draw.choice((1, 2)))
+        jobs.append(QueueJob(f"{name}-{number}", name, round(arrives_s - arrivals_s[0], 1), num_steps, asked))
+    return tuple(jobs)
+
+
+QUEUE = drawn_queue(seed=0)
 
 
 @dataclass(frozen=True, slots=True)

@@ -301,3 +301,17 @@ def test_an_unknown_length_is_not_leaked_to_the_policy() -> None:
     jobs = [job("short", 0.0, 10.0), job("long", 0.0, 1e5)]
     simulate(Workload("test", tuple(jobs)), Cluster.uniform(2, 4), Spy(), SimulationOptions(lengths=Lengths.UNKNOWN))
     assert set(seen) == {60.0}
+
+
+@pytest.mark.parametrize("is_first_of_family", [True, False])
+def test_few_long_steps_count_as_a_short_job_only_until_the_family_is_known(*, is_first_of_family: bool) -> None:
+    slow, fast = (TableProfile({1: StepTime(step_s)}) for step_s in (100.0, 1.0))
+    waiting = [job("slow-2", 200.0, 5.0, profile=slow), job("fast-2", 200.5, 50.0, profile=fast)]
+    earlier = [job("busy", 100.0, 300.0, profile=fast)]
+    if not is_first_of_family:
+        earlier = [job("slow-1", 0.0, 1.0, profile=slow), job("fast-1", 1.0, 1.0, profile=fast), *earlier]
+    options = replace(AT_ONCE, explore=True, restart_s=1.0)
+    cluster = Cluster.uniform(1, 1)
+    result = simulate(Workload("test", (*earlier, *waiting)), cluster, policy_named("balanced"), options)
+    ended = {one.name: one.finished_s for one in result.jobs}
+    assert (ended["slow-2"] < ended["fast-2"]) == is_first_of_family
