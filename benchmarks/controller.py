@@ -101,7 +101,8 @@ def predicted(way: Way, speed: Speed, arrivals: Mapping[str, float]) -> dict[str
         )
         for job in sorted(QUEUE, key=lambda job: arrivals[job.name])
     )
-    options = SimulationOptions(decision_interval_s=0.0, restart_s=speed.start_s, explore=True)
+    # The controller does not count the first two steps after a start, which are slower.
+    options = SimulationOptions(decision_interval_s=0.0, restart_s=speed.start_s, explore=True, measured_after_steps=3)
     policy = policy_named(way.policy, Rules(hold_s=HOLD_S, review_s=60.0))
     result = simulate(Workload("queue", jobs), Cluster((NUM_DEVICES,)), policy, options)
     return {job.name: job.completion_s for job in result.jobs}

@@ -34,6 +34,8 @@ MAX_LAYERS = 16
 # DDP's default, scaled like everything else: it fills as many buckets as with the whole model.
 DDP_BUCKET_MB = 25.0 / SCALE
 HOLD_S = 5.0
+# The controller does not count the first two steps after a start, which are slower.
+MEASURED_AFTER_STEPS = 3
 MAX_WORKERS = 8
 
 
@@ -199,6 +201,12 @@ def simulated(
         arrives_s = job.arrives_s if arrivals is None else arrivals[job.name]
         jobs.append(TrueJob(JobSpec(job.name, arrives_s, least, most, most), profiles[job.model], job.num_steps))
     jobs.sort(key=lambda job: job.spec.submitted_s)
-    options = SimulationOptions(decision_interval_s=0.0, restart_s=start_s, explore=True, crossover=contender.shares)
+    options = SimulationOptions(
+        decision_interval_s=0.0,
+        restart_s=start_s,
+        explore=True,
+        measured_after_steps=MEASURED_AFTER_STEPS,
+        crossover=contender.shares,
+    )
     policy = policy_named(contender.policy, Rules(hold_s=HOLD_S, review_s=60.0))
     return simulate(Workload("queue", tuple(jobs)), cluster, policy, options)

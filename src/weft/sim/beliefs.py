@@ -88,7 +88,8 @@ class SimulatedBeliefs:
         for run, factor, belief in self._runs.values():
             if run.devices:
                 advance(run, now_s)
-                if now_s < run.resume_s:
+                is_unmeasured = self._options.measured_after_steps and len(run.devices) not in run.tried
+                if now_s < run.resume_s or is_unmeasured:
                     starting.add(run.id)
             if run.id in self._blank:
                 belief.remaining_steps = self._guessed_steps(run, factor)

@@ -237,7 +237,8 @@ class _Replay:
         if self.state.jobs.active:
             self._call_for_decision(max(allocation.valid_until_s, now_s + (self.options.decision_interval_s or 1.0)))
         for name in starting:
-            self._call_for_decision(self.engine.runs[name].resume_s)
+            if self.engine.runs[name].resume_s > now_s:  # otherwise the next decision follows its measurement
+                self._call_for_decision(self.engine.runs[name].resume_s)
         for name in self.options.explained_jobs & self.state.jobs.active.keys():
             if name in decided.untouched:
                 workers = len(self.state.jobs[name].devices)

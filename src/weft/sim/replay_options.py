@@ -22,6 +22,8 @@ class SimulationOptions:
     lengths: Lengths = Lengths.KNOWN
     explore: bool = False
     """True: speeds are known only at sizes that were tried, and predicted up to twice the largest of them."""
+    measured_after_steps: int = 0
+    """Steps that a job makes at a size before its speed there is believed, and before it may be stopped again."""
     crossover: bool = False
     handover_s: float = 0.001
     node_mtbf_s: float = 0.0

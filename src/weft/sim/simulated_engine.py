@@ -17,7 +17,7 @@ from weft.sim.job_run import JobRun, advance, rate, stage_end_s
 from weft.sim.replay_options import SimulationOptions
 from weft.sim.workload import TrueJob
 
-_FINISH, _RESUME, _STAGE = 0, 1, 2
+_FINISH, _RESUME, _STAGE, _MEASURED = 0, 1, 2, 3
 _NEVER = float("inf")
 
 
@@ -147,14 +147,14 @@ class SimulatedEngine:
             run.stage += 1
             self.restaged.append(run)
             self._unrated.extend(one for one in (run, run.partner) if one)
+        elif kind == _MEASURED:
+            run.tried.add(len(run.devices))
+            self.measured.append(run)
         else:
             self._count(run)
             for one in (run, run.partner):
                 if one:
                     self._rate(one)
-            if self._options.learns_speeds and len(run.devices) not in run.tried:
-                run.tried.add(len(run.devices))
-                self.measured.append(run)
         self._rate_changed()
         self.now_s = now_s
 
@@ -195,6 +195,8 @@ class SimulatedEngine:
         if end_s < _NEVER:
             kind = _STAGE if run.stage_left_steps else _FINISH
             heapq.heappush(self._predictions, (end_s, kind, run.index, run.version, run))
-        new_size = self._options.learns_speeds and len(run.devices) not in run.tried
-        if (run.partner or new_size) and self.now_s < run.resume_s:
+        if run.partner and self.now_s < run.resume_s:
             heapq.heappush(self._predictions, (run.resume_s, _RESUME, run.index, run.version, run))
+        if self._options.learns_speeds and run.steps_per_s and len(run.devices) not in run.tried:
+            believed_s = run.resume_s + self._options.measured_after_steps / run.steps_per_s
+            heapq.heappush(self._predictions, (max(believed_s, self.now_s), _MEASURED, run.index, run.version, run))

@@ -315,3 +315,11 @@ def test_few_long_steps_count_as_a_short_job_only_until_the_family_is_known(*, i
     result = simulate(Workload("test", (*earlier, *waiting)), cluster, policy_named("balanced"), options)
     ended = {one.name: one.finished_s for one in result.jobs}
     assert (ended["slow-2"] < ended["fast-2"]) == is_first_of_family
+
+
+def test_a_size_is_believed_only_after_as_many_steps_as_the_controller_needs() -> None:
+    resized_s = {}
+    for num_steps in (0, 5):
+        options = replace(AT_ONCE, explore=True, restart_s=2.0, measured_after_steps=num_steps)
+        resized_s[num_steps] = replay([job("a", 0.0, 100.0)], options=options).spans[1].start_s
+    assert resized_s == {0: 2.0, 5: 7.0}
