@@ -156,7 +156,7 @@ def test_finding_the_job_is_not_repeated_with_every_decision_and_ends_when_the_p
     assert "fails" not in world.state.jobs["j42"].reason
 
 
-def test_a_policy_that_never_answers_is_done_without_until_it_does() -> None:
+def test_jobs_are_scheduled_without_a_policy_that_never_answers_until_it_does() -> None:
     go_on, entered = threading.Event(), threading.Event()
 
     def hangs(snapshot: Snapshot, allocation: Allocation) -> object:

@@ -206,7 +206,7 @@ def test_second_stop_request_kills(bench):
 
 
 @pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM])
-def test_a_script_that_knows_nothing_of_stops_just_ends(bench, signum):
+def test_a_script_without_a_stop_handler_ends_when_asked_to_stop(bench, signum):
     source = "import signal\nprint('ready', flush=True)\nsignal.pause()"
     outcome = bench.run(source, on_line=stop_when_ready(bench, signum))
     assert (outcome.exit_code, outcome.stopped, outcome.failures) == (128 + signum, True, ())

@@ -42,7 +42,7 @@ def test_memory_that_is_not_shared_is_refused(pair: Pair) -> None:
         pair[0].of_neighbor(torch.zeros(4), 1)
 
 
-def test_stretches_that_nobody_uses_are_given_back(pair: Pair) -> None:
+def test_unused_stretches_are_freed(pair: Pair) -> None:
     before = len(os.listdir("/proc/self/fd"))
     for _ in range(200):  # more than there are slots
         tensors = [memory.allocate(5000, torch.float64) for memory in pair]
