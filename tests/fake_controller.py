@@ -128,7 +128,7 @@ class FakeController:
         return list(self.by_id.values())
 
     def job(self, job_id: str) -> Job:
-        assert is_id(job_id), f"something that is no id came through: {job_id!r}"
+        assert is_id(job_id), f"something that is not an id got through: {job_id!r}"
         self.asked.append(job_id)
         if job_id not in self.by_id:
             raise UnknownJobError(f"there is no job {job_id!r}")

@@ -4,9 +4,9 @@
     def test_two_workers_agree():
         ...                     # runs in two processes, each a rank of a fresh gloo process group
 
-Processes are spawned once and kept, so that torch is imported once for the whole suite; the process group is new
-for every test.  A test gets its fixtures and parameters as usual (they are pickled over).  It fails if any rank
-fails; a rank that does not come back in time is killed with all others, and the error names the test.
+Processes are forked from a server that has imported torch, and kept for the next test; the process group is new for
+every test.  A test gets its fixtures and parameters as usual (they are sent pickled).  It fails if any rank fails; a
+rank that does not return in time is killed with all the others, and the error names the test.
 """
 
 from __future__ import annotations
@@ -18,6 +18,8 @@ import gc
 import importlib
 import inspect
 import multiprocessing
+import multiprocessing.context
+import multiprocessing.forkserver
 import os
 import signal
 import sys
@@ -38,6 +40,9 @@ PATIENCE_AFTER_FAILURE_S = 5.0
 # Network threads of models that a failed or unusual test left behind wake up a hundred times a second: with hundreds of
 # them, the tests of a long file took ten times as long.  Fresh processes cost a few seconds.
 MAX_THREADS = 80
+# One thread each, also in the server: it must not start any before it forks, and four files run at once on two cores.
+ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
+LOADED = ["pytest", "torch._dynamo", "torch.distributed.checkpoint.state_dict", "weft.overlap", "weft.worker"]
 
 
 class WorkerError(AssertionError):
@@ -114,7 +119,7 @@ class Fleet:
         return report.read_text() if report.exists() else "(its process is gone)"
 
     def _grow(self, num_workers: int) -> None:
-        context = multiprocessing.get_context("spawn")
+        context = _fork_server()
         while len(self._members) < num_workers:
             ours, theirs = context.Pipe()
             process = context.Process(target=_serve, args=(theirs,), daemon=True)
@@ -173,6 +178,21 @@ def _stack_file(pid: int | None) -> Path:
     return Path(tempfile.gettempdir(), f"weft-test-worker-{pid}.stacks")
 
 
+@functools.cache
+def _fork_server() -> multiprocessing.context.ForkServerContext:
+    """Imports torch once: a worker of its own import takes seconds, a fork of this one milliseconds."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(LOADED)
+    before = {name: os.environ.get(name) for name in ONE_THREAD}
+    os.environ.update(ONE_THREAD)
+    try:
+        multiprocessing.forkserver.ensure_running()
+    finally:
+        for name, value in before.items():
+            os.environ.pop(name, None) if value is None else os.environ.update({name: value})
+    return context
+
+
 def _serve(pipe: Connection) -> None:
     """A worker process: one task after the other until the pipe closes."""
     with _stack_file(os.getpid()).open("w") as stacks:
@@ -181,12 +201,14 @@ def _serve(pipe: Connection) -> None:
 
 
 def _perform_all(pipe: Connection) -> None:
-    os.environ.update(GLOO_SOCKET_IFNAME="lo", OMP_NUM_THREADS="1", MKL_NUM_THREADS="1")
+    os.environ.update(GLOO_SOCKET_IFNAME="lo")
     import torch
 
     torch.set_num_threads(1)
-    gc.freeze()  # what is imported stays: collecting after each test then takes milliseconds
+    num_modules = 0
     while True:
+        if num_modules != (num_modules := len(sys.modules)):
+            gc.freeze()  # what was imported stays: collecting after each test then takes milliseconds
         try:
             task = pipe.recv()
         except EOFError:

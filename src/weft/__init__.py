@@ -2,11 +2,11 @@
 
     import weft
     handle = weft.overlap(model, optimizer)      # under torchrun; the training loop stays as it is
-    with weft.session() as run: ...              # stop anywhere, go on with any number of workers
+    with weft.session() as run: ...              # stop anywhere, resume with any number of workers
     weft.crossover(model)                        # take turns on the device with another job (plain loops, DDP)
 
-The names below are loaded on first use: the command line imports ``weft`` a hundred times for every time
-somebody trains, and must not pay for torch.
+The names below are loaded on first use: the command line imports ``weft`` far more often than
+training scripts do, and must not pay for torch.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -24,7 +24,7 @@ __all__ = ["ElasticSampler", "__version__", "crossover", "overlap", "session"]
 
 
 def _find_gate() -> None:
-    """Only a worker that was told of a lease server pays for looking."""
+    """Only a worker that was given a lease server pays for the lookup."""
     import os
 
     from weft.core.worker_environment import LEASE

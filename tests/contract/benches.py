@@ -1,4 +1,4 @@
-"""Engines on a bench: the same few jobs for each of them, and a way to wait for what becomes of them."""
+"""Engines on a bench: the same few jobs for each of them, and a way to wait for their outcomes."""
 
 from __future__ import annotations
 
@@ -132,7 +132,7 @@ def until(holds: Callable[[], bool], bench: Bench, within_s: float = HANG_S) -> 
     """Wait for something that an event of the engine, or a worker's file, will bring about."""
     latest_s = time.monotonic() + within_s
     while not holds():
-        assert time.monotonic() < latest_s, "waited in vain"
+        assert time.monotonic() < latest_s, "it never happened"
         bench.let_time_pass()
 
 

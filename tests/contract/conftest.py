@@ -13,12 +13,12 @@ from tests.contract.benches import Bench, FakeBench, LocalBench, RayBench, Simul
 RAY = [pytest.mark.netns, pytest.mark.timeout(600)]
 ENGINES = ["fake", "simulated", "local-cold", "local-warm", pytest.param("ray", marks=RAY)]
 SHORT_ON_RAY = {
-    "test_a_job_runs_to_its_end_and_each_step_of_it_is_told_once",
+    "test_a_job_runs_to_its_end_and_each_event_is_reported_once",
     "test_a_failure_comes_with_its_exit_code_and_a_reason",
-    "test_attempts_end_and_begin_one_by_one",
-    "test_workers_go_on_while_the_controller_is_away",
+    "test_stopping_an_old_attempt_does_not_affect_the_next",
+    "test_workers_keep_running_while_the_controller_is_away",
 }
-"""What a Ray cluster has to pass each time; the rest is marked ``soak``, for starting its actors takes seconds."""
+"""What every run checks on a Ray cluster.  The rest is marked ``soak``: starting Ray's actors takes seconds."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -6,6 +6,7 @@ import select
 
 import pytest
 from tests.contract.benches import Bench, events_until, is_end, said, start, wait_for
+from tests.contract.conftest import SHORT_ON_RAY
 
 from weft.core.events import Fate, WorkersExited, WorkersStarted
 
@@ -230,3 +231,8 @@ def test_an_idle_engine_does_not_wake_its_caller(bench: Bench, job_id: str) -> N
 
 def test_an_engine_reports_its_devices(bench: Bench) -> None:
     assert sum(node.num_devices for node in bench.engine.nodes()) == 4
+
+
+def test_every_test_in_the_short_version_for_ray_exists() -> None:
+    """A renamed test would silently not run on Ray any more."""
+    assert set(globals()) >= SHORT_ON_RAY

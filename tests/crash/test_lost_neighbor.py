@@ -57,7 +57,7 @@ for rank in range(4):
     child = os.fork()
     if child == 0:
         work(rank)
-        os._exit(0)  # whoever waits for the others' farewells has nobody left
+        os._exit(0)  # waiting for the others to leave would never end
     children.append(child)
 for rank in (0, 2, 3):
     os.waitpid(children[rank], 0)

@@ -6,6 +6,7 @@ import os
 import re
 import subprocess
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -34,20 +35,34 @@ def losses(output: str) -> dict[int, float]:
     return {int(step): float(loss) for step, loss in re.findall(r"^step (\d+): loss (\S+)$", output, re.MULTILINE)}
 
 
-def test_the_training_example_learns_and_resumes_from_its_checkpoint_on_three_workers(tmp_path: Path) -> None:
-    checkpoint = tmp_path / "run.pt"
-    first = losses(torchrun(2, "train_overlap.py", "--steps", "80", "--checkpoint", str(checkpoint)))
+@dataclass(frozen=True)
+class FirstRun:
+    output: str
+    checkpoint: Path
+    traces: list[str]
+
+
+@pytest.fixture(scope="module")
+def first_run(tmp_path_factory: pytest.TempPathFactory) -> FirstRun:
+    """80 steps on two workers, with a checkpoint and a timeline of each worker."""
+    folder = tmp_path_factory.mktemp("example")
+    checkpoint = folder / "run.pt"
+    output = torchrun(2, "train_overlap.py", "--steps", "80", "--checkpoint", str(checkpoint), "--trace", str(folder))
+    return FirstRun(output, checkpoint, [str(folder / f"rank{rank}.json") for rank in range(2)])
+
+
+def test_the_training_example_learns_and_resumes_from_its_checkpoint_on_three_workers(first_run: FirstRun) -> None:
+    first = losses(first_run.output)
     assert list(first) == [20, 40, 60, 80]
     assert first[80] < first[20] / 2
-    second = losses(torchrun(3, "train_overlap.py", "--steps", "20", "--checkpoint", str(checkpoint)))
+    second = losses(torchrun(3, "train_overlap.py", "--steps", "20", "--checkpoint", str(first_run.checkpoint)))
     assert list(second) == [100]
     assert second[100] < first[40]
 
 
-def test_weft_trace_reads_the_examples_timelines(tmp_path: Path) -> None:
-    torchrun(2, "train_overlap.py", "--steps", "10", "--trace", str(tmp_path))
-    files = [str(tmp_path / f"rank{rank}.json") for rank in range(2)]
-    done = subprocess.run([sys.executable, "-m", "weft", "trace", *files], capture_output=True, text=True, check=False)
+def test_weft_trace_reads_the_examples_timelines(first_run: FirstRun) -> None:
+    command = [sys.executable, "-m", "weft", "trace", *first_run.traces]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=HANG_S, check=False)
     assert done.returncode == 0, done.stderr
     assert "worker 0" in done.stdout
     assert "worker 1" in done.stdout

@@ -86,7 +86,7 @@ try:
             print("trains", flush=True)
 except OverlapError as error:
     print("told:", error, flush=True)
-os._exit(0)  # whoever waits for the others' farewells has nobody left
+os._exit(0)  # waiting for the others to leave would never end
 """
 
 

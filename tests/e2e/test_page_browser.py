@@ -159,7 +159,7 @@ def test_a_command_typed_into_the_dashboard_means_the_same_words_as_in_a_shell(s
     code = f"import('/web/text.js').then(({{ commandWords }}) => {json.dumps(COMMANDS)}.map(commandWords))"
     assert site.tab.run(code) == [shlex.split(command) for command in COMMANDS]
     unclosed = "import('/web/text.js').then(({ commandWords }) => commandWords('a \"b')).catch(error => error.message)"
-    assert "without its end" in site.tab.run(unclosed)
+    assert "unclosed quote" in site.tab.run(unclosed)
 
 
 def test_what_if_offers_every_policy(site: Site) -> None:

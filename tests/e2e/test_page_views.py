@@ -264,7 +264,7 @@ def test_an_open_dashboard_survives_a_controller_restart(site: Site, trained: st
     up(site.home, site.port)
     tab.wait_for("document.querySelector('#token')")
     assert tab.run("localStorage.length") == 0
-    # What the browser noted while nobody answered is no defect.
+    # Errors that the browser logged while no controller answered are expected.
     site.tab.events.clear()
     site.type_token()
     assert tab.wait_for("document.querySelector('#detail-title')?.textContent") == "spirals"

@@ -48,7 +48,7 @@ LOADED = (
 
 @dataclass
 class Soak:
-    """Schedules that run, and what came of those that are over."""
+    """Schedules that are running, and the results of those that have ended."""
 
     kinds: Sequence[str]
     num_faults: int

@@ -115,7 +115,7 @@ def clock_jump(world: World, rng: random.Random) -> None:
 
 
 def flood(world: World, rng: random.Random) -> None:
-    """Somebody without a token holds as many connections as he can."""
+    """A client without a token holds as many connections as it can."""
     record = world.home.read_record()
     with contextlib.ExitStack() as held:
         for _ in range(NUM_IDLE if record else 0):

@@ -139,6 +139,10 @@ def test_detach_after_the_process_group_was_destroyed() -> None:
     assert_same(run.state(), expected.state())
 
 
+SHORT_TIMEOUT = datetime.timedelta(seconds=10)
+"""Long enough for two steps on a busy machine; the worker that waits this long uses no CPU."""
+
+
 def train_until_the_other_stops(rendezvous: str) -> str:
     """A worker waits for one that no longer takes part, in a group with a short timeout."""
     rank = dist.get_rank()
@@ -148,13 +152,13 @@ def train_until_the_other_stops(rendezvous: str) -> str:
         init_method=f"file://{rendezvous}",
         rank=rank,
         world_size=2,
-        timeout=datetime.timedelta(seconds=3),
+        timeout=SHORT_TIMEOUT,
     )
     run = with_weft(made(Tower), adamw).train(2)
     assert run.handle is not None
     ours = [g for g in dist.distributed_c10d._world.pg_map if g is not dist.group.WORLD]
     assert len(ours) == 3
-    assert {timeout_of(group) for group in ours} == {datetime.timedelta(seconds=3)}
+    assert {timeout_of(group) for group in ours} == {SHORT_TIMEOUT}
     said = ""
     if rank == 0:
         with pytest.raises(OverlapError, match="stopped or has left") as refusal:

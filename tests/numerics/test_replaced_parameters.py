@@ -116,7 +116,7 @@ class AveragedByHand(Run):
 
 
 @on_workers(2)
-def test_a_parametrization_keeps_the_parameter_and_is_no_error() -> None:
+def test_a_parametrization_keeps_the_parameter_and_is_accepted() -> None:
     class Double(nn.Module):
         def forward(self, weight: torch.Tensor) -> torch.Tensor:
             return 2 * weight

@@ -173,7 +173,7 @@ def _snapshot(
                 belief.is_length_known,
             )
         )
-    # Of devices on closed nodes the policy knows nothing, whoever is still there.
+    # The policy does not see devices on closed nodes, even if a job still uses them.
     closed = _devices_on_closed_nodes(state)
     num_held = len({device for name in fixed for device in jobs[name].wanted} - closed) if fixed else 0
     if fixed and quotas:

@@ -268,7 +268,7 @@ def _node_joined(draft: Draft, event: NodeJoined) -> None:
 
 
 def _node_drained(draft: Draft, event: NodeDrained) -> None:
-    """Jobs there go on until the next decision moves them; those on their way there turn back."""
+    """Jobs there keep running until the next decision moves them; those about to start there do not."""
     cluster, node = draft.cluster, event.node
     before = cluster.leaving_nodes if event.is_notice else cluster.drained_nodes
     if not 0 <= node < cluster.num_nodes or node in before:

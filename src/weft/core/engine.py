@@ -89,7 +89,7 @@ class Engine(Protocol):
         """Becomes readable when ``poll`` has events; -1 for an engine that must be polled."""
 
     def warnings(self) -> Sequence[str]:
-        """What somebody should look at, such as a node that cannot be used; may be called from any thread."""
+        """What needs attention, such as a node that cannot be used; may be called from any thread."""
 
     def known(self) -> Sequence[tuple[str, int]]:
         """Attempts that were started and not forgotten, including those of earlier controllers."""

@@ -1,4 +1,4 @@
-"""Jobs as a table in a notebook.  Everything in it that somebody chose, such as a name, is escaped."""
+"""Jobs as a table in a notebook.  Everything that a user chose, such as a name, is escaped."""
 
 from __future__ import annotations
 

@@ -107,7 +107,7 @@ class HealthRow(TypedDict):
     pid: int
     warnings: list[str]
     permission: str
-    """What whoever asks may do: view (and cancel), or change."""
+    """What the caller may do: view (and cancel), or change."""
 
 
 class PurgeRow(TypedDict):

@@ -143,7 +143,7 @@ class Loop:
         return self.request(rebind)
 
     def shut_down(self, *, stop_jobs: bool) -> None:
-        """End after the requests at hand; with ``stop_jobs``, after the last worker has exited."""
+        """End after the pending requests; with ``stop_jobs``, after the last worker has exited."""
         self._stop_jobs = self._stop_jobs or stop_jobs
         self._stopping = True
         self._inbox.refuse_more()

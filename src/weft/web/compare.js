@@ -45,7 +45,7 @@ export class Compare {
       setItems(input, options, ([id]) => id, ([id]) => element("option", { value: id }), (child, [, text]) => setText(child, text));
       if (document.activeElement !== input) input.value = this.#ids[index] ?? "";
     });
-    setText(this.#note, this.#ids.length === 2 ? "" : jobs.all.length < 2 ? "There are no two jobs to compare yet." : "Choose two jobs to compare.");
+    setText(this.#note, this.#ids.length === 2 ? "" : jobs.all.length < 2 ? "Comparing needs at least two jobs." : "Choose two jobs to compare.");
     this.#showTable(now_s, jobs);
     this.#showCurves();
   }

@@ -81,7 +81,7 @@ export class Curves {
     return history.points.filter((point) => point[key] !== null).map((point) => [this.#x(history, point), point[key]]);
   }
 
-  /** Of one job only: of two, nobody could tell whose they are. */
+  /** For one job only: with two, it would be unclear which marks belong to which job. */
   #marksOf(ready) {
     if (ready.length !== 1) return [];
     const { history } = ready[0];

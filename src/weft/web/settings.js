@@ -8,8 +8,8 @@ import { isOver } from "./jobs.js";
 const FIELDS = [
   ["weight", "Weight", { min: "0.01", step: "any" }],
   ["priority", "Priority", { step: "1" }],
-  ["min_workers", "Fewest workers", { min: "1", step: "1" }],
-  ["max_workers", "Most workers", { min: "1", step: "1" }],
+  ["min_workers", "Minimum workers", { min: "1", step: "1" }],
+  ["max_workers", "Maximum workers", { min: "1", step: "1" }],
 ];
 
 export class SettingsControl {

@@ -10,8 +10,8 @@ export class Submit {
   #command = field("Command", { required: true, placeholder: "python train.py --lr 3e-4" }, "Runs without a shell: quotes work, variables and pipes do not.");
   #cwd = field("Folder", { required: true, placeholder: "/home/ana/project" }, "An absolute path on the controller's machine.");
   #name = field("Name", { placeholder: "train.py" });
-  #min = field("Fewest workers", { type: "number", min: "1", step: "1", value: "1", required: true });
-  #max = field("Most workers", { type: "number", min: "1", step: "1", value: "1", required: true });
+  #min = field("Minimum workers", { type: "number", min: "1", step: "1", value: "1", required: true });
+  #max = field("Maximum workers", { type: "number", min: "1", step: "1", value: "1", required: true });
   #steps = field("Total steps", { type: "number", min: "1", step: "1", placeholder: "unknown" });
   #weight = field("Weight", { type: "number", min: "0.01", step: "any", value: "1", required: true });
   #priority = field("Priority", { type: "number", step: "1", value: "0", required: true });

@@ -37,7 +37,7 @@ const WORD = /(?:'[^']*'|"(?:\\.|[^"\\])*"|\\.|[^\s'"\\])+/gs;
 
 /** A command line as words.  Quotes and backslashes work as in a shell; nothing is expanded. */
 export function commandWords(line) {
-  if (line.replace(WORD, "").trim() !== "") throw new Error("The command has a quote or backslash without its end.");
+  if (line.replace(WORD, "").trim() !== "") throw new Error("The command has an unclosed quote or a trailing backslash.");
   return (line.match(WORD) ?? []).map(unquoted);
 }
 

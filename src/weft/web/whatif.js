@@ -18,8 +18,8 @@ export class WhatIf {
   #devices = field("Devices", { type: "number", min: "1", max: "100000", step: "1", placeholder: "as now" });
   #job = chooser("Job", [["", "no change to a job"]]);
   #weight = field("Its weight", { type: "number", min: "0.01", step: "any", placeholder: "as now" });
-  #min = field("Its fewest workers", { type: "number", min: "1", step: "1", placeholder: "as now" });
-  #max = field("Its most workers", { type: "number", min: "1", step: "1", placeholder: "as now" });
+  #min = field("Minimum workers of that job", { type: "number", min: "1", step: "1", placeholder: "as now" });
+  #max = field("Maximum workers of that job", { type: "number", min: "1", step: "1", placeholder: "as now" });
   #ask = element("button", { class: "strong" }, "Simulate");
   #said = element("p", { class: "said", role: "status" });
   #plan = new Forecast("As it is");
@@ -103,7 +103,7 @@ export class WhatIf {
   #showJobs(plan, whatif) {
     const after = new Map(whatif.jobs.map((job) => [job.id, job]));
     if (!this.#compared.firstChild) {
-      const headings = ["Job", "Ends in, as it is", "Ends in, what if", "Difference"];
+      const headings = ["Job", "Ends in (now)", "Ends in (what if)", "Difference"];
       const cells = headings.map((text) => element("th", { scope: "col" }, text));
       this.#compared.append(element("thead", {}, element("tr", {}, ...cells)), element("tbody"));
     }

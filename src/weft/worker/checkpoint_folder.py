@@ -31,7 +31,7 @@ _CHUNK_BYTES = 1 << 20
 
 
 class CheckpointFolder:
-    """The checkpoints in one folder: their names, order, creation and deletion.  Knows nothing of tensors.
+    """The checkpoints in one folder: their names, order, creation and deletion.  Knows nothing about tensors.
 
     One worker, the ``keeper``, opens it and commits.  All workers use the same folder, unless each host has its own:
     then ``host`` tells them apart, each has a keeper, and a checkpoint there lists files that are on other hosts.

@@ -46,10 +46,6 @@ class Peers:
             raise SessionError(_lost(self.rank, error)) from error
         return [json.loads(bytes(row[:length].tolist())) for row, length in zip(rows, lengths, strict=True)]
 
-    def from_first(self, value: Any) -> Any:
-        """Rank 0's value, everywhere."""
-        return self.all_gather(value if self.rank == 0 else None)[0]
-
     def maximum(self, values: torch.Tensor) -> torch.Tensor:
         """Element-wise over all workers, in place."""
         if self.world_size > 1:

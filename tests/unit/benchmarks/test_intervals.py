@@ -45,7 +45,7 @@ def test_one_round_says_nothing_about_the_spread() -> None:
     assert str(ratio) == "1.50x"
 
 
-def test_no_round_is_an_error() -> None:
+def test_zero_rounds_is_an_error() -> None:
     with pytest.raises(ValueError, match="at least one round"):
         paired_ratio([], [])
 

@@ -95,7 +95,7 @@ def test_each_peer_is_quoted_at_its_best() -> None:
     assert best_of({"ddp_ms": 1.0}, "DeAR") is None
 
 
-def test_a_crash_after_some_rows_leaves_them_readable_and_the_next_run_goes_on_after_them(tmp_path: Path) -> None:
+def test_a_crash_after_some_rows_leaves_them_readable_and_the_next_run_continues_after_them(tmp_path: Path) -> None:
     record = open_record(tmp_path, "weft bench overlap --quick")
     done = scenario()
     record.put(done.key, make_row(done, 1e9, measured(*CONTENDERS), {"ddp": 10, "weft": 9}))

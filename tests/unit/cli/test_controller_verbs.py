@@ -135,7 +135,7 @@ def test_the_command_line_wins_over_the_job_file(
     assert job.launch.cwd == str(tmp_path)
 
 
-def test_dry_run_tells_and_submits_nothing(weft: Any, home: Home, controller: FakeController) -> None:
+def test_a_dry_run_prints_the_outlook_and_submits_nothing(weft: Any, home: Home, controller: FakeController) -> None:
     shown = weft("submit", "--dry-run", "--workers", "2", "--", "python", "train.py")
     assert "would get now:     2 workers" in shown.out
     document = weft("submit", "--dry-run", "--json", "--", "python", "train.py").json()

@@ -75,7 +75,7 @@ def test_bad_input_gets_one_clear_line(capsys: pytest.CaptureFixture[str], args:
 
 
 @pytest.mark.parametrize("content", ["", "not json", "[]", '{"traceEvents": []}', '{"traceEvents": [{"ph": "X"}]}'])
-def test_a_file_that_is_no_trace_gets_one_clear_line(
+def test_a_file_that_is_not_a_trace_gives_a_one_line_error(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, content: str
 ) -> None:
     path = tmp_path / "trace.json"

@@ -86,7 +86,7 @@ def test_every_event_survives_the_journal(event: Event) -> None:
     assert event_from_json(json.loads(json.dumps(event_to_json(event)))) == event
 
 
-def test_no_kind_of_event_is_left_out_of_the_test_above() -> None:
+def test_the_test_above_covers_every_kind_of_event() -> None:
     drawn = {
         JobChanged,
         JobSubmitted,

@@ -127,7 +127,7 @@ def test_what_the_engine_sees_is_what_is_written_down() -> None:
     assert after(cluster, A, B).num_devices == 6
 
 
-def test_a_node_that_comes_back_with_other_devices_is_another_node() -> None:
+def test_a_node_that_returns_with_different_devices_is_a_new_node() -> None:
     cluster = after(cluster_of([A, B]), EngineNode("a", 3), B)
     assert (cluster.node_names, cluster.devices_by_node) == (("a", "b", "a~2"), (2, 4, 3))
     assert cluster.failed_nodes == {0}

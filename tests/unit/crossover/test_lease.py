@@ -130,7 +130,7 @@ def test_an_equal_is_not_kept_waiting_by_a_brief_wait(server: LeaseServer) -> No
     gate.close()
 
 
-def test_manners_begin_with_company(server: LeaseServer) -> None:
+def test_the_first_job_that_waits_is_noticed_once(server: LeaseServer) -> None:
     met: list[str] = []
     gate = LeaseGate(str(server.path), Join("a", "0"), lambda: met.append("b"))
     for _ in range(3):  # alone behind the server
@@ -306,7 +306,7 @@ def test_the_server_loads_nothing_heavy() -> None:
 
 
 @pytest.mark.parametrize("setting", [{"WEFT_LEASE_ROLE": "king"}, {"WEFT_LEASE_WEIGHT": "-1"}])
-def test_an_environment_that_makes_no_sense_is_refused(tmp_path: Path, setting: dict[str, str]) -> None:
+def test_invalid_lease_settings_are_refused(tmp_path: Path, setting: dict[str, str]) -> None:
     with pytest.raises(UsageError, match="expected"):
         gate_from_environment({"WEFT_LEASE": str(tmp_path / "s"), **setting})
 

@@ -29,8 +29,8 @@ class ScriptedEngine:
         self.troubles: dict[tuple[str, int], str] = {}
         self.num_failing_polls = 0
         """How many more times it cannot tell its news."""
-        self.between_polls = threading.Lock()
-        """Hold it to change several things that one poll must see together."""
+        self.between_polls = threading.RLock()
+        """Two threads use the engine; hold it to make several changes that one poll must see together."""
         self._news: list[EngineEvent] = []
         self._ready = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
 
@@ -42,11 +42,12 @@ class ScriptedEngine:
         self.calls.append(("start", *key))
         if self.refuse_starts:
             raise EngineError("no process can be started: the limit on processes is reached")
-        if key in self.orders:
-            return
-        self.orders[key] = order
-        self.num_starts[key] = self.num_starts.get(key, 0) + 1
-        self._tell(WorkersStarted(0.0, *key))
+        with self.between_polls:  # a test that sees the order may end it: the start must be told first
+            if key in self.orders:
+                return
+            self.orders[key] = order
+            self.num_starts[key] = self.num_starts.get(key, 0) + 1
+            self._tell(WorkersStarted(0.0, *key))
 
     def stop(self, job_id: str, attempt: int) -> None:
         self.calls.append(("stop", job_id, attempt))
@@ -60,12 +61,14 @@ class ScriptedEngine:
     def end(self, job_id: str, attempt: int, fate: Fate, exit_code: int = 0, reason: str = "") -> None:
         """The workers of a running attempt end."""
         key = (job_id, attempt)
-        if key in self.orders and key not in self.over:
-            self.over[key] = WorkersExited(0.0, job_id, attempt, fate, exit_code, reason)
-            self._tell(self.over[key])
+        with self.between_polls:
+            if key in self.orders and key not in self.over:
+                self.over[key] = WorkersExited(0.0, job_id, attempt, fate, exit_code, reason)
+                self._tell(self.over[key])
 
     def running(self) -> list[tuple[str, int]]:
-        return [key for key in self.orders if key not in self.over]
+        with self.between_polls:
+            return [key for key in self.orders if key not in self.over]
 
     def poll(self) -> list[EngineEvent]:
         with self.between_polls:
@@ -87,7 +90,8 @@ class ScriptedEngine:
         return ()
 
     def known(self) -> list[tuple[str, int]]:
-        return [key for key in self.orders if key not in self.forgotten]
+        with self.between_polls:
+            return [key for key in self.orders if key not in self.forgotten]
 
     def forget(self, job_id: str, attempt: int) -> None:
         self.calls.append(("forget", job_id, attempt))
@@ -105,5 +109,6 @@ class ScriptedEngine:
                 self._tell(self.over[key])
 
     def _tell(self, event: EngineEvent) -> None:
-        self._news.append(event)
+        with self.between_polls:  # a poll takes the list away: nothing may be added to it after that
+            self._news.append(event)
         os.eventfd_write(self._ready, 1)

@@ -75,7 +75,7 @@ def test_a_forgotten_attempt_gets_no_messages(channel: JobChannel, worker: Chann
     assert worker.receive() == []
 
 
-def test_socket_is_its_owners_alone(channel: JobChannel, tmp_path: Path) -> None:
+def test_only_the_owner_may_use_the_channel_socket(channel: JobChannel, tmp_path: Path) -> None:
     assert (tmp_path / "c").stat().st_mode & 0o777 == 0o600
 
 

@@ -113,7 +113,7 @@ def deep_home_with_a_token(folder: Path) -> Path:
     return root
 
 
-def test_unix_socket_is_its_owners_alone(tmp_path: Path) -> None:
+def test_only_the_owner_may_use_the_api_socket(tmp_path: Path) -> None:
     with Reserve() as reserve, listen_unix(tmp_path / "s", reserve):
         assert (tmp_path / "s").stat().st_mode & 0o777 == 0o600
 

@@ -103,7 +103,7 @@ def test_unknown_job_is_named(controller: Controller) -> None:
             ask("nosuchid")
 
 
-def test_job_too_large_for_the_cluster_is_refused_with_the_way_out(controller: Controller) -> None:
+def test_a_job_too_large_for_the_cluster_is_refused_with_what_to_do(controller: Controller) -> None:
     with pytest.raises(UsageError, match=r"job gpt wants at least 9 workers, this cluster has 4 devices: lower"):
         controller.submit(a_job(name="gpt", min_workers=9, max_workers=9))
     assert controller.jobs() == []
@@ -234,7 +234,7 @@ def test_hostile_names_go_through_unchanged(open_controller: Open) -> None:
     assert controller.job(job_id).launch == Launch(("python", "x y; rm -rf"), "/")
 
 
-def test_clock_set_back_an_hour_while_away_does_not_turn_time_round(
+def test_a_clock_set_back_while_the_controller_is_away_does_not_reverse_time(
     open_controller: Open, home: Home, engine: ScriptedEngine
 ) -> None:
     controller = open_controller()
@@ -262,7 +262,7 @@ def test_clock_set_back_an_hour_while_away_does_not_turn_time_round(
     late.join()
 
 
-def test_an_engine_that_cannot_tell_its_news_for_a_while_loses_no_end_of_a_job(
+def test_an_engine_that_cannot_report_for_a_while_loses_no_outcome_of_a_job(
     controller: Controller, engine: ScriptedEngine
 ) -> None:
     job_id = controller.submit(a_job())

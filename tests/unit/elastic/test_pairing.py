@@ -79,7 +79,7 @@ def test_jobs_that_never_wait_are_not_paired() -> None:
 
 
 @pytest.mark.parametrize("switch", ["crossover", "may_share"])
-def test_no_job_is_paired_against_its_owners_wish(switch: str) -> None:
+def test_a_job_that_does_not_allow_sharing_is_never_paired(switch: str) -> None:
     snapshot = snapshot_of([WAITING, WAITING], **{switch: False})
     assert policy_named("balanced").decide(snapshot).pairs == ()
 

@@ -47,7 +47,7 @@ def refusal_of(address: str, *, insecure: bool = False) -> str:
         (RuntimeError("no raylet here"), "run `ray start --address=HOST:PORT` on this machine first"),
     ],
 )
-def test_what_ray_says_becomes_what_to_do(monkeypatch: pytest.MonkeyPatch, error: Exception, told: str) -> None:
+def test_an_error_from_ray_becomes_advice(monkeypatch: pytest.MonkeyPatch, error: Exception, told: str) -> None:
     def fail(**_: Any) -> None:
         raise error
 

@@ -40,7 +40,7 @@ def test_a_device_that_is_gone_is_named(name: str) -> None:
         ordered("b/0", name)
 
 
-def test_workers_on_two_nodes_are_numbered_through_and_meet_at_the_first() -> None:
+def test_workers_on_two_nodes_get_consecutive_ranks_and_rendezvous_on_the_first() -> None:
     part = GangPart(2, 4, 1, 2, "10.0.0.2", "eth1", master_address="10.0.0.1", master_port=4000)
     first, second = placed_gang(Script("x"), cores_by_rank=[(0,), (1,)], port=4000, environment={}, part=part)
     names = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK", "MASTER_ADDR", "GLOO_SOCKET_IFNAME")

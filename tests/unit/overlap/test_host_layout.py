@@ -67,7 +67,7 @@ def test_torchruns_numbers_that_contradict_the_machines_are_not_taken() -> None:
     assert agreed_layout(stale).hosts == ((0, 1), (2, 3))
 
 
-def test_a_subgroup_of_a_torchrun_job_goes_by_machine() -> None:
+def test_a_subgroup_of_a_torchrun_job_is_grouped_by_machine() -> None:
     some = [_under_torchrun("0", "0", "2"), _under_torchrun("1", "0", "2")]
     assert agreed_layout(some).hosts == ((0, 1),)
 

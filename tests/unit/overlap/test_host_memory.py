@@ -10,6 +10,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from tests.hang_limit import HANG_S
 
 from weft.errors import OverlapError
 from weft.overlap.transport.host_memory import Done, HostMemory
@@ -22,7 +23,7 @@ def pair() -> Iterator[Pair]:
     memories = HostMemory(0, 3), HostMemory(1, 3)
     addresses = [(rank, memory.address) for rank, memory in enumerate(memories)]
     for memory in memories:
-        memory.meet(addresses, timeout_s=30.0)
+        memory.meet(addresses, timeout_s=HANG_S)
     yield memories
     for memory in memories:
         memory.close()
@@ -41,7 +42,7 @@ def test_memory_that_is_not_shared_is_refused(pair: Pair) -> None:
         pair[0].of_neighbor(torch.zeros(4), 1)
 
 
-def test_stretches_that_nobody_uses_are_given_back(pair: Pair) -> None:
+def test_unused_stretches_are_freed(pair: Pair) -> None:
     before = len(os.listdir("/proc/self/fd"))
     for _ in range(200):  # more than there are slots
         tensors = [memory.allocate(5000, torch.float64) for memory in pair]
@@ -65,7 +66,7 @@ def test_a_wait_ends_when_the_last_neighbor_has_done_it(pair: Pair) -> None:
     pair[1].tell(Done.CONTRIBUTED, 8)  # another bucket
     assert not done.is_set()
     pair[1].tell(Done.CONTRIBUTED, 7)
-    waiting.join(20.0)
+    waiting.join(HANG_S)
     assert done.is_set()
 
 
@@ -94,5 +95,5 @@ def test_a_process_of_another_pid_namespace_is_not_taken_for_a_neighbor(pair: Pa
     third = HostMemory(2, 3)
     stranger = replace(pair[0].address, nonce=bytes(16))
     with pytest.raises(OSError, match="is not worker 0"):
-        third.meet([(2, third.address), (0, stranger)], 1.0)
+        third.meet([(2, third.address), (0, stranger)], HANG_S)
     third.close()

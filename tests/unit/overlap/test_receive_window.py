@@ -44,7 +44,7 @@ def test_new_connections_are_distinguished(pair: tuple[socket.socket, socket.soc
         assert {number for number, _ in tcp_connections() - before} == {made.fileno()}, "a listening one is none"
 
 
-def test_a_number_that_is_another_sockets_by_now_is_left_alone(pair: tuple[socket.socket, socket.socket]) -> None:
+def test_a_descriptor_reused_by_another_socket_is_left_alone(pair: tuple[socket.socket, socket.socket]) -> None:
     near, _ = pair
     before = buffer_of(near)
     limit_window([(near.fileno(), os.fstat(near.fileno()).st_ino + 1), (99_999, 1)], 50_000)

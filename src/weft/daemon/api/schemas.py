@@ -1,6 +1,6 @@
 """What may be sent to the controller, and what comes back, for the border and for OpenAPI.
 
-Types are strict: the text ``"4"`` is no number, an unknown key is an error.  What a job may be is decided by
+Types are strict: the text ``"4"`` is not a number, and an unknown key is an error.  What a job may be is decided by
 :class:`weft.core.submission.Submission`, here and everywhere else.
 """
 

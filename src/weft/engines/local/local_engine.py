@@ -111,7 +111,7 @@ class LocalEngine:
             self._send(known)
 
     def call_off(self, job_id: str, attempt: int) -> None:
-        """Make sure that an attempt that was not ordered here never starts, whoever orders it later."""
+        """Make sure that an attempt that was not ordered here never starts, even if it is ordered later."""
         file = self._folders.order(job_id, attempt)
         if file.name in self._attempts:
             return

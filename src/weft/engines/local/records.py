@@ -130,7 +130,7 @@ def _move_folder_aside(path: Path) -> None:
 
 
 def read(path: Path) -> dict[str, Any] | None:
-    """The file's contents, or None if there is no file; raises :class:`DamagedRecord` if it makes no sense."""
+    """The file's contents, or None if there is no file; raises :class:`DamagedRecord` if it cannot be understood."""
     try:
         document = json.loads(read_start(path, MAX_RECORD_BYTES))
     except FileNotFoundError:

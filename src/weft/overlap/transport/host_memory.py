@@ -183,7 +183,7 @@ class HostMemory:
         return self._pages[rank].words[_counter(done, index)] >= count
 
     def tell(self, done: Done, index: int) -> None:
-        """Record that this worker has done it once more."""
+        """Count one more time that this worker has done it."""
         fence()
         word = _counter(done, index)
         self._own.words[word] += 1

@@ -37,7 +37,7 @@ def add_host(rows: Sequence[torch.Tensor], out: torch.Tensor) -> None:
 
 
 def total_by_host(rows: Sequence[torch.Tensor], layout: HostLayout) -> torch.Tensor:
-    """Both levels, where every worker's contribution is at hand; may overwrite rows."""
+    """Both levels, where every worker's contribution is available; may overwrite rows."""
     if not layout.has_two_levels:
         return total_of(rows)
     sums = [total_of([rows[rank] for rank in ranks]).to(rows[0].dtype) for ranks in layout.hosts]

@@ -110,7 +110,7 @@ def _stop(workers: list[subprocess.Popen[str]]) -> None:
 
 
 def _ends(workers: list[subprocess.Popen[str]]) -> list[int]:
-    """Exit codes; once a worker has failed, the others are stopped: they would wait for it in vain."""
+    """Exit codes; once a worker has failed, the others are stopped: they would wait for it forever."""
     codes = [worker.poll() for worker in workers]
     while any(code is None for code in codes):
         if any(codes):
