@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from tests.contract.benches import RayBench, said, start, wait_for
 from tests.ray_cluster import RayTestCluster, until
-from tests.ray_controller import JOB, PATIENCE_S, RayController, controller_on
+from tests.ray_controller import BATCH_SIZE, JOB, PATIENCE_S, RayController, controller_on
 
 from weft.core.worker_environment import LEASE, LEASE_DEVICE, LEASE_ROLE
 from weft.crossover.phases import Role
@@ -87,6 +87,7 @@ def test_jobs_across_nodes_and_off_a_drained_one_see_every_sample_once(controlle
     controller.weft("nodes", "resume", first)
     controller.completes(job_id)
     assert controller.job(job_id)["restarts"] == 1
+    assert controller.num_steps(job_id) == 2000 // BATCH_SIZE  # none was lost and taken again
 
 
 def test_a_killed_agent_is_replaced_and_no_worker_notices(controller: RayController) -> None:
