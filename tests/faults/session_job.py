@@ -44,10 +44,10 @@ def main() -> None:
             diary.write(" ".join(map(str, (word, job_id, attempt, rank, *more))) + "\n")
 
     write("start")
-    num_steps = 0
+    num_steps, last_size = 0, num_samples % BATCH_SIZE or BATCH_SIZE
     with weft.session(seed=0) as run:
         model = Ledger()
-        # The gradient of a mean over the global batch is 1/BATCH_SIZE for each of its samples.
+        # The gradient of a mean over the global batch is 1 / its size for each of its samples.
         optimizer = torch.optim.SGD(model.parameters(), lr=float(BATCH_SIZE))
         weft.overlap(model, optimizer, tune=False)
         data = run.loader(TensorDataset(torch.arange(num_samples)), batch_size=BATCH_SIZE)
@@ -55,7 +55,8 @@ def main() -> None:
         for (samples,) in run.steps(data, epochs=num_epochs):
             time.sleep(step_s)
             optimizer.zero_grad()
-            model(run.epoch * num_samples + samples).mean().backward()
+            size = last_size if run.ends_epoch else BATCH_SIZE
+            (size / BATCH_SIZE * model(run.epoch * num_samples + samples).mean()).backward()
             optimizer.step()
             run.log(loss=1.0)
             num_steps += 1
