@@ -10,6 +10,7 @@ import sys
 from collections.abc import Iterator
 from typing import Any
 
+from tests.hang_limit import HANG_S
 from tests.ray_cluster import REPOSITORY, RayTestCluster, environment, until
 
 from weft.client import Client
@@ -19,7 +20,7 @@ from weft.errors import WeftError
 JOB = REPOSITORY / "tests" / "faults" / "session_job.py"
 BATCH_SIZE = 4
 """Of that job, over all its workers."""
-PATIENCE_S = 240.0
+PATIENCE_S = HANG_S
 NUM_SAMPLES = 400
 _numbers = itertools.count()
 
