@@ -1,6 +1,6 @@
 """What the Ray engine costs over the local one: a start, a stop and restart, and a step; and what nodes cost.
 
-    python -m benchmarks.ray_overhead [--rounds 5] [--quick] [--out FOLDER]
+    python -m benchmarks.ray_overhead [--rounds 3] [--quick] [--out FOLDER]
 
 Both engines run on this machine, with two devices; Ray is started on the loopback interface and stopped in the end.
 In turns, each runs a job with a fresh interpreter and one from the warm pool until all its workers have taken a step,
@@ -41,7 +41,7 @@ ALLOWED = {"cold start": 2.0, "warm start": 2.0, "warm resize": 1.0}
 """Seconds more than the local engine takes, to the first step of all workers."""
 ALLOWED_NODES = {"lost node": 30.0, "joined node": 10.0, "joined node, first step": None}
 """Seconds from the moment at which Ray lists the node as lost or alive."""
-NODE_ROUNDS = 3
+NODE_ROUNDS = 2
 WORDS = {
     "cold start": "submit to first step, fresh interpreter",
     "warm start": "submit to first step, warm pool",
@@ -134,11 +134,11 @@ def one_round(client: Client, folder: Path) -> dict[str, float]:
 def main(argv: Sequence[str] | None = None) -> None:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # nothing may be left running
     parser = argparse.ArgumentParser(description="what the Ray engine costs over the local one")
-    parser.add_argument("--rounds", type=int, help="default: 5, with --quick 1")
+    parser.add_argument("--rounds", type=int, help="default: 3, with --quick 1")
     parser.add_argument("--quick", action="store_true", help="one round")
     parser.add_argument("--out", type=Path, help="folder for the results")
     options = parser.parse_args(argv)
-    num_rounds = options.rounds or (1 if options.quick else 5)
+    num_rounds = options.rounds or (1 if options.quick else 3)
     num_node_rounds = min(num_rounds, NODE_ROUNDS)
     folder = results_folder(options.out, quick=options.quick)
     rounds: dict[str, list[dict[str, float]]] = {"local": [], "ray": []}
