@@ -222,7 +222,7 @@ def draw(document: Document, path: Path) -> None:
     costs = []
     for row in rows:
         measured_s = row["ray_s"] if row["more_s"] is None else row["more_s"]
-        text = f"{measured_s:.2f} s" if row["more_s"] is None else f"{measured_s:.2f} s more than local"
+        text = f"{measured_s:.2f} s" if row["more_s"] is None else f"{measured_s:.2f} s more"
         costs.append((WORDS[row["what"]], max(measured_s, 0.0), row["allowed_s"], text))
     draw_costs("What the Ray engine costs, and how fast nodes are replaced", costs, document, path)
 
