@@ -118,7 +118,12 @@ def controller_on(cluster: RayTestCluster, *options: str, hidden: bool = False) 
         for node in cluster.nodes[1:]:
             subprocess.run([*node.enter(), "mount", "-t", "tmpfs", "none", str(made.home)], check=True)
     made.up(*options)
-    yield made
+    try:
+        yield made
+    except BaseException:
+        with contextlib.suppress(Exception):  # its jobs would take the devices of the next test
+            made.down()
+        raise
     made.down()
     nothing_is_left_on(cluster)
 
