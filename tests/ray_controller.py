@@ -34,6 +34,8 @@ class RayController:
         self.home = self.folder / "home"
         self.folder.mkdir()
         self.client = Client(self.home, timeout_s=PATIENCE_S)
+        self.notes = ""
+        """What the last command said beside its result."""
 
     def weft(self, *words: str, fails: bool = False, token: str | None = "same", failpoint: str = "") -> str:
         own = environment() if token == "same" else environment(token)
@@ -45,6 +47,7 @@ class RayController:
             timeout=PATIENCE_S,
         )
         assert (ended.returncode != 0) == fails, f"weft {words}: {ended.returncode} {ended.stdout} {ended.stderr}"
+        self.notes = ended.stderr
         return ended.stderr if fails else ended.stdout
 
     def up(self, *more: str, failpoint: str = "") -> None:
