@@ -228,7 +228,8 @@ class Bridge:
 
     async def _remove_agent(self, link: NodeLink) -> None:
         if link.agent is not None and link.ready.is_set():
-            await asyncio.wait_for(link.agent.close.remote(), 5.0)
+            with contextlib.suppress(Exception):  # an agent that is slow to close must not stay for ever
+                await asyncio.wait_for(link.agent.close.remote(), 10.0)
             ray.kill(link.agent, no_restart=True)
 
     def _tell_nodes(self) -> None:
