@@ -104,6 +104,27 @@ class RayHosts:
         finally:
             self._weft(home, "--jobs", verb="down")
 
+    def lose(self, index: int) -> None:
+        """As if power was lost on this host."""
+        os.kill(_init_of(self._hosts[index]), signal.SIGKILL)
+        self._hosts[index].wait()
+
+    def bring_back(self, index: int) -> None:
+        """Start Ray on a host that was lost; returns when Ray says that it runs."""
+        self._start(index)
+        self._wait_until_up(index)
+
+    def spawn(self, index: int, *words: str) -> subprocess.Popen[bytes]:
+        """A process on a host, with what Ray has in its environment; it ends with the host."""
+        return subprocess.Popen(
+            [*self._enter(index), *words],
+            env=self._environment,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+
     def sent_bytes(self) -> list[int]:
         """What each host has sent so far."""
         found = []
@@ -135,7 +156,7 @@ class RayHosts:
         network = f"--net=/run/netns/{self._bed.plan.host(index)}"
         spaces = ["nsenter", network, "unshare", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc"]
         with self._log(index).open("wb") as log:
-            self._hosts[index:] = [
+            self._hosts[index : index + 1] = [
                 subprocess.Popen(
                     [*spaces, "bash", "-c", script],
                     env=self._environment,
@@ -159,10 +180,13 @@ class RayHosts:
                 self._start(index)  # on a busy machine Ray loses patience with itself
             time.sleep(_POLL_S)
 
+    def _enter(self, index: int) -> tuple[str, ...]:
+        """Words that run a command on a host."""
+        return ("nsenter", "-t", str(_init_of(self._hosts[index])), "--net", "--mount", "--pid", "--")
+
     def _weft(self, home: Path, *words: str, verb: str) -> None:
-        enter = ("nsenter", "-t", str(_init_of(self._hosts[0])), "--net", "--mount", "--pid", "--")
         ended = subprocess.run(
-            [*enter, sys.executable, "-m", "weft", verb, *words],
+            [*self._enter(0), sys.executable, "-m", "weft", verb, *words],
             env={**self._environment, "WEFT_HOME": str(home)},
             capture_output=True,
             text=True,

@@ -46,7 +46,8 @@ from weft.store import Journal
 WORKERS_PER_JOB = 8
 NUM_CLIENTS = 8
 ASK_EVERY_S = 1.0
-MEASURED_S = 12.0
+MEASURED_S = 24.0
+"""With fewer requests, the 99th percentile would be the slowest one."""
 STARTS_WITHIN_S = 240.0
 MAX_CORES, MAX_P99_S, MAX_LOST = 1.0, 0.5, 0.01
 """More than this is too much: cores, seconds for a list of jobs, share of reports that did not arrive."""

@@ -14,12 +14,14 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+
+from tests.hang_limit import HANG_S
 
 TOKEN = "0123456789abcdef0123456789abcdef0123456789abcdef"
 PORT = 6379
-STARTS_WITHIN_S = 180.0
+STARTS_WITHIN_S = HANG_S
 REPOSITORY = Path(__file__).resolve().parents[1]
 _numbers = itertools.count()
 
@@ -30,8 +32,8 @@ mount -t tmpfs none $stage
 for path in {visible}; do mkdir -p $stage/${{path#/tmp/}}; mount --bind $path $stage/${{path#/tmp/}}; done
 mount --move $stage /tmp
 mount -t tmpfs none /dev/shm
-exec {ray} start {role} --node-ip-address={address} --num-cpus={num_cpus} --object-store-memory=80000000 \\
-  --disable-usage-stats --block {more}
+{run} {ray} start {role} --node-ip-address={address} --num-cpus={num_cpus} --object-store-memory=80000000 \\
+  --disable-usage-stats --block{after}
 """
 
 
@@ -55,6 +57,7 @@ class RayTestNode:
         self._space = f"{cluster.name}n{number}"
         self.link = f"{cluster.name}v{number}"
         self._process: subprocess.Popen[bytes] | None = None
+        self._options: dict[str, object] = {}
         _ip("netns", "add", self._space)
         _ip("link", "add", self.link, "type", "veth", "peer", "name", "eth0", "netns", self._space)
         _ip("link", "set", self.link, "master", cluster.bridge, "up")
@@ -62,37 +65,55 @@ class RayTestNode:
             _ip("-n", self._space, *words)
         _ip("-n", self._space, "link", "set", "lo", "up")
 
-    def start(self, *, token: str | None = TOKEN, num_cpus: int = 2, more: str = "") -> None:
-        """Start Ray; returns at once, see :meth:`wait_until_up`."""
+    def start(
+        self,
+        *,
+        token: str | None = TOKEN,
+        num_cpus: int = 2,
+        variables: Mapping[str, str] | None = None,
+        is_service: bool = False,
+    ) -> None:
+        """Start Ray; returns at once, see :meth:`wait_until_up`.
+
+        ``variables``: more of Ray's environment.  ``is_service``: the node outlives its Ray, and starts it again.
+        """
+        self._options = {"token": token, "num_cpus": num_cpus, "variables": variables, "is_service": is_service}
         is_head = self.number == 0
         head = self._cluster.nodes[0].address if self._cluster.nodes else self.address
         visible = [str(self._cluster.shared), str(REPOSITORY), str(Path(sys.prefix))]
         script = _NODE.format(
             visible=" ".join(path for path in visible if path.startswith("/tmp/")),
+            run="while sleep 1; do" if is_service else "exec",
             ray=Path(sys.prefix, "bin", "ray"),
             role=f"--head --port={PORT} --include-dashboard=false" if is_head else f"--address={head}:{PORT}",
             address=self.address,
             num_cpus=num_cpus,
-            more=more,
+            after=" || true; done" if is_service else "",
         )
         spaces = ["nsenter", f"--net=/run/netns/{self._space}", "unshare", "--mount", "--pid", "--fork"]
         self.log = self._cluster.shared / f"node{self.number}.log"
         with self.log.open("wb") as log:
             self._process = subprocess.Popen(
                 [*spaces, "--kill-child", "--mount-proc", "bash", "-c", script],
-                env=environment(token),
+                env={**environment(token), **(variables or {})},
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
                 start_new_session=True,
             )
 
+    def start_again(self) -> None:
+        """As it was started before, and wait until it is up."""
+        self.kill()
+        self.start(**self._options)  # type: ignore[arg-type]
+        self.wait_until_up()
+
     def wait_until_up(self) -> None:
         until(self._is_up, STARTS_WITHIN_S, lambda: self.log.read_text())
 
     def _is_up(self) -> bool:
         if self.has_ended():
-            self.start()  # on a busy machine Ray loses patience with itself
+            self.start(**self._options)  # type: ignore[arg-type]  # on a busy machine Ray loses patience with itself
         return b"Ray runtime started" in self.log.read_bytes()
 
     def has_ended(self) -> bool:

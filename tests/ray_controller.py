@@ -10,6 +10,7 @@ import sys
 from collections.abc import Iterator
 from typing import Any
 
+from tests.hang_limit import HANG_S
 from tests.ray_cluster import REPOSITORY, RayTestCluster, environment, until
 
 from weft.client import Client
@@ -17,7 +18,9 @@ from weft.core.status_rows import FINAL_STATES
 from weft.errors import WeftError
 
 JOB = REPOSITORY / "tests" / "faults" / "session_job.py"
-PATIENCE_S = 240.0
+BATCH_SIZE = 4
+"""Of that job, over all its workers."""
+PATIENCE_S = HANG_S
 NUM_SAMPLES = 400
 _numbers = itertools.count()
 
@@ -31,6 +34,8 @@ class RayController:
         self.home = self.folder / "home"
         self.folder.mkdir()
         self.client = Client(self.home, timeout_s=PATIENCE_S)
+        self.notes = ""
+        """What the last command said beside its result."""
 
     def weft(self, *words: str, fails: bool = False, token: str | None = "same", failpoint: str = "") -> str:
         own = environment() if token == "same" else environment(token)
@@ -42,6 +47,7 @@ class RayController:
             timeout=PATIENCE_S,
         )
         assert (ended.returncode != 0) == fails, f"weft {words}: {ended.returncode} {ended.stdout} {ended.stderr}"
+        self.notes = ended.stderr
         return ended.stderr if fails else ended.stdout
 
     def up(self, *more: str, failpoint: str = "") -> None:
@@ -49,10 +55,9 @@ class RayController:
         options = ("--engine", "ray", "--address", self.cluster.address, "--port", "0", "--hold-s", "1", *more)
         self.weft("up", *options, failpoint=failpoint)
 
-    def submit(self, workers: str, num_samples: int = NUM_SAMPLES, step_s: float = 0.05) -> str:
-        script = [sys.executable, str(JOB), str(num_samples), str(step_s), str(self.folder)]
-        # Its own interpreter means the one that weft runs in: a warm start.
-        words = ["submit", "--workers", workers, "--env", "WEFT_CHECKPOINT_EVERY_S=1", "--", "python", *script[1:]]
+    def submit(self, workers: str, num_samples: int = NUM_SAMPLES, step_s: float = 0.05, num_epochs: int = 1) -> str:
+        script = [str(JOB), str(num_samples), str(step_s), str(self.folder), str(num_epochs)]
+        words = ["submit", "--workers", workers, "--env", "WEFT_CHECKPOINT_EVERY_S=1", "--", "python", *script]
         return self.weft(*words).strip()
 
     def job(self, job_id: str) -> dict[str, Any]:
@@ -77,13 +82,19 @@ class RayController:
         until(lambda: self.job(job_id)["step"] >= step, PATIENCE_S, lambda: self.explained(job_id))
 
     def completes(self, job_id: str) -> None:
-        """Every sample was seen exactly once, and no worker of an attempt was started twice."""
+        """Every sample of every epoch was seen exactly once, and no worker of an attempt was started twice."""
         until(lambda: self.job(job_id)["state"] in FINAL_STATES, PATIENCE_S, lambda: self.explained(job_id))
         assert self.job(job_id)["state"] == "COMPLETED", self.explained(job_id)
         counts = json.loads((self.folder / f"ledger-{job_id}.json").read_text())
         assert counts == [1.0] * len(counts)
-        starts = [line for line in (self.folder / "diary").read_text().splitlines() if f" {job_id} " in line]
+        lines = (self.folder / "diary").read_text().splitlines()
+        starts = [line for line in lines if line.startswith(f"start {job_id} ")]
         assert len(starts) == len(set(starts))
+
+    def num_steps(self, job_id: str) -> int:
+        """Steps that its first worker has taken in all attempts that were not killed, whether they count or not."""
+        lines = [line.split() for line in (self.folder / "diary").read_text().splitlines()]
+        return sum(int(line[4]) for line in lines if (line[0], line[1], line[3]) == ("steps", job_id, "0"))
 
     def resumed(self, job_id: str, attempt: int) -> bool:
         """Whether it loaded a checkpoint, rather than starting over."""
@@ -110,7 +121,12 @@ def controller_on(cluster: RayTestCluster, *options: str, hidden: bool = False) 
         for node in cluster.nodes[1:]:
             subprocess.run([*node.enter(), "mount", "-t", "tmpfs", "none", str(made.home)], check=True)
     made.up(*options)
-    yield made
+    try:
+        yield made
+    except BaseException:
+        with contextlib.suppress(Exception):  # its jobs would take the devices of the next test
+            made.down()
+        raise
     made.down()
     nothing_is_left_on(cluster)
 
@@ -120,7 +136,8 @@ def nothing_is_left_on(cluster: RayTestCluster) -> None:
 
     def processes() -> list[str]:
         words = ("weft-keeper", "weft-warden", "weft.engines", "weft.crossover.server")
-        return [f"{node.address}: {word}" for node in cluster.nodes for word in words if node.pids(word)]
+        alive = [node for node in cluster.nodes if not node.has_ended()]  # Ray may end on a node that it drained
+        return [f"{node.address}: {word}" for node in alive for word in words if node.pids(word)]
 
     script = (
         "import ray, ray.util; ray.init(address='auto', log_to_driver=False); "

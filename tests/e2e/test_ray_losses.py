@@ -1,6 +1,6 @@
 """Parts of a real Ray cluster are lost while jobs run on it: every job completes and sees every sample once.
 
-A short one of these is in ``test_ray.py``, which has a cluster in every run.
+A short one of these is in ``test_ray.py``, which has a cluster in every run; the head is lost in ``test_ray_head.py``.
 """
 
 from __future__ import annotations
@@ -10,10 +10,9 @@ import os
 import signal
 import time
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
-from tests.ray_cluster import RayTestCluster, RayTestNode, until, why_not
+from tests.ray_cluster import RayTestCluster, RayTestNode, until
 from tests.ray_controller import PATIENCE_S, RayController, controller_on, nothing_is_left_on
 
 from weft.errors import WeftError
@@ -63,9 +62,7 @@ def test_a_lost_node_loses_no_sample_and_is_used_again_when_it_is_back(controlle
     else:
         second.kill()
     until(lambda: controller.nodes()[second.address]["status"] == "lost", PATIENCE_S)
-    second.kill()
-    second.start()
-    second.wait_until_up()
+    second.start_again()
     until(lambda: controller.nodes()[second.address]["status"] == "up", PATIENCE_S)
     for job_id in jobs:
         controller.completes(job_id)
@@ -112,25 +109,3 @@ def test_a_killed_controller_finds_workers_on_every_node_again(controller: RayCo
     assert [controller.job(job_id)["attempt"] for job_id in jobs] == attempts
     for job_id in jobs:
         controller.completes(job_id)
-
-
-def test_jobs_resume_on_a_cluster_whose_head_was_lost(tmp_path: Path) -> None:
-    """Without storage of its own, Ray forgets everything with the head; the journal and the checkpoints do not."""
-    if reason := why_not():
-        pytest.skip(reason)
-    cluster = RayTestCluster(tmp_path)
-    try:
-        cluster.add()
-        cluster.add().wait_until_up()
-        with controller_on(cluster) as controller:
-            jobs = running(controller, "3", "1")
-            for node in cluster.nodes:  # the other raylets give up a minute after the head
-                node.kill()
-            for node in cluster.nodes:
-                node.start()
-                node.wait_until_up()
-            controller.up()
-            for job_id in jobs:
-                controller.completes(job_id)
-    finally:
-        cluster.close()

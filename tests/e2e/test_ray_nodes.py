@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 from tests.ray_cluster import RayTestCluster, environment, until, why_not
-from tests.ray_controller import PATIENCE_S, RayController, controller_on
+from tests.ray_controller import BATCH_SIZE, PATIENCE_S, RayController, controller_on
 
 pytestmark = [pytest.mark.netns, pytest.mark.soak, pytest.mark.timeout(1200)]
 
@@ -47,10 +47,9 @@ def test_a_node_that_joins_is_used_and_one_that_ray_drains_is_left(cluster: RayT
         used_s = time.monotonic() - joined_s
         controller.client.cancel(first_job)
         controller.completes(job_id)
-        second_job = controller.submit("1:6", num_samples=1200)
+        second_job = controller.submit("3", num_samples=1200)  # on more nodes than the head
         controller.wait_for_step(second_job, 3)
-        (node, *_) = sorted(controller.runs_on(second_job))
-        drained = next(one for one in cluster.nodes if one.address == node)
+        (node, *_) = sorted(controller.runs_on(second_job) - {cluster.nodes[0].address})
         asked_s = time.monotonic()
         drain(controller, node)
         until(lambda: controller.nodes()[node]["status"] == "leaving", PATIENCE_S)
@@ -60,7 +59,8 @@ def test_a_node_that_joins_is_used_and_one_that_ray_drains_is_left(cluster: RayT
         print(f"joined: listed after {seen_s:.1f} s, used after {used_s:.1f} s")
         print(f"drained by Ray: known after {heard_s:.1f} s, left after {left_s:.1f} s")
         controller.completes(second_job)
-        assert drained.pids("raylet/raylet")
+        assert controller.job(second_job)["restarts"] == 1
+        assert controller.num_steps(second_job) == 1200 // BATCH_SIZE  # none was lost and taken again
 
 
 def drain(controller: RayController, address: str) -> None:
@@ -80,15 +80,14 @@ def drain(controller: RayController, address: str) -> None:
 
 def test_a_queue_completes_although_a_raylet_is_killed_partway(cluster: RayTestCluster) -> None:
     with controller_on(cluster) as controller:
-        jobs = [controller.submit(workers, num_samples=400) for workers in QUEUE]
+        jobs = [controller.submit(workers, num_samples=200, num_epochs=2) for workers in QUEUE]
         states = lambda: [controller.job(job_id)["state"] for job_id in jobs]  # noqa: E731
         until(lambda: states().count("COMPLETED") >= 3, PATIENCE_S)
         second = cluster.nodes[1]
         os.kill(second.pids("raylet/raylet")[0], signal.SIGKILL)
         until(lambda: controller.nodes()[second.address]["status"] == "lost", PATIENCE_S)
-        second.kill()
-        second.start()
-        second.wait_until_up()
+        second.start_again()
         for job_id in jobs:
             controller.completes(job_id)
         print({job_id: controller.job(job_id)["restarts"] for job_id in jobs})
+        assert any(controller.job(job_id)["restarts"] for job_id in jobs)

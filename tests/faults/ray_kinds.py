@@ -56,10 +56,7 @@ def kill_owner(controller: RayController, rng: random.Random) -> None:
 
 def lose_node(controller: RayController, rng: random.Random) -> None:
     """The second node loses power and comes back."""
-    second = controller.cluster.nodes[1]
-    second.kill()
-    second.start()
-    second.wait_until_up()
+    controller.cluster.nodes[1].start_again()
 
 
 def cut_link(controller: RayController, rng: random.Random) -> None:

@@ -34,3 +34,5 @@ def nodes(
     ]
     styles = ["" if row[-1] == "free" else "green" for row in cells]
     render.print_columns(cells, ("NODE", "STATE", "DEVICE", "JOB"), styles)
+    for words in client.health().get("warnings", []):
+        render.note(words)

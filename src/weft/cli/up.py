@@ -67,6 +67,8 @@ def up(
     else:
         print(f"controller {record.pid} is running in {home.root}, policy {options.policy}")
         print(f"dashboard  {record.url}/  (asks for the token once: cat {shlex.quote(str(home.token_file))})")
+    for words in client.health().get("warnings", []):
+        render.note(words)
 
 
 def _started(client: Client, options: ControllerOptions) -> Record:

@@ -227,7 +227,7 @@ def _refresh_after_fork(environment: dict[str, str]) -> None:
 
 
 def main() -> None:
-    control, mode, ending = sys.argv[1:]
+    mode, ending, control = sys.argv[1:]
     with socket.socket(fileno=int(control)) as channel:
         Pool(channel, warm=mode == "warm", outlive=ending == "outlive").serve()
 

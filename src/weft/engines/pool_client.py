@@ -6,14 +6,12 @@ import itertools
 import os
 import signal
 import socket
-import subprocess
-import sys
 import traceback
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from weft.engines import pool_messages, process_tree
+from weft.engines import channel_process, pool_messages, process_tree
 from weft.engines.pool import SINGLE_THREADED, Pool
 from weft.engines.worker_launch import Worker
 from weft.errors import WeftError
@@ -77,19 +75,8 @@ class PoolClient:
     @staticmethod
     def launch(*, warm: bool, environment: Mapping[str, str], outlive: bool = False) -> PoolClient:
         """Start a pool process.  Returns immediately: requests wait in the socket while it imports torch."""
-        ours, theirs = socket.socketpair()
-        mode, ending = ("warm" if warm else "cold"), ("outlive" if outlive else "end")
-        # -P: the user's folder may contain a file that shadows one of our modules.
-        command = [sys.executable, "-P", "-m", "weft.engines.pool", str(theirs.fileno()), mode, ending]
-        with theirs:
-            process = subprocess.Popen(
-                command,
-                env={**environment, **SINGLE_THREADED},
-                pass_fds=[theirs.fileno()],
-                stdin=subprocess.DEVNULL,
-                start_new_session=True,  # Ctrl-C goes to the supervisor, which decides what it means
-            )
-        return PoolClient(ours, process)
+        words = ["warm" if warm else "cold", "outlive" if outlive else "end"]
+        return PoolClient(*channel_process.launch("weft.engines.pool", words, {**environment, **SINGLE_THREADED}))
 
     @staticmethod
     def fork(*, warm: bool, private: Sequence[int] = ()) -> PoolClient:

@@ -292,6 +292,14 @@ def test_logs_are_shown_exactly_as_written(weft: Any, home: Home, controller: Fa
     assert weft("logs", job.id, "--stream", "x").code == 2
 
 
+@pytest.mark.parametrize("verb", ["status", "nodes"])
+def test_a_node_that_is_left_out_is_named_where_users_look_for_it(
+    weft: Any, home: Home, controller: FakeController, monkeypatch: pytest.MonkeyPatch, verb: str
+) -> None:
+    monkeypatch.setattr(controller, "warnings", lambda: ["node b has no weft: install it"])
+    assert weft(verb).err == "node b has no weft: install it\n"
+
+
 def test_explain_nodes_and_trace_say_it_in_words_and_in_json(
     weft: Any, home: Home, controller: FakeController, tmp_path: Path
 ) -> None:

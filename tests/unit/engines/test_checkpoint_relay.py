@@ -13,7 +13,8 @@ import pytest
 
 from weft.core.checkpoint_files import MANIFEST_NAME
 from weft.engines.ray.checkpoint_relay import NUM_KEPT, CheckpointRelay
-from weft.engines.ray.node_checkpoints import KEPT_S, PIECE_BYTES, NodeCheckpoints
+from weft.engines.ray.job_folders import KEPT_S, sweep
+from weft.engines.ray.node_checkpoints import PIECE_BYTES, NodeCheckpoints
 
 FILES = {"rank-00000.pt": b"zero" * 1000, "rank-00001.pt": b"one" * (PIECE_BYTES // 2), "replicated.pt": b""}
 STEP, LATER = "step-000000000010", "step-000000000020"
@@ -136,12 +137,12 @@ def test_old_copies_are_deleted_in_the_home_and_on_nodes_a_job_has_left(
         asyncio.run(relay.collect("job", agents))
     assert len(relay.collected("job")) == NUM_KEPT
     folder = agents[0].kept.folder("job")
-    agents[0].kept.sweep([])
+    sweep(agents[0].kept.root, [])
     assert folder.exists(), "it may come back"
     os.utime(folder, (0, os.stat(folder).st_mtime - KEPT_S - 1))
-    agents[0].kept.sweep(["job"])
+    sweep(agents[0].kept.root, ["job"])
     assert folder.exists(), "it runs"
-    agents[0].kept.sweep([])
+    sweep(agents[0].kept.root, [])
     assert not folder.exists()
 
 

@@ -21,9 +21,22 @@ This process on Ray Client was started with:
 """
 
 
+class NoHead:
+    """What is found when Ray's head is asked directly: nothing, unless a test says otherwise."""
+
+    says: Exception = ConnectionError("nobody there")
+
+    def __init__(self, address: str) -> None:
+        raise self.says
+
+
 @pytest.fixture(autouse=True)
-def _token_mode(monkeypatch: pytest.MonkeyPatch) -> None:
+def head(monkeypatch: pytest.MonkeyPatch) -> type[NoHead]:
     monkeypatch.setenv("RAY_AUTH_MODE", "token")
+    own = type("OwnHead", (NoHead,), {})
+    monkeypatch.setattr("ray._raylet.GcsClient", own)
+    monkeypatch.setattr("ray._private.services.canonicalize_bootstrap_address", lambda address: address)
+    return own
 
 
 def refusal_of(address: str, *, insecure: bool = False) -> str:
@@ -53,6 +66,17 @@ def test_an_error_from_ray_becomes_advice(monkeypatch: pytest.MonkeyPatch, error
 
     monkeypatch.setattr(cluster_access.ray, "init", fail)
     assert told in refusal_of("auto")
+
+
+def test_a_wrong_token_is_told_from_a_missing_cluster(monkeypatch: pytest.MonkeyPatch, head: type[NoHead]) -> None:
+    """Ray fails to connect in both cases, with the same words; only its head knows."""
+
+    def fail(**_: Any) -> None:
+        raise ConnectionError("Failed to connect to Ray cluster at 10.0.0.1:6379")
+
+    monkeypatch.setattr(cluster_access.ray, "init", fail)
+    monkeypatch.setattr(head, "says", cluster_access.ray.exceptions.AuthenticationError("InvalidAuthToken"))
+    assert "the Ray cluster on this machine rejected our token: RAY_AUTH_TOKEN" in refusal_of("auto")
 
 
 def test_an_address_that_is_none_is_shown_an_example() -> None:

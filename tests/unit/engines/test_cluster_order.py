@@ -54,7 +54,7 @@ def end(fate: Fate, code: int = 0, reason: str = "", at_s: float = 5.0) -> Statu
 
 
 def test_an_attempt_is_over_when_its_last_part_is() -> None:
-    assert joined([("a", end(Fate.COMPLETED)), ("b", Status(started_s=2.0))]) is None
+    assert joined([("a", end(Fate.COMPLETED)), ("b", Status(started_s=2.0))]).fate is None
     both = joined([("a", end(Fate.COMPLETED)), ("b", end(Fate.COMPLETED, at_s=7.0))])
     assert both is not None
     assert (both.fate, both.finished_s) == (Fate.COMPLETED, 7.0)

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from weft.engines.ray.code_package import MAX_CODE_BYTES, check_size, pack
-from weft.engines.ray.node_code import KEPT_S, NodeCode
+from weft.engines.ray.job_folders import KEPT_S, sweep
+from weft.engines.ray.node_code import NodeCode
 from weft.errors import UsageError
 
 
@@ -72,7 +73,7 @@ def test_code_is_deleted_where_its_job_no_longer_runs(folder: Path, tmp_path: Pa
     node = NodeCode(tmp_path / "node")
     node.put("j", 0, (tmp_path / "code.zip").read_bytes(), is_last=True)
     os.utime(node.folder("j"), (0, os.stat(node.folder("j")).st_mtime - KEPT_S - 1))
-    node.sweep(["j"])
+    sweep(node.root, ["j"])
     assert node.has("j")
-    node.sweep([])
+    sweep(node.root, [])
     assert not node.has("j")

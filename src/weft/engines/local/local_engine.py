@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from weft.core.engine import LOCAL_NODE, EngineEvent, EngineNode, StartOrder
-from weft.core.events import Fate, WorkersExited, WorkersStarted
+from weft.core.events import Fate
 from weft.core.worker_environment import ATTEMPT, JOB_ID
 from weft.engines.local import records
 from weft.engines.local.attempt import Attempt, stopped_in_words
@@ -343,24 +343,12 @@ class LocalEngine:
 
     def _unreported(self, known: Attempt, keeper: Process | None, status: Status) -> list[EngineEvent]:
         """Events not reported yet."""
-        events: list[EngineEvent] = []
-        if status.started_s is not None and not known.start_reported:
-            known.start_reported = True
-            events.append(WorkersStarted(status.started_s, known.job_id, known.attempt))
+        events = status.news(known.job_id, known.attempt, is_start_told=known.start_reported)
+        known.start_reported = known.start_reported or status.started_s is not None
         if status.fate is not None:
             known.end_reported = True
             if keeper is not None:
                 self._watches.unwatch(keeper)
-            events.append(
-                WorkersExited(
-                    at_s=status.finished_s or time.time(),
-                    job_id=known.job_id,
-                    attempt=known.attempt,
-                    fate=status.fate,
-                    exit_code=status.exit_code,
-                    reason=status.reason,
-                )
-            )
         return events
 
     def _not_over(self, job_id: str, attempt: int) -> Attempt | None:

@@ -8,12 +8,14 @@ from __future__ import annotations
 import json
 import math
 import os
+import time
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from weft.core.events import Fate
+from weft.core.engine import EngineEvent
+from weft.core.events import Fate, WorkersExited, WorkersStarted
 from weft.engines.local.process import Process
 from weft.engines.regular_file import read_start
 from weft.engines.worker_launch import GangPart
@@ -77,6 +79,16 @@ class Status:
     def ended(self, finished_s: float, fate: Fate, exit_code: int, reason: str) -> Status:
         return replace(self, finished_s=finished_s, fate=fate, exit_code=exit_code, reason=reason)
 
+    def news(self, job_id: str, attempt: int, *, is_start_told: bool) -> list[EngineEvent]:
+        """What the controller has not been told yet."""
+        events: list[EngineEvent] = []
+        if self.started_s is not None and not is_start_told:
+            events.append(WorkersStarted(self.started_s, job_id, attempt))
+        if self.fate is not None:
+            finished_s = self.finished_s or time.time()
+            events.append(WorkersExited(finished_s, job_id, attempt, self.fate, self.exit_code, self.reason))
+        return events
+
     def to_json(self) -> dict[str, Any]:
         return {**asdict(self), "fate": None if self.fate is None else self.fate.value}
 
@@ -100,7 +112,7 @@ def write(path: Path, document: Mapping[str, Any]) -> None:
     except BaseException:
         aside.unlink(missing_ok=True)
         raise
-    _sync_folder(path.parent)
+    sync_folder(path.parent)
 
 
 def remove(path: Path) -> None:
@@ -120,7 +132,7 @@ def write_once(path: Path, document: Mapping[str, Any]) -> bool:
         return False
     finally:
         aside.unlink()
-    _sync_folder(path.parent)
+    sync_folder(path.parent)
     return True
 
 
@@ -192,7 +204,7 @@ def _unused_name(path: Path) -> Path:
     return path.with_name(f".{path.name}.{os.getpid()}.{_own_files}")
 
 
-def _sync_folder(path: Path) -> None:
+def sync_folder(path: Path) -> None:
     folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(folder)

@@ -92,7 +92,7 @@ class Zygote:
 
 
 def main() -> None:
-    control, home, mode, owner = sys.argv[1:]
+    home, mode, owner, control = sys.argv[1:]
     # It exits when the socket closes; but while stopped or importing it would not notice, and forks of its owner may
     # hold the socket open.
     process_tree.die_with_parent(int(owner))

@@ -5,12 +5,11 @@ from __future__ import annotations
 import os
 import socket
 import subprocess
-import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from weft.engines import pool_messages
+from weft.engines import channel_process, pool_messages
 from weft.engines.local.folders import Folders
 from weft.engines.local.process import MARK
 from weft.engines.pool import SINGLE_THREADED
@@ -31,22 +30,12 @@ class ZygoteClient:
     @staticmethod
     def launch(folders: Folders, environment: Mapping[str, str], *, warm: bool) -> ZygoteClient:
         """Start a zygote.  Returns immediately: orders wait in the socket while it imports torch."""
-        ours, theirs = socket.socketpair()
-        ours.settimeout(SEND_TIMEOUT_S)
-        arguments = [str(theirs.fileno()), str(folders.home), "warm" if warm else "cold", str(os.getpid())]
-        # -P: the folder the controller was started in may contain a file that shadows one of our modules.
-        command = [sys.executable, "-P", "-m", "weft.engines.local.zygote", *arguments]
-        with theirs, open(folders.engine / "zygote.log", "ab") as log:
-            process = subprocess.Popen(
-                command,
-                env={**environment, **SINGLE_THREADED, MARK: str(folders.engine)},
-                pass_fds=[theirs.fileno()],
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                start_new_session=True,
-            )
-        return ZygoteClient(ours, process)
+        words = [str(folders.home), "warm" if warm else "cold", str(os.getpid())]
+        own = {**environment, **SINGLE_THREADED, MARK: str(folders.engine)}
+        log = folders.engine / "zygote.log"
+        channel, process = channel_process.launch("weft.engines.local.zygote", words, own, log=log)
+        channel.settimeout(SEND_TIMEOUT_S)
+        return ZygoteClient(channel, process)
 
     def send(self, order_name: str) -> bool:
         """Ask for a keeper.  False when the zygote is gone, or stopped with hundreds of orders unread."""
@@ -71,8 +60,4 @@ class ZygoteClient:
         if not self.ready:
             self.process.terminate()
         self.channel.close()
-        try:
-            self.process.wait(EXIT_TIMEOUT_S)
-        except subprocess.TimeoutExpired:
-            self.process.kill()
-            self.process.wait()
+        channel_process.wait_or_kill(self.process, EXIT_TIMEOUT_S)

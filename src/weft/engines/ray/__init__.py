@@ -10,11 +10,13 @@ Read in this order:
     bridge.py           the process that is a Ray driver (imports ray)
     report_relay.py     passes workers' reports on to the controller's channel
     cluster_access.py   how it gets into a cluster, and what it says when it cannot (imports ray)
+    node_names.py       names that nodes keep (pure)
     node_check.py       what is installed on a node; runs there even if weft is missing
     node_agent.py       one actor per node: starts that node's workers with the local engine (imports ray)
     node_leases.py      the lease server of a node, for jobs that share its devices
     attempt_owner.py    one actor per attempt: owns its placement group and brings its parts together (imports ray)
     warden.py           one process per node: ends the workers when their node is cut off from the cluster
+    job_folders.py      what a node keeps of jobs, and when it is deleted
     node_checkpoints.py checkpoints on a node, where nodes share no folder
     checkpoint_relay.py collects them in the home, and delivers them before an attempt starts
     code_package.py     a job's folder as one file

@@ -32,6 +32,7 @@ from weft.engines.ray.cluster_access import ClusterRefused, actor_named, alive_n
 from weft.engines.ray.cluster_order import ClusterOrder, RayNode
 from weft.engines.ray.deliveries import Deliveries
 from weft.engines.ray.node_agent import NodeAgent
+from weft.engines.ray.node_names import NodeNames
 from weft.engines.ray.report_relay import ReportRelay
 
 LOOK_EVERY_S = 1.0
@@ -201,8 +202,9 @@ class Bridge:
     # Nodes -------------------------------------------------------------------------------------------------------
 
     async def _watch_nodes(self) -> None:
+        names = NodeNames()
         while True:
-            seen = {node.node_id: node for node in await asyncio.to_thread(alive_nodes)}
+            seen = {node.node_id: node for node in await asyncio.to_thread(alive_nodes, names)}
             for node_id, node in seen.items():
                 link = self._links.get(node_id)
                 if link is None:
@@ -226,7 +228,8 @@ class Bridge:
 
     async def _remove_agent(self, link: NodeLink) -> None:
         if link.agent is not None and link.ready.is_set():
-            await asyncio.wait_for(link.agent.close.remote(), 5.0)
+            with contextlib.suppress(Exception):  # an agent that is slow to close must not stay for ever
+                await asyncio.wait_for(link.agent.close.remote(), 10.0)
             ray.kill(link.agent, no_restart=True)
 
     def _tell_nodes(self) -> None:

@@ -6,13 +6,12 @@ import os
 import select
 import socket
 import subprocess
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from weft.engines import pool_messages
+from weft.engines import channel_process, pool_messages
 
 _LEAVES_WITHIN_S = 15.0
 
@@ -47,25 +46,10 @@ class BridgeClient:
     @staticmethod
     def launch(settings: BridgeSettings, log: Path, launcher: Sequence[str] = ()) -> BridgeClient:
         """``launcher``: words to put before the command, such as those that enter another network."""
-        ours, theirs = socket.socketpair()
-        command = [*launcher, sys.executable, "-P", "-m", "weft.engines.ray.bridge", str(theirs.fileno())]
         # Ray reports usage to its makers unless told otherwise; that is for the owner of the cluster to decide.
         environment = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_DEDUP_LOGS": "0", **os.environ}
-        descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
-        try:
-            process = subprocess.Popen(
-                command,
-                env=environment,
-                pass_fds=[theirs.fileno()],
-                stdin=subprocess.DEVNULL,
-                stdout=descriptor,
-                stderr=descriptor,
-                start_new_session=True,
-            )
-        finally:
-            os.close(descriptor)
-            theirs.close()
-        client = BridgeClient(ours, process)
+        made = channel_process.launch("weft.engines.ray.bridge", (), environment, log=log, launcher=launcher)
+        client = BridgeClient(*made)
         client.send({"kind": "settings", **asdict(settings)})
         return client
 
@@ -89,8 +73,4 @@ class BridgeClient:
     def close(self) -> None:
         """Let it end what it does."""
         self.channel.close()
-        try:
-            self.process.wait(_LEAVES_WITHIN_S)
-        except subprocess.TimeoutExpired:
-            self.process.kill()
-            self.process.wait()
+        channel_process.wait_or_kill(self.process, _LEAVES_WITHIN_S)

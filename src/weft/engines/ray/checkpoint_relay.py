@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from weft.core.checkpoint_files import MANIFEST_NAME, STEP_NAME, FileEntry, listed_files
+from weft.engines.local.records import sync_folder
 from weft.engines.ray.node_checkpoints import PIECE_BYTES
 
 NUM_KEPT = 3
@@ -118,7 +119,7 @@ class CheckpointRelay:
             aside.rename(folder / step)
         finally:
             shutil.rmtree(aside, ignore_errors=True)
-        _sync_folder(folder)
+        sync_folder(folder)
         for old in self.collected(job_id)[NUM_KEPT:]:
             shutil.rmtree(folder / old, ignore_errors=True)
 
@@ -173,11 +174,3 @@ async def _pieces(agent: Any, job_id: str, step: str, file: str) -> Any:
 def _synced(file: Any) -> None:
     file.flush()
     os.fsync(file.fileno())
-
-
-def _sync_folder(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

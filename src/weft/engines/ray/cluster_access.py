@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 import re
 import socket
+import time
 from typing import Any
 
 import ray
 
 from weft.engines.ray.cluster_order import RayNode
 from weft.engines.ray.node_check import INSECURE
+from weft.engines.ray.node_names import NodeNames
 
 _REACHED_WITHIN_S = 5.0
 _VERSIONS = re.compile(r"Ray: (\S+)\s+Python: (\S+)")
@@ -37,6 +39,7 @@ def connect(address: str, namespace: str, *, insecure: bool) -> None:
             include_dashboard=False,
         )
     except ConnectionError as error:
+        _check_token(address)
         if address == "auto":
             raise ClusterRefused(f"no Ray cluster runs on this machine: {_START_ONE}") from error
         raise ClusterRefused(_not_a_node(address, error)) from error
@@ -49,11 +52,29 @@ def connect(address: str, namespace: str, *, insecure: bool) -> None:
                 "here, or start the controller from the environment that the cluster runs in"
             ) from error
         if "auth" in words.lower() or "token" in words.lower():
-            raise ClusterRefused(
-                f"the Ray cluster at {address} rejected our token: RAY_AUTH_TOKEN or RAY_AUTH_TOKEN_PATH must give the "
-                f"token it was started with ({_first_line(words)})"
-            ) from error
+            raise ClusterRefused(_rejected(address, words)) from error
         raise ClusterRefused(_not_a_node(address, error)) from error
+
+
+def _check_token(address: str) -> None:
+    """With a wrong token, Ray only says that it failed to connect; asked directly, its head says why."""
+    from ray._private.services import canonicalize_bootstrap_address
+    from ray._raylet import GcsClient  # type: ignore[attr-defined]
+
+    try:
+        GcsClient(address=canonicalize_bootstrap_address(address))
+    except ray.exceptions.AuthenticationError as error:
+        raise ClusterRefused(_rejected(address, str(error))) from error
+    except Exception:
+        return  # what Ray said first is as good
+
+
+def _rejected(address: str, words: str) -> str:
+    where = "on this machine" if address == "auto" else f"at {address}"
+    return (
+        f"the Ray cluster {where} rejected our token: RAY_AUTH_TOKEN or RAY_AUTH_TOKEN_PATH must give the token it was "
+        f"started with ({_first_line(words)})"
+    )
 
 
 def _not_a_node(address: str, error: Exception) -> str:
@@ -76,19 +97,19 @@ def _reach(address: str) -> None:
         ) from error
 
 
-def alive_nodes() -> list[RayNode]:
+def alive_nodes(known: NodeNames) -> list[RayNode]:
     """Nodes that Ray believes to be alive, with their devices: GPUs, or cores where there are none."""
-    found = [node for node in ray.nodes() if node["Alive"]]
+    found = {node["NodeID"]: node for node in ray.nodes() if node["Alive"]}
     leaving = _leaving()
-    names = [_name(node) for node in found]
+    names = known.names({node_id: _name(node) for node_id, node in found.items()}, time.monotonic())
     nodes = []
-    for name, node in zip(names, found, strict=True):
-        node_id = node["NodeID"]
+    for node_id, name in names.items():
+        node = found[node_id]
         num_gpus = int(node["Resources"].get("GPU", 0))
         nodes.append(
             RayNode(
                 node_id=node_id,
-                name=name if names.count(name) == 1 else f"{name}-{node_id[:6]}",
+                name=name,
                 address=node["NodeManagerAddress"],
                 num_devices=num_gpus or int(node["Resources"].get("CPU", 0)),
                 resource="GPU" if num_gpus else "CPU",

@@ -96,14 +96,16 @@ def cluster_order(order: StartOrder, nodes: Mapping[str, RayNode]) -> ClusterOrd
     return ClusterOrder(order.job_id, order.attempt, order.launch.argv, order.launch.cwd, environment, tuple(parts))
 
 
-def joined(parts: Sequence[tuple[str, Status]]) -> Status | None:
-    """How the attempt ended, given its parts by node; None as long as one of them has not.
+def joined(parts: Sequence[tuple[str, Status]]) -> Status:
+    """Where the attempt stands, given its parts by node: it has started, and ended, when all of them have.
 
     A lost node outweighs the failures it caused on other nodes, and a failure outweighs the parts that were stopped
     because of it.
     """
+    moments = [status.started_s for _, status in parts]
+    started_s = None if None in moments else max(moment for moment in moments if moment is not None)
     if any(status.fate is None for _, status in parts):
-        return None
+        return Status(started_s=started_s)
     by_fate = {fate: [(node, status) for node, status in parts if status.fate is fate] for fate in Fate}
     if by_fate[Fate.LOST]:
         chosen = by_fate[Fate.LOST][0]
@@ -115,9 +117,8 @@ def joined(parts: Sequence[tuple[str, Status]]) -> Status | None:
     else:
         chosen = parts[0]
     node, status = chosen
-    started_s = [part.started_s for _, part in parts]
     return Status(
-        started_s=None if None in started_s else max(moment for moment in started_s if moment is not None),
+        started_s=started_s,
         finished_s=max(part.finished_s or 0.0 for _, part in parts),
         fate=status.fate,
         exit_code=status.exit_code,

@@ -32,7 +32,7 @@ from weft.core.worker_environment import CHANNEL, CHECKPOINT_DIR, CHECKPOINT_REL
 from weft.engines.local.folders import Folders, HomeLock
 from weft.engines.local.local_engine import LocalEngine
 from weft.engines.local.records import Status
-from weft.engines.ray import node_check, output_mirror, warden
+from weft.engines.ray import job_folders, node_check, output_mirror, warden
 from weft.engines.ray.cluster_order import ClusterOrder, NodePart
 from weft.engines.ray.code_package import moved
 from weft.engines.ray.node_checkpoints import NodeCheckpoints
@@ -271,7 +271,7 @@ class NodeAgent:
         jobs = [] if self._engine is None else [job_id for job_id, _ in self._engine.known()]
         for kept in (self._checkpoints, self._code):
             if kept is not None:
-                await asyncio.to_thread(kept.sweep, jobs)
+                await asyncio.to_thread(job_folders.sweep, kept.root, jobs)
 
     def _newest_checkpoints(self) -> dict[str, str]:
         if self._checkpoints is None or self._engine is None:

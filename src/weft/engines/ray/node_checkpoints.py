@@ -11,17 +11,13 @@ import contextlib
 import hashlib
 import os
 import shutil
-import time
-from collections.abc import Iterable
 from pathlib import Path
-from urllib.parse import quote, unquote
 
 from weft.core.checkpoint_files import MANIFEST_NAME, STEP_NAME, listed_files
+from weft.engines.ray import job_folders
 from weft.engines.regular_file import open_regular
 
 PIECE_BYTES = 4 << 20
-KEPT_S = 600.0
-"""How long the files of a job that no longer runs here are kept: it may come back, and then they need not be sent."""
 _ARRIVING = ".arriving-"
 
 
@@ -29,21 +25,21 @@ class NodeCheckpoints:
     """One node's folder; every call is short, but for ``settle``, which reads all files of a checkpoint."""
 
     def __init__(self, root: Path) -> None:
-        self._root = root
+        self.root = root
 
     def prepare(self) -> None:
         try:
-            self._root.mkdir(parents=True, exist_ok=True, mode=0o700)
-            (self._root / ".writable").write_bytes(b"")
+            self.root.mkdir(parents=True, exist_ok=True, mode=0o700)
+            (self.root / ".writable").write_bytes(b"")
         except OSError as error:
             raise OSError(
-                f"it cannot keep checkpoints in {self._root} ({error.strerror}): set WEFT_HOME to a path that can be "
+                f"it cannot keep checkpoints in {self.root} ({error.strerror}): set WEFT_HOME to a path that can be "
                 "made on every node, or use --checkpoints shared"
             ) from error
 
     def folder(self, job_id: str) -> Path:
         """Where the workers of a job save."""
-        return self._root / quote(job_id, safe="")
+        return job_folders.folder_of(self.root, job_id)
 
     def steps(self, job_id: str) -> dict[str, dict[str, int]]:
         """What there is of each checkpoint: file names and sizes."""
@@ -115,16 +111,6 @@ class NodeCheckpoints:
                 if name != step and STEP_NAME.fullmatch(name.removeprefix(_ARRIVING)):
                     shutil.rmtree(folder / name, ignore_errors=True)
         return []
-
-    def sweep(self, running: Iterable[str]) -> None:
-        """Delete the files of jobs that have not run here for a while."""
-        kept = set(running)
-        with contextlib.suppress(OSError):
-            for entry in os.scandir(self._root):
-                if entry.is_dir(follow_symlinks=False) and unquote(entry.name) not in kept:
-                    with contextlib.suppress(OSError):
-                        if time.time() - entry.stat().st_mtime > KEPT_S:
-                            shutil.rmtree(entry.path, ignore_errors=True)
 
 
 def _sizes(folder: Path) -> dict[str, int]:

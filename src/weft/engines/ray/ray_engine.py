@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from weft.core.engine import EngineEvent, EngineNode, StartOrder
-from weft.core.events import Fate, WorkersExited, WorkersStarted
+from weft.core.events import Fate
 from weft.core.job import Launch
 from weft.core.worker_environment import LEASE, LEASE_KEY
 from weft.engines.local import records
@@ -321,24 +321,15 @@ class RayEngine:
         """What has not been told yet."""
         if known.told_end:
             return []
-        key = _key(known.order)
-        if known.end is None:
-            parts = [(part.node, known.parts.get(part.node_id, Status())) for part in known.order.parts]
-            known.end = joined(parts)
-            if known.end is not None:
-                records.write(known.files.status, known.end.to_json())
-            started = [status.started_s for _, status in parts]
-        else:
-            started = [known.end.started_s]
-        events: list[EngineEvent] = []
-        if not known.told_start and None not in started:
-            known.told_start = True
-            events.append(WorkersStarted(max(moment for moment in started if moment is not None), *key))
-        if known.end is not None and known.end.fate is not None:
-            known.told_end = True
-            end = known.end
-            finished_s = end.finished_s or time.time()
-            events.append(WorkersExited(finished_s, *key, known.end.fate, end.exit_code, end.reason))
+        status = known.end
+        if status is None:
+            status = joined([(part.node, known.parts.get(part.node_id, Status())) for part in known.order.parts])
+            if status.fate is not None:
+                records.write(known.files.status, status.to_json())
+                known.end = status
+        events = status.news(*_key(known.order), is_start_told=known.told_start)
+        known.told_start = known.told_start or status.started_s is not None
+        known.told_end = status.fate is not None
         return events
 
 
