@@ -19,6 +19,7 @@ from weft.core.speed import MAX_STEP_S, MIN_STEP_S, SpeedCurve, StepTime
 from weft.core.status_rows import SpeedRow
 from weft.core.step_report import StepReport
 from weft.core.submission import MAX_TOTAL_STEPS
+from weft.daemon.batch_choice import BatchChoices
 from weft.daemon.newest_reports import NewestReports
 from weft.daemon.pairs import Pairs
 from weft.perf.exploration import UNTRIED_GAIN, explored_curve
@@ -90,6 +91,7 @@ class Knowledge:
         self.cluster = cluster
         self.handover_s = handover_s
         self.pairs = Pairs()
+        self.batches = BatchChoices()
         self.reports = NewestReports()
         self._jobs: dict[str, JobKnowledge] = {}
         self._restart = RestartCost(restart_prior_s)
@@ -104,6 +106,7 @@ class Knowledge:
         """The job is over."""
         self._jobs.pop(job_id, None)
         self.pairs.forget(job_id)
+        self.batches.forget(job_id)
         self.reports.forget(job_id)
 
     # What is observed ------------------------------------------------------------------------------------------
@@ -113,12 +116,14 @@ class Knowledge:
         if report.rank != 0:
             return False
         self.reports.add(report)
-        known, progress = self.of(job.id), report.progress
+        known = self.of(job.id)
         first = known.attempt != report.attempt
         if first:
             known.attempt, known.num_reports = report.attempt, 0
             self._started_again(known, now_s)
         known.num_reports += 1
+        report = self.batches.reported(report, counts=known.num_reports > 2 and job.partner is None)
+        progress = report.progress
         if report.can_resume is not None:
             known.can_resume = report.can_resume
         if progress.loss is not None and (not known.losses or progress.step > known.losses[-1][0]):
@@ -218,6 +223,8 @@ class Knowledge:
         """What a decision gets to know about the job."""
         curve = self.curve(job, first_sizes)
         remaining_steps = self.remaining_steps(job, curve, now_s, usual_s)
+        if self.is_length_known(job):
+            remaining_steps *= self.batches.script_steps(job.id)
         known = self._jobs.get(job.id)
         return Belief(
             curve,
@@ -332,6 +339,7 @@ class Knowledge:
             "restart_prior_s": self._restart.prior_s,
             "restarts_s": list(self._restart.seen_s),
             "apart": self.pairs.document(),
+            "batches": self.batches.document(),
             "jobs": {
                 job_id: {
                     "samples": [[list(shape), [list(one) for one in kept]] for shape, kept in known.samples.items()],
@@ -372,6 +380,7 @@ class Knowledge:
         self._restart = RestartCost(self._restart.prior_s, tuple(map(float, document["restarts_s"])))
         self._jobs.update(restored)
         self.pairs.restore(document.get("apart", ()), job_ids)
+        self.batches.restore(document.get("batches", {}), job_ids)
 
 
 def _are_enough(samples: Sequence[tuple[float, float]]) -> bool:
