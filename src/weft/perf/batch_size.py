@@ -93,4 +93,6 @@ def _candidates(low: int, high: int, num_workers: int) -> list[int]:
     even = {num_workers * round(batch / num_workers) for batch in wished}
     even |= {num_workers * math.ceil(low / num_workers), num_workers * (high // num_workers)}
     # Without a multiple of the number of workers in the range, the shares are uneven, and weighted.
-    return sorted(batch for batch in even if low <= batch <= high) or sorted({min(math.ceil(batch), high) for batch in wished})
+    return sorted(batch for batch in even if low <= batch <= high) or sorted(
+        {min(math.ceil(batch), high) for batch in wished}
+    )
