@@ -49,6 +49,7 @@ MEASURED_STEPS = 110
 def server(tmp_path: Path) -> Iterator[Server]:
     server = Server(tmp_path)
     yield server
+    server.client.shutdown(stop_jobs=True)
     server.end()
 
 
@@ -61,12 +62,15 @@ def test_a_restarted_job_trains_with_a_better_batch_and_sees_every_sample_once(s
     server.client.change(job, min_workers=1, max_workers=1)
     (done,) = server.client.wait([job], timeout_s=HANG_S)
     assert done["state"] == "COMPLETED", done["reason"]
-    rows = {file.name: [json.loads(line) for line in file.open()] for file in tmp_path.glob("samples-*")}
+    rows = {
+        file.name: [json.loads(line) for line in file.read_text().splitlines()] for file in tmp_path.glob("samples-*")
+    }
     assert set(rows) == {"samples-1-0", "samples-1-1", "samples-2-0"}
     (batch,) = {row[1] for row in rows["samples-2-0"]}
     assert {row[1] for row in rows["samples-1-0"]} == {SCRIPT_BATCH}
     assert SCRIPT_BATCH < batch <= 64, "the labels are noise and half of a step is waiting: a larger batch pays"
-    assert {row[2] for row in rows["samples-2-0"]} == {pytest.approx(0.01 * batch / SCRIPT_BATCH)}
+    (rate,) = {row[2] for row in rows["samples-2-0"]}
+    assert rate == pytest.approx(0.01 * batch / SCRIPT_BATCH)
     seen = Counter((row[0], index) for kept in rows.values() for row in kept for index in row[3])
     assert seen == Counter((epoch, index) for epoch in range(EPOCHS) for index in range(NUM_SAMPLES))
 

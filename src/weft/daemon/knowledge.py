@@ -23,6 +23,7 @@ from weft.daemon.batch_choice import BatchChoices
 from weft.daemon.newest_reports import NewestReports
 from weft.daemon.pairs import Pairs
 from weft.perf.exploration import UNTRIED_GAIN, explored_curve
+from weft.perf.job_lengths import least_assumed_s
 from weft.perf.restart import RestartCost
 
 NOTEWORTHY = 0.2
@@ -222,9 +223,8 @@ class Knowledge:
     def belief(self, job: Job, first_sizes: tuple[int, ...], now_s: float, usual_s: float) -> Belief:
         """What a decision gets to know about the job."""
         curve = self.curve(job, first_sizes)
-        remaining_steps = self.remaining_steps(job, curve, now_s, usual_s)
-        if self.is_length_known(job):
-            remaining_steps *= self.batches.script_steps(job.id)
+        remaining_steps = self.remaining_steps(job, curve, now_s, least_assumed_s(usual_s, self.restart_s(job.id)))
+        remaining_steps *= self.batches.script_steps(job.id) if self.is_length_known(job) else 1.0
         known = self._jobs.get(job.id)
         return Belief(
             curve,

@@ -11,11 +11,16 @@ proportional to the work done so far, which is the least-attained-service rule: 
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_right, insort
 from collections.abc import Sequence
 
 MIN_HISTORY = 3
-"""Finished jobs of a kind before its own distribution is used."""
+"""Finished jobs of any kind before their lengths are used."""
+OTHER_KINDS = 0.5
+"""All other kinds together count as this many finished jobs of a job's own kind."""
+RESTARTS_WORTH = 10.0
+"""A job of unknown length is taken to need at least this many restarts' time: stopping it sooner rarely pays."""
 _MAX_KEPT = 500
 _NOVELTY = 2.0
 """One more job is imagined this many times as long as the longest seen: the next one may be unlike all before."""
@@ -28,6 +33,15 @@ def attained_remaining_s(done_s: float, usual_s: float) -> float:
     (60.0, 3600.0)
     """
     return max(done_s, usual_s)
+
+
+def least_assumed_s(usual_s: float, restart_s: float) -> float:
+    """What a job is assumed to need at the least if nothing is known about it.
+
+    >>> least_assumed_s(usual_s=60.0, restart_s=0.3), least_assumed_s(usual_s=60.0, restart_s=30.0)
+    (60.0, 300.0)
+    """
+    return max(usual_s, RESTARTS_WORTH * restart_s)
 
 
 def gittins_remaining_s(lengths_s: Sequence[float], done_s: float) -> float:
@@ -66,8 +80,16 @@ class LengthHistory:
                 del kept[::2]
 
     def remaining_s(self, kind: str, done_s: float, usual_s: float) -> float:
-        """By jobs of its kind if there were enough, else by all jobs, else by what it has done itself."""
-        for known in (self._by_kind.get(kind, ()), self._all):
-            if len(known) >= MIN_HISTORY:
-                return gittins_remaining_s(known, done_s)
-        return attained_remaining_s(done_s, usual_s)
+        """By jobs of its kind and, the fewer there were, by all jobs; without any, by what it has done itself.
+
+        The geometric mean of both, weighted by how many there were (an empirical-Bayes estimate of the logarithm): the
+        first jobs of a kind count at once, and one odd length does not decide alone.
+        """
+        if len(self._all) < MIN_HISTORY:
+            return attained_remaining_s(done_s, usual_s)
+        by_all_s = gittins_remaining_s(self._all, done_s)
+        own = self._by_kind.get(kind)
+        if not own:
+            return by_all_s
+        weight = len(own) / (len(own) + OTHER_KINDS)
+        return math.exp(weight * math.log(gittins_remaining_s(own, done_s)) + (1.0 - weight) * math.log(by_all_s))

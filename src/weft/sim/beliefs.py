@@ -26,7 +26,7 @@ class SimulatedBeliefs:
         self._true: dict[Profile, SpeedCurve] = {}
         self._explored: dict[tuple[Profile, frozenset[int]], SpeedCurve] = {}
         self._wrong: dict[tuple[str, SpeedCurve, frozenset[int]], SpeedCurve] = {}
-        self._lengths = BelievedLengths(options.lengths, options.prediction_error, options.seed)
+        self._lengths = BelievedLengths(options.lengths, options.prediction_error, options.seed, options.restart_s)
 
     def add(self, run: JobRun) -> None:
         """A job was submitted."""
