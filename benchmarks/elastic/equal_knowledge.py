@@ -14,7 +14,7 @@ from benchmarks.elastic.published import JobTimes
 from weft.core.cluster import Cluster
 from weft.elastic import policy_named
 from weft.sim.believed_lengths import Lengths
-from weft.sim.bounds import lower_bound
+from weft.sim.bounds import LowerBound, lower_bound
 from weft.sim.experiment import at_load
 from weft.sim.replay import simulate
 from weft.sim.replay_options import SimulationOptions
@@ -24,6 +24,7 @@ from weft.sim.workload import Workload
 OWN_RESTART_S = 0.3
 """A warm restart as measured by ``weft bench restart``."""
 PUBLISHED = "published: starts 30 s, decisions 60 s"
+ADAPTED = "published, and batch sizes may change as with Pollux"
 CONDITIONS: dict[str, dict[str, Any]] = {
     PUBLISHED: {"restart_s": 30.0, "decision_interval_s": 60.0},
     **{
@@ -63,26 +64,32 @@ class _Figures:
 
 def knowledge_rows(
     workloads: Sequence[Workload],
+    adapted: Sequence[Workload],
     cluster: Cluster,
     published: Mapping[str, Mapping[str, JobTimes]],
     progress: Callable[[str, int, int], None],
 ) -> list[dict[str, Any]]:
-    """One row per conditions, knowledge, and scheduler; every figure is a mean over the workloads."""
+    """One row per conditions, knowledge, and scheduler; every figure is a mean over the workloads.
+
+    ``adapted``: the same workloads with batch sizes that may change.
+    """
     peers = {name: [_of_published(w, published[name][w.name]) for w in workloads] for _, name, _ in THEIRS}
     rows = []
-    for number, (label, conditions) in enumerate(CONDITIONS.items()):
+    all_conditions = {**CONDITIONS, ADAPTED: CONDITIONS[PUBLISHED]}
+    for number, (label, conditions) in enumerate(all_conditions.items()):
         options = SimulationOptions(record=False, **conditions)
-        bounds_s = [lower_bound(workload, cluster, options).mean_jct_s for workload in workloads]
+        workloads = adapted if label == ADAPTED else workloads
+        bounds = [lower_bound(workload, cluster, options) for workload in workloads]
         found: list[tuple[str, str, list[_Figures]]] = []
         if label == PUBLISHED:
             found += [(knows, title, peers[name]) for knows, name, title in THEIRS]
         for knows, policy, lengths in OURS:
             if label != PUBLISHED and policy != "balanced":
                 continue
-            progress(f"{policy}, {label}", number, len(CONDITIONS))
+            progress(f"{policy}, {label}", number, len(all_conditions))
             given = SimulationOptions(record=False, lengths=lengths, **conditions)
             found.append((knows, policy, [_of_replay(workload, cluster, policy, given) for workload in workloads]))
-        rows += [_row(label, knows, title, figures, bounds_s, peers) for knows, title, figures in found]
+        rows += [_row(label, knows, title, figures, bounds, peers) for knows, title, figures in found]
     return rows
 
 
@@ -91,7 +98,7 @@ def _row(
     knows: str,
     scheduler: str,
     figures: Sequence[_Figures],
-    bounds_s: Sequence[float],
+    bounds: Sequence[LowerBound],
     peers: Mapping[str, Sequence[_Figures]],
 ) -> dict[str, Any]:
     means = {name: sum(getattr(one, name) for one in figures) / len(figures) for name in FIGURES}
@@ -101,13 +108,14 @@ def _row(
         )
         for name, theirs in peers.items()
     }
-    below = sum(one.mean_jct_s < bound_s for one, bound_s in zip(figures, bounds_s, strict=True))
+    below = sum(one.mean_jct_s < bound.mean_jct_s for one, bound in zip(figures, bounds, strict=True))
     return {
         "conditions": conditions,
         "knows": knows,
         "scheduler": scheduler,
         **{name: round(value, 1) for name, value in means.items()},
-        "lower_bound_s": round(sum(bounds_s) / len(bounds_s), 1),
+        "lower_bound_s": round(sum(bound.mean_jct_s for bound in bounds) / len(bounds), 1),
+        "lower_bound_by": ", ".join(sorted({bound.binding for bound in bounds})),
         "below_bound": below,
         **over,
     }
@@ -127,7 +135,11 @@ def _of_replay(workload: Workload, cluster: Cluster, policy: str, options: Simul
 
 
 def load_rows(
-    workloads: Sequence[Workload], cluster: Cluster, policies: Sequence[str], loads: Sequence[float]
+    workloads: Sequence[Workload],
+    cluster: Cluster,
+    policies: Sequence[str],
+    loads: Sequence[float],
+    lengths: Lengths = Lengths.KNOWN,
 ) -> list[dict[str, Any]]:
     """By load: the best other policy over the default, on the workload where it does best against it."""
     default, *others = policies
@@ -136,12 +148,18 @@ def load_rows(
         closest: tuple[float, str, str] = (float("inf"), "", "")
         for workload in workloads:
             faster = at_load(workload, load)
-            options = SimulationOptions(record=False)
+            options = SimulationOptions(record=False, lengths=lengths)
             mean_s = simulate(faster, cluster, policy_named(default), options).mean_jct_s
             for name in others:
                 ratio = simulate(faster, cluster, policy_named(name), options).mean_jct_s / mean_s
                 closest = min(closest, (ratio, name, workload.name))
         rows.append(
-            {"load": load, "closest_policy": closest[1], "workload": closest[2], "over_default": round(closest[0], 3)}
+            {
+                "lengths": lengths.value,
+                "load": load,
+                "closest_policy": closest[1],
+                "workload": closest[2],
+                "over_default": round(closest[0], 3),
+            }
         )
     return rows

@@ -49,6 +49,9 @@ class Job:
     accumulate: int = 1
     no_sync: bool = True
     first_is_late: bool = False
+    batch_rule: str | None = None
+    batch_range: str = ""
+    chosen_batch: str = ""
 
 
 @dataclass(frozen=True)
@@ -138,6 +141,10 @@ def _worker(job: Job, rank: int, num_workers: int, port: int, stop: Stop | None,
         OMP_NUM_THREADS="1",
         GLOO_SOCKET_IFNAME="lo",
     )
+    if job.batch_range:
+        os.environ["WEFT_BATCH_RANGE"] = job.batch_range
+    if job.chosen_batch:
+        os.environ["WEFT_BATCH_SIZE"] = job.chosen_batch
     import torch
 
     torch.set_num_threads(1)
@@ -174,7 +181,7 @@ def _train(job: Job, rank: int, stop: Stop | None, told: dict[str, Any]) -> None
         scaler = torch.amp.GradScaler("cpu", enabled=job.scaler, init_scale=256.0, growth_interval=3)
         dataset = Stream(job.num_samples) if job.iterable else Samples(job.num_samples, job.loader_processes > 0)
         size = {"batch_size_per_worker" if job.per_worker else "batch_size": job.batch_size}
-        data = run.loader(dataset, num_workers=job.loader_processes, **size)
+        data = run.loader(dataset, num_workers=job.loader_processes, batch_rule=job.batch_rule, **size)
         run.resume(model=model, optimizer=optimizer, data=data, scheduler=scheduler, scaler=scaler)
         told["begin"] = _states(model, optimizer, scheduler, scaler)
         for x, y, samples in run.steps(data, epochs=job.epochs):

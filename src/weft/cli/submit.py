@@ -35,6 +35,7 @@ def submit(
     priority: Annotated[int | None, FIELDS["priority"].option] = None,
     total_steps: Annotated[int | None, FIELDS["total_steps"].option] = None,
     max_restarts: Annotated[int | None, FIELDS["max_restarts"].option] = None,
+    batch: Annotated[str | None, FIELDS["batch"].option] = None,
     env: Annotated[
         list[str] | None, Option("environment variable for the job; repeatable", "none", metavar="NAME=VALUE")
     ] = None,
@@ -64,11 +65,17 @@ def submit(
         priority=priority,
         total_steps=total_steps,
         max_restarts=max_restarts,
+        batch=batch,
         env=env or [],
         cwd=cwd,
     )
     if not os.path.isdir(job.launch.cwd):
         raise UsageError(f"the job's folder {job.launch.cwd!r} does not exist: create it, or choose another with --cwd")
+    if job.launch.batch and is_plain_script(job.launch):
+        raise UsageError(
+            "--batch needs a script whose batch size can be set: expected weft.session with run.loader(dataset, "
+            "batch_size=..., batch_rule=...); leave --batch out"
+        )
     if dry_run:
         _show_outlook(job, as_json=as_json)
         return
@@ -115,7 +122,7 @@ def _runnable(command: list[str]) -> tuple[str, ...]:
     return (str(interpreter), *command) if is_script else tuple(command)
 
 
-_IN_SCRIPTS = ("workers", "name", "weight", "priority", "total_steps", "max_restarts", "env", "cwd")
+_IN_SCRIPTS = ("workers", "name", "weight", "priority", "total_steps", "max_restarts", "batch", "env", "cwd")
 
 
 def _of_script(launch: Launch) -> dict[str, Any]:

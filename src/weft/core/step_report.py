@@ -36,6 +36,18 @@ NO_PROGRESS = Progress(0)
 
 
 @dataclass(frozen=True, slots=True)
+class BatchReport:
+    """The batch size of a job that may have others."""
+
+    size: int
+    """Of all workers together, in this attempt."""
+    script_size: int
+    """The one in the script."""
+    noise_scale: float | None = None
+    """How noisy gradients are, in samples (see ``perf/gradient_noise.py``); None until measured."""
+
+
+@dataclass(frozen=True, slots=True)
 class StepReport:
     """One worker's progress, as it is sent.  Only the controller knows whether the sender is who it says it is.
 
@@ -62,6 +74,8 @@ class StepReport:
     """Seconds of forward, backward and update in its last step; only an overlapped model measures them."""
     turn_wait_s: float = 0.0
     """Seconds per step spent waiting for a turn on a shared device."""
+    batch: BatchReport | None = None
+    """Of a job with a range of batch sizes."""
 
     def message(self) -> dict[str, Any]:
         """The datagram.  Workers outlive controllers, so both read the format of older ones."""
@@ -104,7 +118,18 @@ def parse_report(data: bytes) -> StepReport | None:
         phases=_phases(message.get("phases")),
         turn_wait_s=max(real(message.get("turn_wait_s")) or 0.0, 0.0),
         can_resume=can_resume if isinstance(can_resume, bool) else None,
+        batch=_batch(message.get("batch")),
     )
+
+
+def _batch(value: object) -> BatchReport | None:
+    if not isinstance(value, dict):
+        return None
+    size, script_size, noise_scale = count(value.get("size")), count(value.get("script_size")), value.get("noise_scale")
+    if not size or not script_size:
+        return None
+    noise = real(noise_scale)
+    return BatchReport(size, script_size, None if noise is None else max(noise, 0.0))
 
 
 def _phases(value: object) -> tuple[float, float, float] | None:

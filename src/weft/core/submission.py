@@ -28,10 +28,12 @@ MAX_USER_BYTES = 64
 MAX_ARGUMENT_BYTES = 128 * 1024
 MAX_ARGUMENTS_BYTES = 512 * 1024
 MAX_TOTAL_STEPS = 2**53
+MAX_BATCH = 1_000_000_000
 MAX_PRIORITY = 1_000_000
 MAX_WEIGHT = 1_000_000
 _ENVIRONMENT_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _WORKER_RANGE = re.compile(r"([0-9]{1,9})(?::([0-9]{1,9}))?")
+_BATCH_RANGE = re.compile(r"([0-9]{1,10}):([0-9]{1,10})")
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +78,8 @@ class Submission:
                     _check_range(key, number, one.option.min, one.option.max)
         if self.requested_workers is not None:
             _check_range("requested_workers", self.requested_workers, self.min_workers, self.max_workers)
+        if self.launch.batch:
+            _check_batch(self.launch, self.max_workers)
         self.spec("this-job", submitted_s=0.0)
 
     def spec(self, job_id: str, submitted_s: float) -> JobSpec:
@@ -148,6 +152,35 @@ def worker_range(text: str) -> tuple[int, int]:
     if not 1 <= low <= high <= MAX_WORKERS:
         raise UsageError(f"workers is {text!r}: expected 1 to {MAX_WORKERS}, the smaller number first, as in 1:4")
     return low, high
+
+
+def batch_range(text: str) -> tuple[int, int]:
+    """``--batch`` and ``batch:``, smallest and largest global batch size.
+
+    >>> batch_range("256:2048")
+    (256, 2048)
+    """
+    found = _BATCH_RANGE.fullmatch(text)
+    low, high = (int(found[1]), int(found[2])) if found else (0, 0)
+    if not 1 <= low < high <= MAX_BATCH:
+        raise UsageError(
+            f"batch is {text!r}: expected the smallest and the largest global batch size, such as 256:2048"
+        )
+    return low, high
+
+
+def _check_batch(launch: Launch, max_workers: int) -> None:
+    low, _ = batch_range(launch.batch)
+    if max_workers < 2:
+        raise UsageError(
+            f"batch is {launch.batch!r}, but the job has one worker: the gradient noise that decides the batch size is "
+            "measured with two or more; widen --workers, such as 1:4, or leave --batch out"
+        )
+    if low < max_workers:
+        raise UsageError(
+            f"batch is {launch.batch!r}, but the job may have {max_workers} workers: expected at least one sample for "
+            "each of them"
+        )
 
 
 def _check_launch(launch: Launch) -> None:

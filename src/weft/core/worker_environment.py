@@ -26,6 +26,10 @@ START_TIMEOUT_S: Final = "WEFT_START_TIMEOUT_S"
 COLLECTIVE_TIMEOUT_S: Final = "WEFT_COLLECTIVE_TIMEOUT_S"
 # Seconds without a finished step after which a worker counts as hung; 0 (the default): never.
 STALL_S: Final = "WEFT_STALL_S"
+# The range of global batch sizes that the job's owner allows (MIN:MAX), and the one chosen for this attempt; without
+# the second, the script's own, moved into the range.
+BATCH_RANGE: Final = "WEFT_BATCH_RANGE"
+BATCH_SIZE: Final = "WEFT_BATCH_SIZE"
 # Path of the lease server's unix socket on this host, and the device the worker shares there; with commas between
 # them, one for each worker of this host.
 LEASE: Final = "WEFT_LEASE"

@@ -19,10 +19,12 @@ from weft.core.speed import MAX_STEP_S, MIN_STEP_S, SpeedCurve, StepTime
 from weft.core.status_rows import SpeedRow
 from weft.core.step_report import StepReport
 from weft.core.submission import MAX_TOTAL_STEPS
+from weft.daemon.batch_choice import BatchChoices
 from weft.daemon.family_knowledge import FamilyKnowledge
 from weft.daemon.newest_reports import NewestReports
 from weft.daemon.pairs import Pairs
 from weft.perf.exploration import explored_curve
+from weft.perf.job_lengths import least_assumed_s
 from weft.perf.restart import RestartCost
 
 NOTEWORTHY = 0.2
@@ -90,6 +92,7 @@ class Knowledge:
         self.cluster = cluster
         self.handover_s = handover_s
         self.pairs = Pairs()
+        self.batches = BatchChoices()
         self.reports = NewestReports()
         self._jobs: dict[str, JobKnowledge] = {}
         self._restart = RestartCost(restart_prior_s)
@@ -106,6 +109,7 @@ class Knowledge:
             smallest = next(iter(job.spec.allowed_sizes(self.cluster.num_devices)), job.spec.min_workers)
             self._families.finished(job, job.attained_device_s / smallest)
         self.pairs.forget(job.id)
+        self.batches.forget(job.id)
         self.reports.forget(job.id)
 
     # What is observed ------------------------------------------------------------------------------------------
@@ -115,12 +119,14 @@ class Knowledge:
         if report.rank != 0:
             return False
         self.reports.add(report)
-        known, progress = self.of(job.id), report.progress
+        known = self.of(job.id)
         first = known.attempt != report.attempt
         if first:
             known.attempt, known.num_reports = report.attempt, 0
             self._started_again(known, now_s)
         known.num_reports += 1
+        report = self.batches.reported(report, counts=known.num_reports > 2 and job.partner is None)
+        progress = report.progress
         if report.can_resume is not None:
             known.can_resume = report.can_resume
         if progress.loss is not None and (not known.losses or progress.step > known.losses[-1][0]):
@@ -219,7 +225,8 @@ class Knowledge:
     def belief(self, job: Job, first_sizes: tuple[int, ...], now_s: float, usual_s: float) -> Belief:
         """What a decision gets to know about the job."""
         curve = self.curve(job, first_sizes)
-        remaining_steps = self.remaining_steps(job, curve, now_s, usual_s)
+        remaining_steps = self.remaining_steps(job, curve, now_s, least_assumed_s(usual_s, self.restart_s(job.id)))
+        remaining_steps *= self.batches.script_steps(job.id) if self.is_length_known(job) else 1.0
         known = self._jobs.get(job.id)
         return Belief(
             curve,
@@ -323,6 +330,7 @@ class Knowledge:
             "restarts_s": list(self._restart.seen_s),
             "apart": self.pairs.document(),
             "families": self._families.document(),
+            "batches": self.batches.document(),
             "jobs": {
                 job_id: {
                     "samples": [[list(shape), [list(one) for one in kept]] for shape, kept in known.samples.items()],
@@ -365,6 +373,7 @@ class Knowledge:
         if "families" in document:  # older controllers did not keep them
             self._families.restore(document["families"])
         self.pairs.restore(document.get("apart", ()), job_ids)
+        self.batches.restore(document.get("batches", {}), job_ids)
 
 
 def _are_enough(samples: Sequence[tuple[float, float]]) -> bool:

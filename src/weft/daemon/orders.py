@@ -64,6 +64,7 @@ class Orders:
                 names.CHANNEL: str(self._home.channel_socket),
                 names.CHECKPOINT_DIR: str(checkpoints),
                 **self._sharing.environment(job, action.devices),
+                **self._knowledge.batches.environment(job, len(action.devices)),
             }
             names_of = tuple(cluster.device_name(device) for device in action.devices)
             self._engine.start(StartOrder(job.id, action.attempt, action.devices, job.launch, environment, names_of))

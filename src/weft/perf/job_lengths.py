@@ -11,11 +11,16 @@ proportional to the work done so far, which is the least-attained-service rule: 
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_right, insort
 from collections.abc import Mapping, Sequence
 
 MIN_HISTORY = 3
-"""Finished jobs of a family before its own distribution is used."""
+"""Finished jobs before their lengths are used."""
+OTHER_FAMILIES = 0.5
+"""All other families together count as this many finished jobs of a job's own family."""
+RESTARTS_WORTH = 10.0
+"""A job of unknown length is taken to need at least this many restarts' time: stopping it sooner rarely pays."""
 _MAX_KEPT = 500
 _MAX_FAMILIES = 500
 _NOVELTY = 2.0
@@ -29,6 +34,15 @@ def attained_remaining_s(done_s: float, usual_s: float) -> float:
     (60.0, 3600.0)
     """
     return max(done_s, usual_s)
+
+
+def least_assumed_s(usual_s: float, restart_s: float) -> float:
+    """What a job is assumed to need at the least if nothing is known about it.
+
+    >>> least_assumed_s(usual_s=60.0, restart_s=0.3), least_assumed_s(usual_s=60.0, restart_s=30.0)
+    (60.0, 300.0)
+    """
+    return max(usual_s, RESTARTS_WORTH * restart_s)
 
 
 def gittins_remaining_s(lengths_s: Sequence[float], done_s: float) -> float:
@@ -71,11 +85,19 @@ class LengthHistory:
                 del kept[::2]
 
     def remaining_s(self, family: str, done_s: float, usual_s: float) -> float:
-        """By jobs of its family if there were enough, else by all jobs, else by what it has done itself."""
-        for known in (self._families.get(family, ()), self._all):
-            if len(known) >= MIN_HISTORY:
-                return gittins_remaining_s(known, done_s)
-        return attained_remaining_s(done_s, usual_s)
+        """By jobs of its family and, the fewer there were, by all jobs; without any, by what it has done itself.
+
+        The geometric mean of both, weighted by how many there were (an empirical-Bayes estimate of the logarithm): the
+        first jobs of a family count at once, and one odd length does not decide alone.
+        """
+        if len(self._all) < MIN_HISTORY:
+            return attained_remaining_s(done_s, usual_s)
+        by_all_s = gittins_remaining_s(self._all, done_s)
+        own = self._families.get(family)
+        if not own:
+            return by_all_s
+        weight = len(own) / (len(own) + OTHER_FAMILIES)
+        return math.exp(weight * math.log(gittins_remaining_s(own, done_s)) + (1.0 - weight) * math.log(by_all_s))
 
     def document(self) -> dict[str, list[float]]:
         """Plain data for a JSON file."""

@@ -27,7 +27,7 @@ class SimulatedBeliefs:
         self._true: dict[Profile, SpeedCurve] = {}
         self._explored: dict[tuple[Profile, frozenset[int]], SpeedCurve] = {}
         self._wrong: dict[tuple[str, SpeedCurve, frozenset[int]], SpeedCurve] = {}
-        self._lengths = BelievedLengths(options.lengths, options.prediction_error, options.seed)
+        self._lengths = BelievedLengths(options.lengths, options.prediction_error, options.seed, options.restart_s)
         self._are_steps_known = options.lengths in (Lengths.KNOWN, Lengths.DECLARED)
         self._families = FamilySpeeds()
         self._blank: set[str] = set()

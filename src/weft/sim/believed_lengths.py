@@ -7,13 +7,13 @@ import random
 
 from weft.core.speed import SpeedCurve
 from weft.perf.families import family_of
-from weft.perf.job_lengths import LengthHistory, attained_remaining_s
+from weft.perf.job_lengths import LengthHistory, attained_remaining_s, least_assumed_s
 from weft.sim.job_run import JobRun
 
 DECLARED_ERROR = 0.5
 """Standard deviation of the logarithm of declared over true length, unless an error is given."""
 USUAL_S = 60.0
-"""How long a job is assumed to run if nothing is known about it, as in the controller."""
+"""How long a job is assumed to run if nothing is known about it and restarts cost little, as in the controller."""
 
 
 class Lengths(enum.Enum):
@@ -32,9 +32,10 @@ class Lengths(enum.Enum):
 class BelievedLengths:
     """Remaining steps of every simulated job as the policy sees them."""
 
-    def __init__(self, source: Lengths, error: float, seed: int) -> None:
+    def __init__(self, source: Lengths, error: float, seed: int, restart_s: float) -> None:
         self._source, self._error, self._seed = source, error, seed
         self._history = LengthHistory()
+        self._least_s = least_assumed_s(USUAL_S, restart_s)
 
     def factor(self, run: JobRun) -> float:
         """Believed over true length; constant, as with a wrong target."""
@@ -52,8 +53,8 @@ class BelievedLengths:
             return total * factor - done
         step_s = curve.times[curve.sizes[0]].step_s
         if self._source is Lengths.HISTORY:
-            return self._history.remaining_s(family(run), done * step_s, USUAL_S) / step_s
-        return attained_remaining_s(done * step_s, USUAL_S) / step_s
+            return self._history.remaining_s(family(run), done * step_s, self._least_s) / step_s
+        return attained_remaining_s(done * step_s, self._least_s) / step_s
 
     def finished(self, run: JobRun, curve: SpeedCurve) -> None:
         """Record the length of a finished job."""

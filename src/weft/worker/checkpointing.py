@@ -18,7 +18,7 @@ from weft.worker.data import SessionLoader
 from weft.worker.manifest import Manifest, first_difference, parse_manifest
 from weft.worker.peers import Peers
 from weft.worker.rng import capture_rng
-from weft.worker.scaling import LinearScaling
+from weft.worker.scaling import RateScaling
 from weft.worker.shards import Registered, capture_own, capture_replicated, read_parts, register, restore
 from weft.worker.writer import CheckpointPart, CheckpointWriter
 
@@ -91,7 +91,7 @@ class Checkpointing:
         data: SessionLoader,
         peers: Peers,
         device: torch.device,
-        scaling: LinearScaling | None,
+        scaling: RateScaling | None,
         *,
         in_background: bool = False,
         finished: bool = False,

@@ -52,6 +52,8 @@ class SessionLoader:
         self.dataset = dataset
         self.batch_size = batch_size * place.world_size if per_worker else batch_size
         self.batch_size_per_worker = batch_size if per_worker else None
+        self.script_batch_size: int | None = None
+        """With a ``batch_rule=``: the batch size in the script, whatever this attempt's is."""
         self.drop_last = drop_last
         self.epoch = 0
         self.position = 0
@@ -88,6 +90,13 @@ class SessionLoader:
         if self.num_samples is None:
             raise TypeError("an iterable dataset has no length")
         return sum(1 for _ in batch_sizes(self.num_samples, self.batch_size, 0, self.drop_last))
+
+    def num_steps_left(self, epochs: int) -> int | None:
+        """From the current position to the end of so many epochs, at this batch size; None for an iterable dataset."""
+        if self.num_samples is None:
+            return None
+        sizes = batch_sizes(self.num_samples, self.batch_size, self.position, self.drop_last)
+        return max(epochs - self.epoch - 1, 0) * len(self) + (sum(1 for _ in sizes) if self.epoch < epochs else 0)
 
     def __iter__(self) -> Iterator[Any]:
         # A training step needs all workers, so one without samples gets another's; here that sample would count twice.

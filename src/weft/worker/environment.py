@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from weft.core import worker_environment as names
+from weft.core.submission import batch_range
 from weft.errors import UsageError
 
 _DEFAULT_CHECKPOINT_EVERY_S = 600.0
@@ -33,6 +34,10 @@ class WorkerEnvironment:
     start_timeout_s: float
     collective_timeout_s: float
     stall_s: float
+    batch_range: tuple[int, int] | None
+    """Global batch sizes that the job's owner allows; None if the script's own stays."""
+    batch_size: int | None
+    """The one that the controller has chosen for this attempt."""
     thread_count_given: bool
     master_port: int
 
@@ -81,6 +86,8 @@ def read_environment(environ: Mapping[str, str]) -> WorkerEnvironment:
         start_timeout_s=_seconds(environ, names.START_TIMEOUT_S, _DEFAULT_START_TIMEOUT_S),
         collective_timeout_s=_seconds(environ, names.COLLECTIVE_TIMEOUT_S, _DEFAULT_COLLECTIVE_TIMEOUT_S),
         stall_s=_seconds(environ, names.STALL_S, 0.0),
+        batch_range=batch_range(text) if (text := environ.get(names.BATCH_RANGE, "")) else None,
+        batch_size=_number(environ, names.BATCH_SIZE, 0) or None,
         master_port=master_port,
         thread_count_given=bool(environ.get("OMP_NUM_THREADS")),
     )

@@ -17,6 +17,7 @@ from weft.core.worker_environment import STOPPED_EXIT_CODE, STOPPED_UNSAVED_EXIT
 from weft.errors import SessionError, UsageError
 from weft.overlap.handle import handle_of
 from weft.process.turns import TURNS
+from weft.worker.batch_rule import ruled_batch
 from weft.worker.channel import Channel
 from weft.worker.checkpointing import Checkpointing
 from weft.worker.data import LoaderPlace, SessionLoader
@@ -27,7 +28,7 @@ from weft.worker.peers import Peers
 from weft.worker.reports import ProgressBar, Reporter
 from weft.worker.rng import seed_everything
 from weft.worker.sampling import Share
-from weft.worker.scaling import LinearScaling
+from weft.worker.scaling import RateScaling
 from weft.worker.stepper import End, LoopState, Stepper
 from weft.worker.stopping import StopRequest
 from weft.worker.watchdog import NoWatchdog, Watchdog, start_watchdog
@@ -65,7 +66,7 @@ class Session:
         self._owns_group = False
         self._channel = Channel(self._environment.channel) if self._environment.channel else None
         self._stop_request = StopRequest(self._channel, self._environment.stop_file)
-        self._scaling: LinearScaling | None = None
+        self._scaling: RateScaling | None = None
         self._reporter: Reporter | None = None
         self._watchdog: Watchdog | NoWatchdog = NoWatchdog()
 
@@ -177,6 +178,7 @@ class Session:
         batch_size: int | None = None,
         *,
         batch_size_per_worker: int | None = None,
+        batch_rule: str | None = None,
         warmup_steps: int = 0,
         shuffle: bool | None = None,
         drop_last: bool = False,
@@ -188,6 +190,9 @@ class Session:
             batch_size: of all workers together, whatever their number.  An uneven split is weighted.
             batch_size_per_worker: instead of ``batch_size``; the global batch grows with the number of workers, and
                 every learning rate by the same factor, linearly over ``warmup_steps``.
+            batch_rule: allows ``weft submit --batch MIN:MAX`` to replace ``batch_size``, and says what every learning
+                rate is multiplied by then: ``"linear"`` (the ratio of the batch sizes), ``"sqrt"`` (its root), or
+                ``"none"``.
             shuffle: by (seed, epoch); on by default for map-style datasets.
             drop_last: skip the last batch of an epoch if it is smaller.
             options: passed to ``torch.utils.data.DataLoader`` (num_workers, pin_memory, collate_fn, ...).
@@ -195,8 +200,15 @@ class Session:
         if (batch_size is None) == (batch_size_per_worker is None):
             raise UsageError("run.loader takes either batch_size= (of all workers) or batch_size_per_worker=")
         if batch_size_per_worker is not None:
-            self._scaling = LinearScaling(float(self.world_size), warmup_steps)
-        return SessionLoader(
+            self._scaling = RateScaling(float(self.world_size), warmup_steps)
+        ruled = None
+        if batch_rule is not None:
+            if batch_size is None:
+                raise UsageError("batch_rule= needs batch_size=: batch_size_per_worker= has a rule of its own")
+            environment = self._environment
+            ruled = ruled_batch(batch_rule, batch_size, environment.batch_range, environment.batch_size)
+            batch_size, self._scaling = ruled.size, RateScaling(ruled.rate_factor, warmup_steps)
+        loader = SessionLoader(
             dataset,
             LoaderPlace(self.rank, self.world_size, self.seed),
             batch_size=batch_size_per_worker if batch_size is None else batch_size,  # type: ignore[arg-type]
@@ -205,6 +217,9 @@ class Session:
             drop_last=drop_last,
             options=options,
         )
+        if ruled is not None:
+            loader.script_batch_size = ruled.script_size
+        return loader
 
     def resume(self, *, data: SessionLoader | None = None, **objects: Any) -> bool:
         """Resume from the newest good checkpoint, if there is one, and save these objects from now on.
@@ -280,6 +295,7 @@ class Session:
             )
         if epochs is None and max_steps is None:
             raise UsageError("run.steps needs an end: give epochs= or max_steps=")
+        self._check_batch_range(data, max_steps)
         peers, checkpointing = self._need_peers(), self._checkpointing
         if checkpointing.registered is not None and data is not checkpointing.data:
             raise UsageError("the loader given to run.steps is not the one given to run.resume: add data= there")
@@ -293,8 +309,24 @@ class Session:
             reporter=self._reporter or Reporter(self._environment, peers, None, None),
             scaling=self._scaling,
             say=self._say,
+            measures_noise=self._environment.batch_range is not None,
         )
         return stepper.steps(data, End(epochs, max_steps))
+
+    def _check_batch_range(self, data: SessionLoader, max_steps: int | None) -> None:
+        if self._environment.batch_range is None:
+            return
+        given = "this job was submitted with a range of batch sizes (--batch)"
+        if data.script_batch_size is None:
+            raise UsageError(
+                f"{given}, but its loader does not say what happens to the learning rate: add "
+                'batch_rule="linear", "sqrt", or "none" to run.loader, or submit the job without --batch'
+            )
+        if max_steps is not None:
+            raise UsageError(
+                f"{given}, so the number of samples in max_steps= would depend on the batch size: give run.steps "
+                "epochs= instead, or submit the job without --batch"
+            )
 
     def _need_peers(self) -> Peers:
         if self._peers is None:

@@ -10,8 +10,9 @@ from typing import Any, TextIO
 
 import torch
 
-from weft.core.step_report import Progress, StepReport
+from weft.core.step_report import BatchReport, Progress, StepReport
 from weft.overlap.handle import Overlap
+from weft.perf.gradient_noise import NoiseScale
 from weft.process.turns import TURNS
 from weft.worker.channel import Channel
 from weft.worker.environment import WorkerEnvironment
@@ -143,10 +144,15 @@ class Reporter:
         self._channel = channel
         self._bar = bar
         self._meter = Meter()
+        self._batch: tuple[int, int, NoiseScale] | None = None
         self._unsent: tuple[int, int | None, int, Overlap | None] | None = None
 
     def log(self, metrics: dict[str, Any]) -> None:
         self._meter.log(metrics)
+
+    def tell_batch(self, size: int, script_size: int, noise: NoiseScale) -> None:
+        """From now on, reports say which batch size is in use, and how noisy the gradients are."""
+        self._batch = size, script_size, noise
 
     def step_done(self, step: int, total_steps: int | None, epoch: int, share: Share, handle: Overlap | None) -> None:
         self._meter.step_done(share.num_global)
@@ -174,6 +180,7 @@ class Reporter:
             phases=phases_of(handle),
             turn_wait_s=self._meter.turn_wait_s,
             can_resume=self.can_resume,
+            batch=self._batch and BatchReport(self._batch[0], self._batch[1], self._batch[2].samples),
         )
         if self._channel is not None:
             self._channel.send(report.message())

@@ -1,8 +1,9 @@
-"""``batch_size_per_worker=``: the global batch grows with the number of workers, and the learning rate with it.
+"""Learning rates that follow the batch size: with ``batch_size_per_worker=``, or with a ``batch_rule=``.
 
-This is the linear scaling rule common in large-batch training: P workers, P times the batch, P times the learning rate,
-reached over some warm-up steps.  Learning rates live in several places (parameter groups, and a scheduler's base
-values); all are multiplied by the same factor, so any scheduler keeps working.
+With the former it is the linear scaling rule common in large-batch training: P workers, P times the batch, P times the
+learning rate; with the latter the rule that the script names.  The new rates are reached over some warm-up steps.
+Learning rates live in several places (parameter groups, and a scheduler's base values); all are multiplied by the same
+factor, so any scheduler keeps working.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ def factor_at(step: int, since_step: int, start: float, target: float, warmup_st
     return start + (target - start) * (step - since_step) / warmup_steps
 
 
-class LinearScaling:
+class RateScaling:
     """Multiplies every learning rate that the script has set.
 
     The current ``factor`` is saved in checkpoints, since the learning rates there are scaled.

@@ -12,11 +12,12 @@ from weft.errors import InputError
 from weft.worker.agreement import NOTHING, Wishes, choose_agreement
 from weft.worker.checkpointing import Checkpointing
 from weft.worker.data import SessionLoader
+from weft.worker.noise_meter import NoiseMeter
 from weft.worker.peers import Peers
 from weft.worker.reports import Reporter
 from weft.worker.rng import derived_seed, restore_rng, seed_everything
 from weft.worker.sampling import Share
-from weft.worker.scaling import LinearScaling
+from weft.worker.scaling import RateScaling
 from weft.worker.shards import Registered
 from weft.worker.stopping import StopRequest
 from weft.worker.watchdog import NoWatchdog, Watchdog
@@ -47,8 +48,10 @@ class End:
             self.max_steps is not None and step >= self.max_steps
         )
 
-    def total_steps(self, data: SessionLoader) -> int | None:
-        by_epochs = self.epochs * len(data) if self.epochs is not None and data.num_samples is not None else None
+    def total_steps(self, step: int, data: SessionLoader) -> int | None:
+        """Those done and those left: earlier ones may have had another batch size."""
+        left = data.num_steps_left(self.epochs) if self.epochs is not None else None
+        by_epochs = step + left if left is not None else None
         known = [steps for steps in (by_epochs, self.max_steps) if steps is not None]
         return min(known) if known else None
 
@@ -64,8 +67,9 @@ class Stepper:
     watchdog: Watchdog | NoWatchdog
     checkpointing: Checkpointing
     reporter: Reporter
-    scaling: LinearScaling | None
+    scaling: RateScaling | None
     say: Callable[[str], None]
+    measures_noise: bool = False
 
     def steps(self, data: SessionLoader, end: End) -> Iterator[Any]:
         registered = self.checkpointing.registered or Registered()
@@ -73,13 +77,19 @@ class Stepper:
         weightings = choose_weightings(
             list(registered.models.values()), registered.handles, data.may_be_uneven, self.peers.world_size, updates
         )
+        models = list(registered.models.values())
+        noise = NoiseMeter(models, self.peers.world_size, updates, self.say) if self.measures_noise else None
+        if noise is not None and data.script_batch_size is not None:
+            self.reporter.tell_batch(data.batch_size, data.script_batch_size, noise.noise)
         try:
-            yield from self._walk(data, end, registered, weightings, updates)
+            yield from self._walk(data, end, registered, weightings, updates, noise)
         finally:  # also when the script breaks out of the loop
             self.reporter.flush()
             self.watchdog.pause()
             for weighting in weightings:
                 weighting.close()
+            if noise is not None:
+                noise.close()
             updates.close()
 
     def _walk(
@@ -89,12 +99,13 @@ class Stepper:
         registered: Registered,
         weightings: list[ModelWeighting],
         updates: UpdateCount,
+        noise: NoiseMeter | None,
     ) -> Iterator[Any]:
         state = self.state
         handle = registered.handles[0] if registered.handles else None
         agreement = choose_agreement(self.peers, handle, updates)
         optimizers, schedulers = registered.optimizers.values(), registered.others.values()
-        total_steps = end.total_steps(data)
+        total_steps = end.total_steps(state.step, data)
         self._start_generators()
         self.checkpointing.restart_timer()
         done = end.reached(state.step, data.epoch)
@@ -114,7 +125,11 @@ class Stepper:
                 state.share = share
                 state.epoch, state.ends_epoch = data.epoch, data.ends_epoch(share)
                 agreement.before_step(self._wishes())
+                if noise is not None:
+                    noise.before_step(share)
                 yield _moved(batch, self.device)
+                if noise is not None:
+                    noise.after_step(share)
                 state.step += 1
                 self.watchdog.step_done(state.step)
                 data.position += share.num_global

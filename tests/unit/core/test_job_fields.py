@@ -14,7 +14,7 @@ from weft.core.submission import FIELDS, Submission
 from weft.daemon.api.schemas import JobRequest
 
 EVERY = Submission(
-    Launch(("python", "train.py"), "/tmp", {"A": "1"}, max_restarts=3),
+    Launch(("python", "train.py"), "/tmp", {"A": "1"}, max_restarts=3, batch="256:2048"),
     name="resnet",
     min_workers=2,
     max_workers=8,
@@ -44,7 +44,7 @@ def test_every_list_of_fields_is_the_declared_one() -> None:
     assert set(KEYS) == set(job_schema()["properties"]) == by_file
     assert [field.name for field in fields(JobSpec) if field.name not in FIELDS] == ["id", "submitted_s"]
     hints = get_type_hints(submit, include_extras=True)
-    for key in ("name", "weight", "priority", "total_steps", "max_restarts", "cwd"):
+    for key in ("name", "weight", "priority", "total_steps", "max_restarts", "batch", "cwd"):
         assert hints[key].__metadata__ == (FIELDS[key].option,), f"the option for {key} describes something else"
 
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from weft.perf.job_lengths import LengthHistory, attained_remaining_s, gittins_remaining_s
+from weft.perf.job_lengths import LengthHistory, attained_remaining_s, gittins_remaining_s, least_assumed_s
 
 LENGTHS = st.lists(st.floats(1.0, 1e6), min_size=1, max_size=40).map(sorted)
 
@@ -31,6 +31,24 @@ def test_the_kind_counts_once_it_has_been_seen_often_enough() -> None:
     for _ in range(5):
         history.finished("/ncf", 50.0)
     assert history.remaining_s("/ncf", 0.0, usual_s=60.0) < by_all
+
+
+def test_the_first_job_of_a_kind_counts_at_once_but_not_alone() -> None:
+    history = LengthHistory()
+    for _ in range(20):
+        history.finished("/short", 60.0)
+    stranger_s = history.remaining_s("/long", 0.0, usual_s=60.0)
+    found = []
+    for _ in range(4):
+        history.finished("/long", 10_000.0)
+        found.append(history.remaining_s("/long", 0.0, usual_s=60.0))
+    assert stranger_s < 100.0 < found[0] < 10_000.0
+    assert found == sorted(found)
+
+
+def test_a_job_of_unknown_length_is_not_stopped_for_less_than_its_restarts_cost() -> None:
+    assert least_assumed_s(60.0, restart_s=0.3) == 60.0
+    assert least_assumed_s(60.0, restart_s=120.0) == 1200.0
 
 
 def test_without_history_age_decides() -> None:

@@ -312,3 +312,31 @@ def test_sums_of_one_worker_are_its_own_values() -> None:
     sums: list[float] = []
     train(max_steps=1, each_step=lambda run: sums.extend(run.sum(3, torch.tensor(0.5))))
     assert sums == [3.0, 0.5]
+
+
+@pytest.mark.parametrize(
+    ("options", "ends", "expected"),
+    [
+        ({}, {"epochs": 1}, 'add batch_rule="linear", "sqrt", or "none" to run.loader'),
+        ({"batch_rule": "linear"}, {"max_steps": 5}, "give run.steps epochs= instead"),
+        ({"batch_rule": "cubic"}, {"epochs": 1}, "expected one of linear, sqrt, none"),
+    ],
+)
+def test_a_range_of_batch_sizes_that_the_script_does_not_allow_is_refused_with_one_line(
+    monkeypatch: pytest.MonkeyPatch, options: dict[str, Any], ends: dict[str, int], expected: str
+) -> None:
+    monkeypatch.setenv("WEFT_BATCH_RANGE", "2:8")
+    with weft.session() as run, pytest.raises(UsageError, match=expected) as refused:
+        run.steps(run.loader(torch.arange(20.0), batch_size=4, **options), **ends)
+    assert "\n" not in str(refused.value)
+
+
+def test_steps_left_count_at_the_batch_size_of_the_attempt(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WEFT_BATCH_RANGE", "2:10")
+    for chosen, num_steps in ((2, 20), (10, 4), (16, 4)):
+        monkeypatch.setenv("WEFT_BATCH_SIZE", str(chosen))
+        with weft.session() as run:
+            loader = run.loader(torch.arange(20.0), batch_size=4, batch_rule="none")
+            assert loader.num_steps_left(epochs=2) == num_steps
+            loader.epoch, loader.position = 1, 10
+            assert loader.num_steps_left(epochs=2) == num_steps // 4

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from weft.worker.scaling import LinearScaling
+from weft.worker.scaling import RateScaling
 
 SCHEDULES: dict[str, Callable[[torch.optim.Optimizer], Any]] = {
     "chained": lambda o: torch.optim.lr_scheduler.ExponentialLR(o, 0.9),
@@ -19,7 +19,7 @@ SCHEDULES: dict[str, Callable[[torch.optim.Optimizer], Any]] = {
 def rates(target: float, schedule: str, num_steps: int) -> list[float]:
     optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=0.1)
     scheduler = SCHEDULES[schedule](optimizer)
-    scaling = LinearScaling(target, warmup_steps=4)
+    scaling = RateScaling(target, warmup_steps=4)
     found = []
     for step in range(num_steps):
         scaling.before_step(step, [optimizer], [scheduler])
@@ -39,9 +39,9 @@ def test_the_warm_up_starts_at_the_scripts_own_rate() -> None:
 
 
 def test_a_resize_starts_a_new_warm_up_from_the_current_learning_rate() -> None:
-    first = LinearScaling(4.0, warmup_steps=4)
+    first = RateScaling(4.0, warmup_steps=4)
     first.before_step(10, [], [])
-    second = LinearScaling(2.0, warmup_steps=4)
+    second = RateScaling(2.0, warmup_steps=4)
     second.load_state_dict(first.state_dict(), step=10)
     factors = []
     for step in range(10, 16):
