@@ -45,6 +45,7 @@ from weft.daemon.knowledge import Knowledge
 from weft.daemon.mean_loss import MeanLosses
 from weft.daemon.metrics import Metrics
 from weft.daemon.orders import Orders
+from weft.daemon.otel_traces import JobTraces
 from weft.daemon.report_channel import JobChannel
 from weft.daemon.scheduling import DecisionTimer, Scheduler
 from weft.daemon.series_files import SeriesFiles
@@ -77,6 +78,7 @@ class Loop:
         state: State,
         *,
         paranoid: bool = False,
+        traces: JobTraces | None = None,
     ) -> None:
         self.decided: DecisionResult | None = None
         self.finished = threading.Event()
@@ -87,6 +89,7 @@ class Loop:
         self._commits = CommitLog(journal, history, timeline, metrics, faults, state, paranoid=paranoid)
         self._inbox = Inbox(knowledge.reports)
         self._losses = MeanLosses()
+        self._traces = traces
         self._timer = DecisionTimer()
         self.ready = threading.Event()
         """Set when the loop has completed its first turn, or has failed to."""
@@ -285,6 +288,9 @@ class Loop:
                     self._knowledge.started(event.job_id, event.at_s)
         with self._faults.contained("the histories of jobs"):
             self._series.happened(before, self.state, batch.events)
+        if self._traces is not None:
+            with self._faults.contained("traces"):
+                self._traces.happened(before, batch.states)
         self._act(batch.actions)
         with self._faults.contained("sharing"):
             self._sharing.follow(self.state)
@@ -369,5 +375,7 @@ class Loop:
         self._channel.close()
         self._engine.close()
         self._journal.close()
+        if self._traces is not None:
+            self._traces.close()
         self.ready.set()
         self.finished.set()

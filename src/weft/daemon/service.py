@@ -37,6 +37,7 @@ from weft.daemon.job_metrics import job_series
 from weft.daemon.knowledge import Knowledge
 from weft.daemon.loop import Loop
 from weft.daemon.metrics import Metrics
+from weft.daemon.otel_traces import JobTraces
 from weft.daemon.recovery import MAX_AHEAD_S, load_knowledge, load_state
 from weft.daemon.report_channel import JobChannel
 from weft.daemon.retention import Purged, Retention
@@ -68,6 +69,7 @@ class Controller:
         paranoid: bool = False,
         accept_loss: bool = False,
         keep_s: float | None = None,
+        traces: JobTraces | None = None,
         free_bytes: Callable[[], int | None] = lambda: None,
         clock: Callable[[float], SteadyClock] = SteadyClock,
     ) -> None:
@@ -103,6 +105,7 @@ class Controller:
             self._clock,
             state,
             paranoid=paranoid,
+            traces=traces,
         )
         self.ready = self._loop.ready
         """Set when the loop has completed its first turn, or has ended before it could."""
