@@ -28,7 +28,7 @@ from weft.control.pending_actions import actions_outstanding, attempts_never_beg
 from weft.control.state import Job, State
 from weft.core.actions import Action, Decide, StartWorkers, StopWorkers
 from weft.core.engine import Engine, EngineEvent, EngineNode, SharesOnNodes
-from weft.core.events import DevicesAssigned, Event, Fate, WorkersExited, WorkersStarted
+from weft.core.events import DevicesAssigned, Event, Fate, ProgressReported, WorkersExited, WorkersStarted
 from weft.core.reason import ControllerDown, code_of, in_words
 from weft.core.step_report import StepReport
 from weft.core.worker_environment import STOPPED_EXIT_CODE
@@ -83,7 +83,7 @@ class Loop:
         self.decided: DecisionResult | None = None
         self.finished = threading.Event()
         self.failure: BaseException | None = None
-        self._journal, self._engine, self._channel = journal, engine, channel
+        self._home, self._journal, self._engine, self._channel = home, journal, engine, channel
         self._scheduler, self._knowledge = scheduler, knowledge
         self._metrics, self._clock, self._faults, self._series = metrics, clock, faults, series
         self._commits = CommitLog(journal, history, timeline, metrics, faults, state, paranoid=paranoid)
@@ -270,7 +270,17 @@ class Loop:
         if isinstance(in_order, WorkersStarted):
             in_order = replace(in_order, devices=job.devices)
         event_to_json(in_order)
-        return [*self._knowledge.reports.take_of(event.job_id, now_s), in_order]
+        return [*self._knowledge.reports.take_of(event.job_id, now_s), *self._unreported(in_order, job), in_order]
+
+    def _unreported(self, event: EngineEvent, job: Job) -> list[Event]:
+        """Steps that nobody received the reports of, because no controller was running: a checkpoint knows them."""
+        if not isinstance(event, WorkersExited) or event.fate not in (Fate.COMPLETED, Fate.STOPPED):
+            return []
+        known = self._knowledge.reports.progress(job)
+        step = self._home.saved_step(job.id)
+        if step <= known.step:
+            return []
+        return [ProgressReported(event.at_s, job.id, job.attempt, replace(known, step=step))]
 
     # Writing and acting --------------------------------------------------------------------------------------------
 

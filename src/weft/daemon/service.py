@@ -23,6 +23,7 @@ from weft.core.events import CancelRequested, Event, JobChanged, JobSubmitted, N
 from weft.core.reason import HeldUp, code_of, in_words
 from weft.core.status_rows import HistoryRow, WhatifRow
 from weft.core.submission import Submission
+from weft.daemon import job_reasons
 from weft.daemon.attempt_bars import AttemptBar, AttemptBars, between
 from weft.daemon.changes import check_change
 from weft.daemon.clock import SteadyClock
@@ -321,8 +322,9 @@ class Controller:
 
     def _newest(self, job: Job) -> Job:
         hint = "" if job.state.is_final else self._loop.hint(job)
-        if hint:
-            job = replace(job, reason=hint, reason_code=code_of(HeldUp(hint)))
+        now = HeldUp(hint) if hint else job_reasons.until_its_start(job)
+        if now is not None:
+            job = replace(job, reason=in_words(now), reason_code=code_of(now))
         progress = self._knowledge.reports.progress(job)
         return job if progress is job.progress else replace(job, progress=progress)
 
@@ -332,6 +334,8 @@ class Controller:
         if decided and not job.is_cancelled:
             text = self._scheduler.explain(decided, job, self._loop.state, self._knowledge)
         text = self._loop.hint(job) or text or job.reason
+        if assigned := job_reasons.until_its_start(job):
+            text = f"{in_words(assigned)}; {text}"
         place = None if job.devices else self._scheduler.queue.get(job.id)
         return Sentence(now_s, f"{text}; {_place_in_words(place, now_s)}" if place else text)
 
