@@ -11,7 +11,7 @@ import pytest
 from tests.axe import axe_source, serious_findings
 from tests.browser import find_chromium
 from tests.hang_limit import HANG_S
-from tests.page_site import Site, open_site, up, weft
+from tests.page_site import ASKS, Site, open_site, up, weft
 
 pytestmark = pytest.mark.skipif(find_chromium() is None, reason="needs chromium (Debian: apt-get install chromium)")
 
@@ -212,6 +212,12 @@ def test_axe_finds_nothing_serious_in_any_view(site: Site, trained: str, hostile
             tab.wait_for(f"innerWidth === {width} && {json.dumps(view)} === location.hash.slice(1)")
             if (findings := serious_findings(tab, source)) != "[]":
                 found[view, width, dark] = findings
+    tab.click("#logout")
+    for width, dark in ((390, True), (1280, False)):
+        tab.view(width, 900, dark=dark)
+        tab.wait_for(f"innerWidth === {width} && {ASKS}")
+        if (findings := serious_findings(tab, source)) != "[]":
+            found["login", width, dark] = findings
     tab.view(1280, 900)
     assert found == {}
 
