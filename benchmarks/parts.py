@@ -151,6 +151,7 @@ PARTS = {
         ),
         _alone("controller_costs", "what the controller costs and how long it makes people wait", 2, 2),
         _alone("scale", "one controller on up to 1,000 simulated nodes, 8,000 workers, 10,000 jobs", 7, 1),
+        _alone("dashboard", "what an open dashboard costs, and frames per second of its timeline", 7, 2),
         _alone("restart", "from a stop request to the first step again", 4, 1, has_rounds=True),
         _alone("ray_overhead", "starts and resizes on Ray next to the local engine; nodes that leave and join", 4, 2.5),
         _alone("session_costs", "what a session costs a training step", 5, 1, has_rounds=True),

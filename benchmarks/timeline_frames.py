@@ -1,21 +1,16 @@
 """How fast the dashboard's timeline moves: frames per second in Chromium while panning and zooming.
 
-    python -m benchmarks.timeline_frames [--bars 10000] [--devices 64] [--frames 300]
-
 Runs in a checkout (it uses the tests' browser).  The bars are made up; the dashboard that draws them is the real one,
-served by a real controller.  Without a GPU, Chromium draws in software, which is the slowest case.
+served by a real controller.
 """
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import tempfile
 from pathlib import Path
 from typing import Any
-
-from tests.page_site import open_site
 
 SIZE = (1600, 1000)
 _CODE = """
@@ -64,6 +59,8 @@ _CODE = """
 
 def measure(num_bars: int, num_devices: int, num_frames: int) -> dict[str, Any]:
     """Times of one run."""
+    from tests.page_site import open_site
+
     code = _CODE.replace("NUMBERS", json.dumps([num_bars, num_devices, num_frames]))
     with tempfile.TemporaryDirectory() as folder, open_site(Path(folder)) as site:
         site.tab.view(*SIZE)
@@ -90,16 +87,3 @@ def measure(num_bars: int, num_devices: int, num_frames: int) -> dict[str, Any]:
 def _thread_s(answer: dict[str, Any]) -> float:
     """CPU time of the page's main thread."""
     return float(next(one["value"] for one in answer["metrics"] if one["name"] == "TaskDuration"))
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--bars", type=int, default=10_000)
-    parser.add_argument("--devices", type=int, default=64)
-    parser.add_argument("--frames", type=int, default=300)
-    options = parser.parse_args()
-    print(json.dumps(measure(options.bars, options.devices, options.frames), indent=2))
-
-
-if __name__ == "__main__":
-    main()

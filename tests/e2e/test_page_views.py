@@ -11,12 +11,12 @@ import pytest
 from tests.axe import axe_source, serious_findings
 from tests.browser import find_chromium
 from tests.hang_limit import HANG_S
-from tests.page_site import Site, open_site, up, weft
+from tests.page_site import ASKS, Site, open_site, up, weft
 
 pytestmark = pytest.mark.skipif(find_chromium() is None, reason="needs chromium (Debian: apt-get install chromium)")
 
 SCRIPT = "<script>alert(1)</script>"
-RIGHT_TO_LEFT = "\u05e9" * 100
+RIGHT_TO_LEFT = "\u05e9" * 300
 WAITS = "import signal\nprint('one needle\\ntwo hay', flush=True)\nwhile True:\n    signal.pause()"
 ROW = "document.querySelector('tr[data-key=\"{}\"]')"
 
@@ -121,7 +121,7 @@ def test_job_names_are_only_text_in_every_view(site: Site, trained: str, hostile
     tab = site.tab
     first, second = hostile
     for width in (390, 1280):
-        for view in ("", f"job/{first}", f"job/{second}", f"compare/{first}/{second}", "whatif"):
+        for view in ("", f"job/{first}", f"job/{second}", f"compare/{first}/{second}", "whatif", "submit"):
             tab.view(width, 900)
             site.show(view)
             tab.wait_for(f"innerWidth === {width}")
@@ -161,8 +161,12 @@ def test_what_if_shows_the_simulators_answer_next_to_the_queue_as_it_is(site: Si
     notes = tab.run("[...document.querySelectorAll('.forecast > .range:first-of-type')].map(one => one.textContent)")
     assert notes == ["policy balanced, 2 devices", "policy balanced, 3 devices"]
     assert tab.run("document.querySelectorAll('#whatif .versus tbody tr').length") == 2
-    # Neither job says how long it is: that must be said.
+    # Neither job says how long it is: that must be said, by name, and fit on a phone.
     assert tab.run("document.querySelectorAll('.assumptions li').length") >= 1
+    for width in (390, 1280):
+        tab.view(width, 900)
+        tab.wait_for(f"innerWidth === {width}")
+        assert tab.run("document.documentElement.scrollWidth") <= width
 
 
 def test_every_control_can_be_reached_and_used_with_the_keyboard(site: Site, hostile: tuple[str, str]) -> None:
@@ -208,6 +212,12 @@ def test_axe_finds_nothing_serious_in_any_view(site: Site, trained: str, hostile
             tab.wait_for(f"innerWidth === {width} && {json.dumps(view)} === location.hash.slice(1)")
             if (findings := serious_findings(tab, source)) != "[]":
                 found[view, width, dark] = findings
+    tab.click("#logout")
+    for width, dark in ((390, True), (1280, False)):
+        tab.view(width, 900, dark=dark)
+        tab.wait_for(f"innerWidth === {width} && {ASKS}")
+        if (findings := serious_findings(tab, source)) != "[]":
+            found["login", width, dark] = findings
     tab.view(1280, 900)
     assert found == {}
 

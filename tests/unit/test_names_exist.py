@@ -41,12 +41,14 @@ FOREIGN_NAMES = {
     *("forward_sync_buffers", "init_sync", "join_device", "join_hook", "join_process_group", "mixed_precision"),
     *("output_device", "param_to_hook_all_reduce", "skip_all_reduce_unused_params", "static_graph", "to_kwargs"),
     *("SCHED_IDLE", "epoll_wait", "sched_yield", "HttpOnly", "max_dgram_qlen"),
+    *("OTEL_EXPORTER_OTLP_HEADERS", "OTEL_SERVICE_NAME"),
     *("SLURM_JOB_ID", "SLURM_NTASKS", "SLURM_PROCID", "SLURM_RESTART_COUNT"),
 }
 FOREIGN_OPTIONS = {
     *("--dependency", "--export", "--nice", "--parsable", "--requeue", "--start", "--test-only"),  # Slurm
     *("--node-ip-address", "--node-name", "--num-cpus", "--num-gpus", "--block", "--head"),  # Ray
     *("--node-manager-port", "--object-manager-port", "--min-worker-port", "--generate"),  # Ray
+    "--build-arg",  # podman and docker
     "--lr",  # of a training script
     "--socket",  # of `python -m weft.crossover.server`
 }

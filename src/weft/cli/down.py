@@ -12,6 +12,7 @@ from weft.cli import render
 from weft.cli.verb import Json, connect
 from weft.client import Client
 from weft.core.command_line import Option
+from weft.core.status_rows import JobRow
 from weft.errors import ControllerError, NoControllerError
 
 # Time for the controller to save its state; with --jobs, workers also get their grace period.
@@ -52,23 +53,24 @@ def down(
     _print(str(home.root), pid, running, as_json=as_json)
 
 
-def _running(client: Client) -> list[str]:
+def _running(client: Client) -> list[JobRow]:
     """Jobs that keep their workers; none if the controller does not say."""
     try:
-        return [row["id"] for row in client.jobs() if row["workers"] and not row["finished_s"]]
+        return [row for row in client.jobs() if row["workers"] and not row["finished_s"]]
     except ControllerError:
         return []
 
 
-def _print(home: str, pid: int | None, running: list[str], *, as_json: bool) -> None:
+def _print(home: str, pid: int | None, running: list[JobRow], *, as_json: bool) -> None:
     if as_json:
-        render.print_json({"home": home, "pid": pid, "running": running})
+        render.print_json({"home": home, "pid": pid, "running": [row["id"] for row in running]})
     elif pid is None:
         render.note(f"no controller is running in {home}: nothing to do")
     else:
         print(f"controller {pid} has shut down")
         if running:
-            shown = ", ".join(running[:_MAX_SHOWN]) + (", ..." if len(running) > _MAX_SHOWN else "")
+            named = [f"{render.plain(row['name'])} ({row['id']})" for row in running[:_MAX_SHOWN]]
+            shown = ", ".join(named) + (", ..." if len(running) > _MAX_SHOWN else "")
             print(f"{len(running)} {'jobs keep' if len(running) > 1 else 'job keeps'} running without it: {shown}")
             print("the next `weft up` finds them again; to stop them: `weft up`, then `weft down --jobs`")
 

@@ -11,7 +11,7 @@ from weft.cli import render
 from weft.cli.verb import Json, Verb, connect
 from weft.core.command_line import Argument, Option, Tail
 from weft.core.job import Launch
-from weft.core.nearest_name import unknown_name
+from weft.core.nearest_name import nearest_name, unknown_name
 from weft.core.script_options import MARK, script_options
 from weft.core.submission import FIELDS, WORKERS, Submission, this_user, worker_range
 from weft.engines.plain_script import is_plain_script
@@ -19,11 +19,20 @@ from weft.errors import InputError, UsageError
 
 JOB_FILES = (".yaml", ".yml")
 _INTERPRETERS = {".py": "python", ".sh": "bash"}
+_PROGRAMS = ("python", "python3", "bash", "torchrun", "accelerate")
 
 
 def begins_a_command(word: str) -> bool:
     """Whether this word is a script or a program rather than a job file."""
-    return shutil.which(word) is not None or (word.endswith(tuple(_INTERPRETERS)) and os.path.isfile(word))
+    is_script = word.endswith(tuple(_INTERPRETERS)) and os.path.isfile(word)
+    return is_script or shutil.which(word) is not None or _meant_program(word) is not None
+
+
+def _meant_program(word: str) -> str | None:
+    """What a mistyped interpreter was meant to be."""
+    if os.path.exists(word) or "/" in word or word.endswith(JOB_FILES):
+        return None
+    return nearest_name(word, _PROGRAMS)
 
 
 def submit(
@@ -100,6 +109,8 @@ def _described(file: str | None, command: list[str] | None) -> Submission:
             raise UsageError("there is no command after `--`: expected one, such as `-- python train.py`")
         from weft.core.job_file import name_of
 
+        if shutil.which(command[0]) is None and (meant := _meant_program(command[0])):
+            raise UsageError(f"there is no program {command[0]!r}: did you mean {meant!r}?")
         argv = _runnable(command)
         return Submission(Launch(argv, _here()), name=name_of(argv), user=user)
     if file is None:

@@ -11,9 +11,18 @@ def unknown_name(kind: str, name: str, known: Collection[str]) -> str:
     >>> unknown_name("key", "wokers", ["workers", "name"])
     "there is no key 'wokers': did you mean 'workers'?"
     """
+    near = nearest_name(name, known)
+    if near is not None:
+        return f"there is no {kind} {name!r}: did you mean {near!r}?"
+    return f"there is no {kind} {name!r}: expected one of {', '.join(sorted(known))}"
+
+
+def nearest_name(name: str, known: Collection[str]) -> str | None:
+    """The known name that was probably meant.
+
+    >>> nearest_name("pyhton", ["python", "bash"])
+    'python'
+    """
     import difflib  # imported only for messages: it would slow down every command
 
-    near = difflib.get_close_matches(name, known, n=1)
-    if near:
-        return f"there is no {kind} {name!r}: did you mean {near[0]!r}?"
-    return f"there is no {kind} {name!r}: expected one of {', '.join(sorted(known))}"
+    return next(iter(difflib.get_close_matches(name, known, n=1)), None)

@@ -71,6 +71,13 @@ class Quota:
 
 
 @dataclass(frozen=True, slots=True)
+class Assigned:
+    """It waits: it was given devices that another attempt has not left yet."""
+
+    workers: int
+
+
+@dataclass(frozen=True, slots=True)
 class Preempted:
     """It gave up workers to jobs that got more in the same decision."""
 
@@ -231,6 +238,7 @@ Reason = (
     | UnknownLength
     | Priority
     | Quota
+    | Assigned
     | Preempted
     | Exploring
     | NoReport
@@ -285,6 +293,8 @@ def in_words(reason: Reason, name_of: Callable[[str], str] = str) -> str:
             return (
                 f"{_workers(workers)}; gave up {gave_up} to {to}" if workers else f"gave up {_workers(gave_up)} to {to}"
             )
+        case Assigned(workers):
+            return f"waits to start with {_workers(workers)} until the workers before it have exited"
         case Quota(user, workers):
             has = f"{_workers(workers)}; " if workers else ""
             return f"{has}the jobs of {user or 'this user'} hold as many devices as their quota allows"

@@ -22,7 +22,7 @@ from weft.core.job import JobSpec, Launch
 from weft.errors import UsageError
 
 MAX_WORKERS = 10_000
-MAX_NAME_BYTES = 200
+MAX_NAME_BYTES = 1000
 MAX_USER_BYTES = 64
 # What Linux lets one argument be, and far less than it lets all of them be together.
 MAX_ARGUMENT_BYTES = 128 * 1024

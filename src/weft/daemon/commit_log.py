@@ -39,20 +39,24 @@ class Batch:
     paranoid: bool = False
     """Check all invariants after each event."""
     events: list[Event] = field(default_factory=list)
+    states: list[State] = field(default_factory=list)
+    """The state after each event."""
     actions: list[Action] = field(default_factory=list)
     answers: list[tuple[Future[Any], Any]] = field(default_factory=list)
     """Set once the events are durable."""
 
     def add(self, events: Sequence[Event]) -> None:
         """Add all of them; raises, and adds none, if one cannot be applied."""
-        state, actions = self.state, list[Action]()
+        state, actions, states = self.state, list[Action](), list[State]()
         for event in events:
             state, follow_up = reduce(state, event)
             if self.paranoid:
                 check(state)
             actions.extend(follow_up)
+            states.append(state)
         self.state = state
         self.events.extend(events)
+        self.states.extend(states)
         self.actions.extend(actions)
 
 

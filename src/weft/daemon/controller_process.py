@@ -26,6 +26,7 @@ from weft.daemon.faults import Repeats
 from weft.daemon.home import Home, Record
 from weft.daemon.listeners import Reserve, keep_reachable, listen_local, listen_unix
 from weft.daemon.options import ControllerOptions
+from weft.daemon.otel_traces import JobTraces, otlp_exporter
 from weft.daemon.scheduling import SchedulingOptions
 from weft.daemon.service import Controller
 from weft.elastic.registry import policy_named
@@ -54,6 +55,7 @@ def serve(home: Home, options: ControllerOptions) -> int:
         why_unshared=why_unshared,
     )
     policy_named(options.policy)  # reject an unknown name before opening anything
+    traces = JobTraces(otlp_exporter()) if options.otel else None
     num_files = raise_open_files()
     with home.locked(), contextlib.ExitStack() as closing:
         token = home.token()
@@ -62,7 +64,7 @@ def serve(home: Home, options: ControllerOptions) -> int:
         port: int = local.getsockname()[1]
         unix = closing.enter_context(listen_unix(home.api_socket, reserve))
         closing.callback(home.api_socket.unlink, missing_ok=True)
-        controller = _controller(home, options, scheduling)
+        controller = _controller(home, options, scheduling, traces)
         controller.start()
         controller.ready.wait()
         if controller.failure is not None:
@@ -83,7 +85,9 @@ def serve(home: Home, options: ControllerOptions) -> int:
     return 0 if controller.failure is None else 1
 
 
-def _controller(home: Home, options: ControllerOptions, scheduling: SchedulingOptions) -> Controller:
+def _controller(
+    home: Home, options: ControllerOptions, scheduling: SchedulingOptions, traces: JobTraces | None
+) -> Controller:
     """Opens the journal first: if it is unreadable, nothing is started.  If a later step fails, closes all again."""
     with contextlib.ExitStack() as opened:
         journal = opened.enter_context(Journal.open(home.journal_file, accept_loss=options.accept_loss))
@@ -97,6 +101,7 @@ def _controller(home: Home, options: ControllerOptions, scheduling: SchedulingOp
             paranoid=options.paranoid,
             accept_loss=options.accept_loss,
             keep_s=None if options.keep is None else parse_duration_s(options.keep, "--keep"),
+            traces=traces,
             free_bytes=engine.free_bytes if isinstance(engine, SharesOnNodes) else _free_bytes,
         )
         opened.pop_all()

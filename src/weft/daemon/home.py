@@ -26,6 +26,7 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from weft.core.checkpoint_files import STEP_NAME
 from weft.errors import UsageError, WeftError
 
 # What fits in sun_path with the longest name in run/.
@@ -94,6 +95,14 @@ class Home:
 
     def checkpoints(self, job_id: str) -> Path:
         return self.job_folder(job_id) / "checkpoints"
+
+    def saved_step(self, job_id: str) -> int:
+        """The step of the job's newest checkpoint; 0 if there is none."""
+        try:
+            names = os.listdir(self.checkpoints(job_id))
+        except OSError:
+            return 0
+        return max((int(found[1]) for found in map(STEP_NAME.fullmatch, names) if found), default=0)
 
     def attempts(self, job_id: str) -> Path:
         return self.job_folder(job_id) / "attempts"

@@ -9,6 +9,7 @@ from weft.control.decision import DecisionResult
 from weft.control.state import Job, State
 from weft.core.reason import (
     AsRequested,
+    Assigned,
     Exploring,
     HeldBack,
     NoReport,
@@ -79,6 +80,11 @@ def _untouched(job: Job, decided: DecisionResult, policy: GuardedPolicy, knowled
     return Exploring(workers, larger, policy.policy.rules.hold_s)
 
 
+def until_its_start(job: Job) -> Assigned | None:
+    """The reason of a job that has devices by the last decision and cannot start there yet."""
+    return Assigned(len(job.wanted)) if job.wanted and not job.devices else None
+
+
 def is_told(job: Job, reason: Reason, state: State) -> bool:
     """Whether this is the reason that the job has, perhaps from an earlier controller."""
     return job.reason_code == code_of(reason) and job.reason == in_words(reason, state.name_of)
@@ -87,7 +93,7 @@ def is_told(job: Job, reason: Reason, state: State) -> bool:
 def still_holds(job: Job, reason: Reason) -> bool:
     """Whether the reason that the job was last given says more than this one, and is still true."""
     waits = isinstance(reason, Resources | Reserved | Priority | PolicyChoice)
-    return waits and not job.wanted and not job.devices and job.reason_code == _PREEMPTED
+    return waits and not job.wanted and job.reason_code == _PREEMPTED
 
 
 def sharing_detail(

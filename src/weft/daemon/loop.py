@@ -28,7 +28,7 @@ from weft.control.pending_actions import actions_outstanding, attempts_never_beg
 from weft.control.state import Job, State
 from weft.core.actions import Action, Decide, StartWorkers, StopWorkers
 from weft.core.engine import Engine, EngineEvent, EngineNode, SharesOnNodes
-from weft.core.events import DevicesAssigned, Event, Fate, WorkersExited, WorkersStarted
+from weft.core.events import DevicesAssigned, Event, Fate, ProgressReported, WorkersExited, WorkersStarted
 from weft.core.reason import ControllerDown, code_of, in_words
 from weft.core.step_report import StepReport
 from weft.core.worker_environment import STOPPED_EXIT_CODE
@@ -45,6 +45,7 @@ from weft.daemon.knowledge import Knowledge
 from weft.daemon.mean_loss import MeanLosses
 from weft.daemon.metrics import Metrics
 from weft.daemon.orders import Orders
+from weft.daemon.otel_traces import JobTraces
 from weft.daemon.report_channel import JobChannel
 from weft.daemon.scheduling import DecisionTimer, Scheduler
 from weft.daemon.series_files import SeriesFiles
@@ -77,16 +78,18 @@ class Loop:
         state: State,
         *,
         paranoid: bool = False,
+        traces: JobTraces | None = None,
     ) -> None:
         self.decided: DecisionResult | None = None
         self.finished = threading.Event()
         self.failure: BaseException | None = None
-        self._journal, self._engine, self._channel = journal, engine, channel
+        self._home, self._journal, self._engine, self._channel = home, journal, engine, channel
         self._scheduler, self._knowledge = scheduler, knowledge
         self._metrics, self._clock, self._faults, self._series = metrics, clock, faults, series
         self._commits = CommitLog(journal, history, timeline, metrics, faults, state, paranoid=paranoid)
         self._inbox = Inbox(knowledge.reports)
         self._losses = MeanLosses()
+        self._traces = traces
         self._timer = DecisionTimer()
         self.ready = threading.Event()
         """Set when the loop has completed its first turn, or has failed to."""
@@ -267,7 +270,17 @@ class Loop:
         if isinstance(in_order, WorkersStarted):
             in_order = replace(in_order, devices=job.devices)
         event_to_json(in_order)
-        return [*self._knowledge.reports.take_of(event.job_id, now_s), in_order]
+        return [*self._knowledge.reports.take_of(event.job_id, now_s), *self._unreported(in_order, job), in_order]
+
+    def _unreported(self, event: EngineEvent, job: Job) -> list[Event]:
+        """Steps that nobody received the reports of, because no controller was running: a checkpoint knows them."""
+        if not isinstance(event, WorkersExited) or event.fate not in (Fate.COMPLETED, Fate.STOPPED):
+            return []
+        known = self._knowledge.reports.progress(job)
+        step = self._home.saved_step(job.id)
+        if step <= known.step:
+            return []
+        return [ProgressReported(event.at_s, job.id, job.attempt, replace(known, step=step))]
 
     # Writing and acting --------------------------------------------------------------------------------------------
 
@@ -285,6 +298,9 @@ class Loop:
                     self._knowledge.started(event.job_id, event.at_s)
         with self._faults.contained("the histories of jobs"):
             self._series.happened(before, self.state, batch.events)
+        if self._traces is not None:
+            with self._faults.contained("traces"):
+                self._traces.happened(before, batch.states)
         self._act(batch.actions)
         with self._faults.contained("sharing"):
             self._sharing.follow(self.state)
@@ -369,5 +385,7 @@ class Loop:
         self._channel.close()
         self._engine.close()
         self._journal.close()
+        if self._traces is not None:
+            self._traces.close()
         self.ready.set()
         self.finished.set()

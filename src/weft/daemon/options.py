@@ -57,6 +57,9 @@ class ControllerOptions:
     keep: Annotated[
         str | None, Option("delete finished jobs after this long, such as 30d", "forever", metavar="DURATION")
     ] = None
+    otel: Annotated[
+        bool, Option("send OpenTelemetry traces of jobs to the collector that the OTEL_* environment variables name")
+    ] = False
     accept_loss: Annotated[bool, Option("start even if the journal has lost events")] = False
     paranoid: Annotated[bool, Option("check every invariant after every event")] = False
 

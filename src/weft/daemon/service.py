@@ -23,6 +23,7 @@ from weft.core.events import CancelRequested, Event, JobChanged, JobSubmitted, N
 from weft.core.reason import HeldUp, code_of, in_words
 from weft.core.status_rows import HistoryRow, WhatifRow
 from weft.core.submission import Submission
+from weft.daemon import job_reasons
 from weft.daemon.attempt_bars import AttemptBar, AttemptBars, between
 from weft.daemon.changes import check_change
 from weft.daemon.clock import SteadyClock
@@ -37,6 +38,7 @@ from weft.daemon.job_metrics import job_series
 from weft.daemon.knowledge import Knowledge
 from weft.daemon.loop import Loop
 from weft.daemon.metrics import Metrics
+from weft.daemon.otel_traces import JobTraces
 from weft.daemon.recovery import MAX_AHEAD_S, load_knowledge, load_state
 from weft.daemon.report_channel import JobChannel
 from weft.daemon.retention import Purged, Retention
@@ -68,6 +70,7 @@ class Controller:
         paranoid: bool = False,
         accept_loss: bool = False,
         keep_s: float | None = None,
+        traces: JobTraces | None = None,
         free_bytes: Callable[[], int | None] = lambda: None,
         clock: Callable[[float], SteadyClock] = SteadyClock,
     ) -> None:
@@ -103,6 +106,7 @@ class Controller:
             self._clock,
             state,
             paranoid=paranoid,
+            traces=traces,
         )
         self.ready = self._loop.ready
         """Set when the loop has completed its first turn, or has ended before it could."""
@@ -318,8 +322,9 @@ class Controller:
 
     def _newest(self, job: Job) -> Job:
         hint = "" if job.state.is_final else self._loop.hint(job)
-        if hint:
-            job = replace(job, reason=hint, reason_code=code_of(HeldUp(hint)))
+        now = HeldUp(hint) if hint else job_reasons.until_its_start(job)
+        if now is not None:
+            job = replace(job, reason=in_words(now), reason_code=code_of(now))
         progress = self._knowledge.reports.progress(job)
         return job if progress is job.progress else replace(job, progress=progress)
 
@@ -329,6 +334,8 @@ class Controller:
         if decided and not job.is_cancelled:
             text = self._scheduler.explain(decided, job, self._loop.state, self._knowledge)
         text = self._loop.hint(job) or text or job.reason
+        if assigned := job_reasons.until_its_start(job):
+            text = f"{in_words(assigned)}; {text}"
         place = None if job.devices else self._scheduler.queue.get(job.id)
         return Sentence(now_s, f"{text}; {_place_in_words(place, now_s)}" if place else text)
 

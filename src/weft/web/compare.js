@@ -5,7 +5,7 @@ import { Curves } from "./curves.js";
 import { element, setItems, setText } from "./elements.js";
 import { chooser, jobOptions } from "./fields.js";
 import { count, duration, loss, percent, stepTime } from "./figures.js";
-import { inOrder, isOver, jobLink, setJobLink, timesOf } from "./jobs.js";
+import { inOrder, isOver, jobLink, setJobLink, timesOf, workersText } from "./jobs.js";
 
 // A list is for choosing among recent jobs; older ones can be compared through their URL.
 const MAX_LISTED = 500;
@@ -108,7 +108,7 @@ function rowsOf(jobs, now_s) {
   const row = (name, textOf) => ({ name, values: jobs.map(textOf) });
   return [
     row("State", (job) => job.state.charAt(0) + job.state.slice(1).toLowerCase()),
-    row("Workers", (job) => `${job.workers} (${job.min_workers}–${job.max_workers})`),
+    row("Workers", (job) => workersText(job)),
     row("Steps", (job) => (job.total_steps ? `${count(job.step)} / ${count(job.total_steps)}` : count(job.step))),
     row("Loss", (job) => loss(job.loss)),
     row("Step time", (job) => stepTime(job.step_s)),

@@ -45,7 +45,7 @@ export class Curve {
     this.#bounds = { x: range, y: [this.#scaled(low), this.#scaled(high)] };
     setText(this.#title, this.#isLog ? `${this.metric.title} (log scale)` : this.metric.title);
     setItems(this.#lines, series.map((one, index) => ({ ...one, index })), (one) => one.index, makeLine, (child, one) => {
-      setAttribute(child, "class", `line ${one.color}`);
+      setAttribute(child, "class", `line ${one.color}${one.points.length === 1 ? " line-dot" : ""}`);
       setAttribute(child, "d", this.#path(one.points));
     });
     setItems(this.#marks, marks.map((mark, index) => ({ ...mark, index })), (mark) => mark.index, makeMark, (child, mark) => {
@@ -59,7 +59,7 @@ export class Curve {
 
   #x(x) {
     const [first, last] = this.#bounds.x;
-    return ((100 * (x - first)) / (last - first || 1)).toFixed(2);
+    return (last > first ? (100 * (x - first)) / (last - first) : 50).toFixed(2);
   }
 
   #y(y) {

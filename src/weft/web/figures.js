@@ -1,6 +1,8 @@
 // Numbers in a readable form.
 
 const THIN = "\u2009";
+// A number and its unit stay on one line.
+const HARD = "\u00a0";
 
 /** 1234567 -> "1 234 567" */
 export function count(number) {
@@ -10,13 +12,13 @@ export function count(number) {
 /** "45 s", "12 min", "3 h 05 min", "2 d 4 h" */
 export function duration(seconds) {
   const s = Math.max(Math.round(seconds), 0);
-  if (s < 60) return `${s} s`;
+  if (s < 60) return `${s}${HARD}s`;
   const min = Math.floor(s / 60);
-  if (min < 10) return `${min} min ${pad(s % 60)} s`;
-  if (min < 60) return `${min} min`;
+  if (min < 10) return `${min}${HARD}min ${pad(s % 60)}${HARD}s`;
+  if (min < 60) return `${min}${HARD}min`;
   const h = Math.floor(min / 60);
-  if (h < 24) return `${h} h ${pad(min % 60)} min`;
-  return `${Math.floor(h / 24)} d ${h % 24} h`;
+  if (h < 24) return `${h}${HARD}h ${pad(min % 60)}${HARD}min`;
+  return `${Math.floor(h / 24)}${HARD}d ${h % 24}${HARD}h`;
 }
 
 /** An estimate, without more digits than it deserves: "40 s", "8 min", "4.6 h", "3 d" */
@@ -40,8 +42,10 @@ export function loss(value) {
   return value !== 0 && Math.abs(value) < 1e-4 ? value.toExponential(2) : String(Number(value.toPrecision(4)));
 }
 
+/** "42 %", "0.7 %", "0.013 %": small shares are not rounded to nothing. */
 export function percent(share) {
-  return `${Math.round(Math.min(Math.max(share, 0), 1) * 100)} %`;
+  const value = Math.min(Math.max(share, 0), 1) * 100;
+  return `${value >= 10 ? Math.round(value) : Number(value.toPrecision(2))} %`;
 }
 
 /** Time of day; with the date if it is not today. */

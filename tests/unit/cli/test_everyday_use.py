@@ -120,6 +120,13 @@ def test_a_mistyped_script_gets_the_nearest_one(controller: FakeController, weft
     assert "there is no script 'trian.py': did you mean 'train.py'?" in shown.err
 
 
+def test_a_mistyped_interpreter_gets_the_nearest_one(controller: FakeController, weft: Any) -> None:
+    script("train.py")
+    shown = weft("submit", "--workers", "2", "pyhton", "train.py")
+    assert (shown.code, controller.by_id) == (2, {})
+    assert "there is no program 'pyhton': did you mean 'python'?" in shown.err
+
+
 def test_a_script_carries_its_own_options_and_the_command_line_overrides_them(
     controller: FakeController, weft: Any
 ) -> None:

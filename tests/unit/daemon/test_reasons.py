@@ -333,7 +333,7 @@ def test_each_situation_has_its_own_reason(code: str) -> None:
 def test_every_code_is_produced_by_some_test() -> None:
     by_events = {"Queued", "Cancelled", "Completed", "Failed", "Restarting", "NodeLost", "ControllerDown", "HeldUp"}
     here = {"Exploring", "AsRequested", "Resources"}
-    elsewhere = {"PolicyFailed"}  # test_failing_policy.py
+    elsewhere = {"PolicyFailed", "Assigned"}  # test_failing_policy.py, test_reasons_of_moving_jobs.py
     assert {*PRODUCED, *by_events, *here, *elsewhere} == CODES
 
 

@@ -177,6 +177,22 @@ def test_a_job_that_ended_while_the_controller_was_away_is_completed(
     assert engine.num_starts == {(job_id, 1): 1}
 
 
+def test_a_job_that_ended_while_the_controller_was_away_shows_its_last_step(
+    open_controller: Open, engine: ScriptedEngine, home: Home
+) -> None:
+    controller = open_controller()
+    job_id = controller.submit(a_job(total_steps=1000))
+    until(lambda: (job_id, 1) in engine.running(), "workers ordered")
+    controller.shutdown()
+    controller.join()
+    for name in ("step-000000000400", "step-000000001000", ".damaged-step-000000002000"):
+        (home.checkpoints(job_id) / name).mkdir()
+    engine.end(job_id, 1, Fate.COMPLETED)
+    controller = open_controller()
+    progress = until_over(controller, [job_id])[job_id].progress
+    assert (progress.step, progress.total_steps) == (1000, 1000)
+
+
 def test_full_disk_refuses_new_jobs_and_loses_no_outcome(
     controller: Controller, engine: ScriptedEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
