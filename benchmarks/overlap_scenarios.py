@@ -203,7 +203,7 @@ def full_run() -> list[Scenario]:
     """
     long = Effort(round_budget_s=110.0)
     # Short steps differ by more from one to the next, and more of them fit into a minute.
-    short = Effort(round_budget_s=75.0, min_rounds=5, max_rounds=20, num_steps_per_round=2, num_sweep_steps=2)
+    short = Effort(round_budget_s=150.0, min_rounds=5, max_rounds=20, num_steps_per_round=2, num_sweep_steps=2)
     emulated = Effort(round_budget_s=60.0, ddp_sweep_mb=(1.0, 4.0))
     real = {
         ratio: [
