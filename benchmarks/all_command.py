@@ -80,7 +80,7 @@ def share_out(
             spare -= least
     more = {name: wanted[name] - share for name, share in shares.items() if share > 0}
     for name, most in more.items():
-        shares[name] += most * min(1.0, spare / max(sum(more.values()), 1e-9))
+        shares[name] += most * max(0.0, min(1.0, spare / max(sum(more.values()), 1e-9)))
     return shares
 
 
