@@ -70,7 +70,7 @@ class Effort:
 
     def rounds_in_budget(self, round_s: float) -> int:
         """How many rounds of that length are made."""
-        return max(self.min_rounds, min(self.max_rounds, round(self.round_budget_s / max(round_s, 1e-9))))
+        return max(self.min_rounds, min(self.max_rounds, int(self.round_budget_s / max(round_s, 1e-9) + 1e-6)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,10 +189,10 @@ def within(scenarios: Sequence[Scenario], left_s: float) -> Scenario:
     What the rounds of all of them get less, each gets less in proportion; never fewer than ``min_rounds``.
     """
     first = scenarios[0]
-    fixed_s = sum(scenario.fixed_s for scenario in scenarios)
-    rounds_s = sum(scenario.estimated_s for scenario in scenarios) - fixed_s
-    share = max(0.0, min(1.0, (left_s - fixed_s) / max(rounds_s, 1e-9)))
-    budget_s = share * (first.estimated_s - first.fixed_s)
+    spare_s = left_s - sum(scenario.least_s for scenario in scenarios)
+    more_s = sum(scenario.estimated_s - scenario.least_s for scenario in scenarios)
+    share = max(0.0, min(1.0, spare_s / max(more_s, 1e-9)))
+    budget_s = first.effort.min_rounds * first.round_s + share * (first.estimated_s - first.least_s)
     return replace(first, effort=replace(first.effort, round_budget_s=min(first.effort.round_budget_s, budget_s)))
 
 

@@ -141,7 +141,7 @@ def test_rounds_shrink_to_fit_a_budget_but_never_below_the_least() -> None:
     wanted_s = sum(s.estimated_s for s in scenarios)
     assert within(scenarios, 2 * wanted_s).effort.round_budget_s <= scenarios[0].effort.round_budget_s
     tight = within(scenarios, 0.0).effort
-    assert tight.rounds_in_budget(10.0) == tight.min_rounds
+    assert tight.rounds_in_budget(scenarios[0].round_s) == tight.min_rounds
     some = within(scenarios, 0.9 * wanted_s)
     assert scenarios[0].fixed_s < some.estimated_s < scenarios[0].estimated_s
 

@@ -1,7 +1,7 @@
 """Tagged messages between workers, over gloo.
 
-[Note: one way]  Each connection carries messages in one direction only: messages to a higher rank use one backend,
-those to a lower rank another.  gloo's network thread tries a connection's lock and, while a sender holds it, polls the kernel
+[Note: one way]  Each connection carries messages in one direction only: those to a higher rank use one backend, those
+to a lower rank another.  gloo's network thread tries a connection's lock and, while a sender holds it, polls the kernel
 again immediately, as long as there is something to read.  With both directions on one connection there always is, and
 if that thread shares a core with the sender, it keeps the sender from releasing the lock: 35,000 polls per step.
 """
