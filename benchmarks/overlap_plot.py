@@ -80,7 +80,7 @@ def draw_profiles(document: Document, path: Path) -> None:
     axis.axvline(1.0, color=INK, linewidth=0.8)
     axis.set_yticks(range(len(rows)), [f"{row['model']}, {_layout(row)} hosts" for row in rows])
     axis.set_ylim(len(rows) - 0.5, -0.5)
-    axis.xaxis.set_major_formatter(lambda value, _: f"{value:.1f}x")
+    axis.xaxis.set_major_formatter(lambda value, _: f"{value:g}x")
     axis.grid(axis="x", alpha=0.25, color=QUIET)
     axis.set_xlabel("how many times as fast is weft as DDP at its best")
     _errors(errors, rows)
