@@ -1,6 +1,10 @@
 """``scripts/bench all``: every benchmark in its own process, showing the time left.
 
 A benchmark that fails is reported at the end, and the others still run.  Results of this very code are kept.
+
+[Note: how the time is divided]  Each benchmark has a least time, in which it measures its most valuable rows with as
+few rounds as possible.  In order of value, each gets that as long as there is time; what is left goes to all of them in
+proportion to what they could use.  Those left out are named.
 """
 
 from __future__ import annotations
@@ -18,22 +22,23 @@ from weft.cli.render import duration
 from weft.errors import UsageError, WeftError
 
 PARENT = Path(__file__).resolve().parents[1]
-MIN_MINUTES = 1.0
+FULL_MINUTES = 90.0
+QUICK_MINUTES = 5.0
 
 
 def run_all(*, quick: bool, only: str, minutes: float | None, fresh: bool, dry_run: bool, out: Path | None) -> None:
     """Run what is left of the chosen benchmarks."""
     folder = results_folder(out, quick=quick)
-    parts = chosen(only)
+    parts = [part for part in chosen(only) if part.has_quick or not quick]
     todo = {part.name: _todo(part, folder, quick=quick, fresh=fresh) for part in parts}
-    limits = share_out(parts, todo, minutes)
+    limits = share_out(parts, todo, minutes or (QUICK_MINUTES if quick else FULL_MINUTES), quick=quick)
     say(f"{'quick run' if quick else 'full run'}, commit {commit() or 'unknown'}, results in {folder}")
     for line in plan_lines(parts, todo, limits):
         say(line)
     if dry_run:
         return
     failed = []
-    left = [part for part in parts if todo[part.name].num_left]
+    left = [part for part in parts if limits[part.name] > 0]
     while left:
         part = left.pop(0)
         began_s = time.monotonic()
@@ -52,41 +57,42 @@ def run_all(*, quick: bool, only: str, minutes: float | None, fresh: bool, dry_r
 
 def chosen(only: str) -> list[Part]:
     """The benchmarks of a list such as ``overlap,elastic``."""
-    names = [name for name in only.split(",") if name] or [part.name for part in PARTS.values() if not part.by_request]
+    names = [name for name in only.split(",") if name] or list(PARTS)
     for name in names:
         if name not in PARTS:
             raise UsageError(f"there is no benchmark {name!r}: expected one of {', '.join(PARTS)}")
     return [PARTS[name] for name in names]
 
 
-def share_out(parts: Sequence[Part], todo: Mapping[str, Todo], minutes: float | None) -> dict[str, float]:
-    """Minutes for each part; with a budget, all that can be shortened are shortened by the same factor."""
+def share_out(
+    parts: Sequence[Part], todo: Mapping[str, Todo], minutes: float, *, quick: bool = False
+) -> dict[str, float]:
+    """Minutes for each part; 0 for those with nothing left to measure, and for those that do not fit."""
     wanted = {part.name: todo[part.name].minutes for part in parts}
-    if minutes is None or sum(wanted.values()) <= minutes:
+    if sum(wanted.values()) <= minutes:
         return wanted
-    fixed = sum(wanted[part.name] for part in parts if not can_be_shortened(part))
-    share = max(0.0, (minutes - fixed) / max(sum(wanted.values()) - fixed, 1e-9))
-    return {
-        part.name: max(min(MIN_MINUTES, wanted[part.name]), share * wanted[part.name])
-        if can_be_shortened(part)
-        else wanted[part.name]
-        for part in parts
-    }
-
-
-def can_be_shortened(part: Part) -> bool:
-    return part.keys is not None or part.has_rounds
+    shares = dict.fromkeys(wanted, 0.0)
+    spare = minutes
+    for part in parts:
+        least = min(wanted[part.name], part.quick_minutes if quick else part.least_minutes)
+        if least <= spare + 1e-9:
+            shares[part.name] = least
+            spare -= least
+    more = {name: wanted[name] - share for name, share in shares.items() if share > 0}
+    for name, most in more.items():
+        shares[name] += most * max(0.0, min(1.0, spare / max(sum(more.values()), 1e-9)))
+    return shares
 
 
 def arguments_of(part: Part, *, quick: bool, minutes: float, fresh: bool, out: Path | None) -> list[str]:
     """A benchmark's arguments: fewer rounds if it has less time than it needs."""
-    words = ["--quick"] if quick and not part.by_request else []
+    words = ["--quick"] if quick else []
     if out is not None:
         words += ["--out", str(out)]
     if part.keys is not None:
         words += ["--minutes", f"{minutes:.1f}", *(["--fresh"] if fresh else [])]
     elif part.has_rounds and not quick and minutes < part.minutes:
-        words += ["--rounds", str(max(1, round(FULL_ROUNDS * minutes / part.minutes)))]
+        words += ["--rounds", str(max(1, int(FULL_ROUNDS * minutes / part.minutes + 1e-9)))]
     return words
 
 
@@ -101,10 +107,10 @@ def plan_lines(parts: Sequence[Part], todo: Mapping[str, Todo], limits: Mapping[
         if not state.num_left:
             what = "measured already"
         else:
-            what = f"about {duration(60 * limits[part.name])}"
+            what = f"about {duration(60 * limits[part.name])}" if limits[part.name] > 0 else "no time"
             what += f", {state.num_left} of {state.num_rows} rows left" if part.keys is not None else ""
             if limits[part.name] < state.minutes:
-                what += f" (fewer rounds: {duration(60 * state.minutes)} without the budget)"
+                what += f" (with enough time: {duration(60 * state.minutes)})"
         lines.append(f"  {part.name:<17} {what:<34} {part.about}")
     return [*lines, f"  {'all':<17} about {duration(60 * sum(limits.values()))}"]
 

@@ -17,7 +17,7 @@ from torch.distributed.fsdp import FSDPModule, fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
 import weft
-from benchmarks.ddp_buckets import MIB, caps_mb, tapered_sizes
+from benchmarks.ddp_buckets import DEFAULT_CAPS_MB, MIB, caps_mb, tapered_sizes
 from benchmarks.dear import Dear
 from benchmarks.models import Batch, Workload
 from weft.errors import UsageError
@@ -86,6 +86,8 @@ class Findings:
     ddp_bucket_mb: float = 25.0
     """The best size for all buckets of DDP."""
     dear_bucket_mb: float = 25.0
+    bucket_scale: float = 1.0
+    """Of DDP's default buckets, for a model whose layers were scaled down."""
     weft_buckets: list[int] = field(default_factory=list)
     """Bytes of the buckets of weft's tuned plan, in the order of backward."""
 
@@ -127,7 +129,9 @@ def make_ddp(workload: Workload, **options: Any) -> Trainer:
 
 @contender("ddp")
 def _ddp(workload: Workload, findings: Findings) -> Trainer:
-    return make_ddp(workload)
+    if findings.bucket_scale == 1.0:
+        return make_ddp(workload)
+    return make_ddp(workload, bucket_cap_mb_list=[cap_mb * findings.bucket_scale for cap_mb in DEFAULT_CAPS_MB])
 
 
 @contender("ddp_best")

@@ -20,7 +20,7 @@ from benchmarks.crossover_fleet import Fleet
 from benchmarks.crossover_lone import measure_lone
 from benchmarks.crossover_results import keep, open_record
 from benchmarks.crossover_rows import Cost, PairTimes, Timed, make_row, middle_of, pair_times, slowest
-from benchmarks.crossover_scenarios import Effort, Lone, Member, Scenario, within
+from benchmarks.crossover_scenarios import Effort, Lone, Member, Scenario, fitting, within
 from benchmarks.overlap_bounds import half_exchange_s
 from benchmarks.record import Row, RowRecord
 from benchmarks.testbed import HostFailed, Testbed
@@ -52,12 +52,12 @@ def run_scenarios(
     if not left:
         return record
     with Testbed(NUM_HOSTS, START_RATE_BITS_PER_S) as bed:
-        while left:
+        while fitting(left, end_s - time.monotonic()):
             try:
                 with Fleet(bed) as fleet:
-                    while left:
-                        scenario = within(left, end_s - time.monotonic())
-                        left.pop(0)
+                    while fit := fitting(left, end_s - time.monotonic()):
+                        scenario = within(fit, end_s - time.monotonic())
+                        left.remove(fit[0])
                         on_progress(0, scenario.label)
                         if isinstance(scenario, Lone):
                             row = measure_lone(bed, fleet, scenario)

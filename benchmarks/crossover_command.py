@@ -84,6 +84,9 @@ def crossover(
         if lone:
             render.print_table(lone, LONE_COLUMNS, title="one job alone, with sharing enabled")
         render.note(f"written to {record.path('json')} (and .md{', .png' if document['rows'] else ''})")
+    num_left = sum(record.measured(scenario.key) is None for scenario in scenarios) - len(record.failures)
+    if num_left > 0:
+        render.note(f"{num_left} of {len(scenarios)} rows did not fit into the time: run the command again")
     if record.failures:
         raise WeftError(
             f"{len(record.failures)} of {len(scenarios)} rows could not be measured; the others are in "

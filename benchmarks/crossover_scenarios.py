@@ -7,7 +7,8 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 KINDS = ("plain", "ddp", "overlap")
-RATIOS = (0.5, 1.0, 1.3)
+# Measured before the others.
+FIRST = (("ddp", 1.0), ("overlap", 1.0))
 FULL_MINUTES = 65.0
 QUICK_MINUTES = 4.5
 MIN_ROUNDS = 2
@@ -83,6 +84,11 @@ class Scenario:
         return _ROW_START_S + self.effort.num_rounds * self.effort.round_s
 
     @property
+    def least_s(self) -> float:
+        """About how long it takes with as few rounds as possible."""
+        return _ROW_START_S + min(MIN_ROUNDS, self.effort.num_rounds) * self.effort.round_s
+
+    @property
     def is_equal(self) -> bool:
         return (self.first.kind, self.first.size) == (self.second.kind, self.second.size)
 
@@ -114,6 +120,20 @@ class Lone:
     def estimated_s(self) -> float:
         return _ROW_START_S + 2 * self.num_blocks * self.num_steps * 0.15
 
+    @property
+    def least_s(self) -> float:
+        return self.estimated_s
+
+
+def fitting(scenarios: Sequence[Scenario | Lone], left_s: float) -> list[Scenario | Lone]:
+    """Those that end in ``left_s`` if made with as few rounds as possible, the first ones first."""
+    found = []
+    for scenario in scenarios:
+        if scenario.least_s <= left_s:
+            found.append(scenario)
+            left_s -= scenario.least_s
+    return found
+
 
 def within(scenarios: Sequence[Scenario | Lone], left_s: float) -> Scenario | Lone:
     """The first of the scenarios, with as many rounds as fit if all are to end in ``left_s``, but at least two."""
@@ -140,11 +160,13 @@ def filler(kind: str, ratio: float, effort: Effort) -> Scenario:
 
 
 def full_run() -> list[Scenario | Lone]:
-    """All pairs, then each job by itself."""
+    """All pairs, then each job by itself; in order of value, for a run with a limit."""
     effort = Effort()
     return [
         equal("plain", PLAIN_RATIO, effort),
-        *(equal(kind, ratio, effort) for kind in KINDS for ratio in RATIOS),
+        equal("ddp", 1.0, effort),
+        equal("overlap", 1.0, effort),
+        *(equal(kind, ratio, effort) for ratio in (1.3, 1.0, 0.5) for kind in KINDS if (kind, ratio) not in FIRST),
         *(unequal(kind, 1.0, effort) for kind in KINDS),
         *(filler(kind, 1.0, effort) for kind in KINDS),
         *(Lone(kind, SHORT, 1.0, num_blocks=120, num_steps=4) for kind in KINDS),

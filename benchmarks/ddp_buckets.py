@@ -13,6 +13,8 @@ from itertools import accumulate
 MIB = 1 << 20
 FIRST_BYTES = MIB
 SMALLEST_BYTES = MIB // 2
+# The first bucket is smaller, so that sending starts early.
+DEFAULT_CAPS_MB = (1.0, 25.0)
 
 
 def tapered_sizes(total_bytes: int, body_bytes: int) -> list[int]:

@@ -17,7 +17,7 @@ from typing import Any
 from benchmarks.overlap_bounds import StepShape, rate_for_ratio
 from benchmarks.overlap_results import NAME, keep, open_record
 from benchmarks.overlap_rows import make_row
-from benchmarks.overlap_scenarios import Scenario, Timed, within
+from benchmarks.overlap_scenarios import Scenario, Timed, fitting, within
 from benchmarks.record import RowRecord
 from benchmarks.testbed import HostFailed, Testbed
 
@@ -25,10 +25,10 @@ ROOT = Path(__file__).resolve().parents[1]
 START_RATE_BITS_PER_S = 1e9
 SCENARIO_TIMEOUT_S = 1500.0
 MEMORY_CONTENDERS = ("ddp", "weft")
+LATE = 0.03
 
 # (rows done since the last call, current activity)
 OnProgress = Callable[[int, str], None]
-Peaks = dict[str, dict[str, int]]
 
 
 def run_scenarios(
@@ -51,51 +51,49 @@ def run_scenarios(
     end_s = time.monotonic() + 60 * minutes if minutes is not None else float("inf")
     left = [scenario for scenario in scenarios if fresh or record.measured(scenario.key) is None]
     on_progress(len(scenarios) - len(left), "starting")
-    peaks: Peaks = {}
-    # Many hosts first: a broken machine fails there, and these rows are the shortest.
-    left.sort(key=_layout, reverse=True)
-    while left:
-        layout = num_hosts, workers_per_host = _layout(left[0])
-        with Testbed(num_hosts, START_RATE_BITS_PER_S, workers_per_host=workers_per_host) as bed:
-            while left and _layout(left[0]) == layout:
-                scenario = within(left, end_s - time.monotonic())
-                left.pop(0)
-                try:
-                    found = _peaks_of(scenario, record, peaks, bed, on_progress, timeout_s) if with_memory else {}
-                    record.put(scenario.key, _measure(bed, scenario, found, on_progress, timeout_s))
-                except HostFailed as failure:
-                    record.failures.append(f"{scenario.label}: {failure}")
-                    on_progress(0, f"{scenario.label} failed, continuing with the next row")
-                keep(record)
-                on_progress(1, scenario.label)
+    # Estimates are rough: a row that would end a little late is not left out for it.
+    late_s = end_s + LATE * 60 * (minutes or 0.0)
+    while fit := fitting(left, late_s - time.monotonic()):
+        scenario = within(fit, end_s - time.monotonic())
+        left.remove(fit[0])
+        with Testbed(scenario.num_hosts, START_RATE_BITS_PER_S, workers_per_host=scenario.workers_per_host) as bed:
+            try:
+                record.put(scenario.key, _measure(bed, scenario, on_progress, timeout_s))
+            except HostFailed as failure:
+                record.failures.append(f"{scenario.label}: {failure}")
+                on_progress(0, f"{scenario.label} failed, continuing with the next row")
+        keep(record)
+        on_progress(1, scenario.label)
+    if with_memory:
+        _add_memory(scenarios, record, end_s, on_progress, timeout_s)
     return record
 
 
-def _layout(scenario: Scenario) -> tuple[int, int]:
-    return scenario.num_hosts, scenario.workers_per_host
+def _add_memory(
+    scenarios: Sequence[Scenario], record: RowRecord, end_s: float, on_progress: OnProgress, timeout_s: float
+) -> None:
+    """Peak memory, once per model, in processes of its own; last, and only as long as there is time."""
+    for model in dict.fromkeys(scenario.model for scenario in scenarios if scenario.timed is None):
+        rows = [row for row in record.rows if row["model"] == model and record.measured(row["key"]) is not None]
+        scenario = next(one for one in scenarios if one.model == model)
+        is_late = time.monotonic() + len(MEMORY_CONTENDERS) * scenario.memory("ddp").fixed_s > end_s
+        if not rows or is_late or any(row["peak_bytes"] for row in rows):
+            continue
+        peaks: dict[str, int] = {}
+        try:
+            with Testbed(scenario.num_hosts, START_RATE_BITS_PER_S) as bed:
+                for contender in MEMORY_CONTENDERS:
+                    on_progress(0, f"{model}: memory of {contender}")
+                    memory = _work(bed, "overlap_memory", scenario.memory(contender), None, timeout_s)
+                    peaks[contender] = memory["peak_bytes"]
+        except HostFailed as failure:
+            record.failures.append(f"{model}, memory: {failure}")
+        for row in rows:
+            row["peak_bytes"] = peaks
+        keep(record)
 
 
-def _peaks_of(
-    scenario: Scenario, record: RowRecord, peaks: Peaks, bed: Testbed, on_progress: OnProgress, timeout_s: float
-) -> dict[str, int]:
-    """Peak memory, once per model; an interrupted run takes it from the rows it has."""
-    if scenario.timed is not None:
-        return {}
-    if scenario.model not in peaks:
-        own = (row for row in record.rows if row["model"] == scenario.model and record.measured(row["key"]) is not None)
-        known = (row["peak_bytes"] for row in own if row["peak_bytes"])
-        peaks[scenario.model] = next(known, {})
-        for contender in () if peaks[scenario.model] else MEMORY_CONTENDERS:
-            if contender in scenario.contenders:
-                on_progress(0, f"{scenario.model}: memory of {contender}")
-                memory = _work(bed, "overlap_memory", scenario.memory(contender), None, timeout_s)
-                peaks[scenario.model][contender] = memory["peak_bytes"]
-    return peaks[scenario.model]
-
-
-def _measure(
-    bed: Testbed, scenario: Scenario, peaks: dict[str, int], on_progress: OnProgress, timeout_s: float
-) -> dict[str, Any]:
+def _measure(bed: Testbed, scenario: Scenario, on_progress: OnProgress, timeout_s: float) -> dict[str, Any]:
     if scenario.timed is not None:
         shape = _nominal_shape(scenario.timed)
     else:  # right before each row: the speed of a shared machine changes
@@ -103,7 +101,7 @@ def _measure(
         shape = StepShape(**_work(bed, "overlap_worker", scenario.calibration(), None, timeout_s)["shape"])
     bed.set_rate(rate_for_ratio(shape, scenario.num_hosts, scenario.ratio))
     result = _work(bed, "overlap_worker", scenario, on_progress, timeout_s)
-    return make_row(scenario, bed.rate_bits_per_s, result, peaks)
+    return make_row(scenario, bed.rate_bits_per_s, result)
 
 
 def _nominal_shape(timed: Timed) -> StepShape:

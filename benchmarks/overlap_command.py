@@ -12,6 +12,7 @@ from benchmarks.figures import draw_if_possible
 from benchmarks.overlap_results import NAME, PROFILES_NAME
 from benchmarks.overlap_rows import best_of, best_peer, prediction_errors, speedup
 from benchmarks.overlap_scenarios import FULL_MINUTES, QUICK_MINUTES, Scenario
+from benchmarks.profile_scenarios import FULL_MINUTES as PROFILES_MINUTES
 from benchmarks.profile_scenarios import profiles_run
 from benchmarks.record import results_folder
 from weft.cli import render
@@ -74,7 +75,7 @@ def overlap(
             on_progress=show,
             folder=results_folder(out, quick=quick),
             name=PROFILES_NAME if profiles else NAME,
-            minutes=minutes or (QUICK_MINUTES if quick else FULL_MINUTES),
+            minutes=minutes or (QUICK_MINUTES if quick else PROFILES_MINUTES if profiles else FULL_MINUTES),
             with_memory=not quick,
             fresh=fresh or quick,
         )
@@ -91,6 +92,9 @@ def overlap(
         for line in prediction_errors(rows):
             print(line)
         print(f"written to {record.path('json')} (and .md, .png)")
+    num_left = sum(record.measured(scenario.key) is None for scenario in scenarios) - len(record.failures)
+    if num_left > 0:
+        render.note(f"{num_left} of {len(scenarios)} rows did not fit into the time: run the command again")
     if record.failures:
         raise WeftError(
             f"{len(record.failures)} of {len(scenarios)} rows could not be measured; the others are in "

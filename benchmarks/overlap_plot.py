@@ -8,7 +8,7 @@ from typing import Any
 
 from benchmarks.figures import Document, head
 from benchmarks.overlap_results import compared_rows, reading_order
-from benchmarks.overlap_rows import best_of, speedup
+from benchmarks.overlap_rows import MAX_ERROR, best_of, error_of, predicted_names, speedup
 from benchmarks.record import Row
 from weft.sim.figure_style import CONTENDERS, INK, QUIET, WIDTH_IN, legend_below, pyplot, save
 
@@ -25,6 +25,7 @@ LINES = (
 )
 COLORS = {**CONTENDERS, "best DDP": CONTENDERS["ddp_best"], "best FSDP2": CONTENDERS["fsdp2"]}
 NUM_LEGEND_COLUMNS = 4
+NAMES = {"ddp": "DDP", "ddp_best": "DDP, best", "dear": "DeAR"}
 
 
 def draw(document: Document, path: Path) -> None:
@@ -61,10 +62,11 @@ def draw(document: Document, path: Path) -> None:
 
 
 def draw_profiles(document: Document, path: Path) -> None:
-    """One line per row: how many times as fast weft is as DDP at its best, measured and predicted."""
+    """One line per row: how many times as fast weft is as DDP at its best, and how far off predictions are."""
     plt = pyplot()
     rows: Sequence[Row] = document["rows"]
-    figure, axis = plt.subplots(figsize=(WIDTH_IN, 0.24 * len(rows) + 1.7), layout="constrained")
+    size = (WIDTH_IN, 0.24 * len(rows) + 1.9)
+    figure, (axis, errors) = plt.subplots(1, 2, figsize=size, layout="constrained", sharey=True)
     for place, row in enumerate(rows):
         best, said = best_of(row, "DDP"), row["predicted_ms"]
         ratio = None if best is None else speedup(row, best, "weft")
@@ -78,12 +80,26 @@ def draw_profiles(document: Document, path: Path) -> None:
     axis.axvline(1.0, color=INK, linewidth=0.8)
     axis.set_yticks(range(len(rows)), [f"{row['model']}, {_layout(row)} hosts" for row in rows])
     axis.set_ylim(len(rows) - 0.5, -0.5)
-    axis.xaxis.set_major_formatter(lambda value, _: f"{value:.1f}x")
+    axis.xaxis.set_major_formatter(lambda value, _: f"{value:g}x")
     axis.grid(axis="x", alpha=0.25, color=QUIET)
     axis.set_xlabel("how many times as fast is weft as DDP at its best")
+    _errors(errors, rows)
     head(figure, "Popular models, emulated compute, network / compute = 1", document)
-    figure.legend(*axis.get_legend_handles_labels(), loc="outside lower center", ncols=2)
+    legend_below(figure, [axis, errors], NUM_LEGEND_COLUMNS)
     save(figure, path)
+
+
+def _errors(axis: Any, rows: Sequence[Row]) -> None:
+    """Predicted over measured steps, and the tenth that is the target."""
+    axis.axvspan(-MAX_ERROR, MAX_ERROR, color=QUIET, alpha=0.2, linewidth=0)
+    for name in predicted_names(rows):
+        points = [(error, place) for place, row in enumerate(rows) if (error := error_of(row, name)) is not None]
+        words = f"predicted {NAMES.get(name, name)}"
+        axis.plot(*zip(*points, strict=True), "o", color=COLORS.get(name, INK), markersize=4, label=words)
+    axis.axvline(0.0, color=INK, linewidth=0.8)
+    axis.xaxis.set_major_formatter(lambda value, _: f"{100 * value:+.0f} %")
+    axis.grid(axis="x", alpha=0.25, color=QUIET)
+    axis.set_xlabel("predicted step over measured step")
 
 
 def _layout(row: Row) -> str:

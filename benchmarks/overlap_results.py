@@ -6,7 +6,17 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.overlap_rows import PEERS, best_of, best_peer, prediction_errors, share_of, speedup, variant
+from benchmarks.overlap_rows import (
+    PEERS,
+    best_of,
+    best_peer,
+    error_of,
+    predicted_names,
+    prediction_errors,
+    share_of,
+    speedup,
+    variant,
+)
 from benchmarks.overlap_scenarios import CONTENDERS, MODELS, SWEEP_CONTENDERS
 from benchmarks.record import Row, RowRecord, headline, markdown_table, sources
 
@@ -37,6 +47,14 @@ OLDER = (
 SHARED = (
     "20 MB in 16 equal layers, compute 1200 ms. **on a link**: bytes that the busiest host sent per step, as counted "
     "by its interface, over the size of the model; two levels need 2 (H - 1) / H of it."
+)
+
+
+PREDICTED = (
+    "Measured / predicted milliseconds (error). The model is given the row's step alone (forward, backward, update) "
+    "and its latency from one worker to the next, both measured in the row, and the rate that the links were set to. "
+    "DDP's and DeAR's default buckets are scaled like the layers. **cores busy**: the share of this machine's cores "
+    "that all workers used in a step of weft; the model assumes that every worker has a core of its own."
 )
 
 
@@ -85,7 +103,8 @@ def markdown(document: dict[str, Any]) -> str:
         lines += ["", "## More hosts, emulated compute", "", *_times(growth, GROWTH_COLUMNS), "", *_ratios(growth)]
     predicted = [row for row in growth if row.get("predicted_ms")]
     if predicted:
-        lines += ["", "## Predicted by `weft predict`'s model", "", *_predictions(predicted), ""]
+        cores = int(document["machine"]["cores"])
+        lines += ["", "## Predicted by `weft predict`'s model", "", PREDICTED, "", *_predictions(predicted, cores), ""]
         lines += [f"- {line}" for line in prediction_errors(predicted)]
     lines += ["", "## Bytes and memory per worker, in MB", "", *_bytes(rows)]
     if document.get("failures"):
@@ -147,17 +166,21 @@ def _shared_table(rows: Sequence[Row]) -> list[str]:
     return markdown_table(heads, body)
 
 
-def _predictions(rows: Sequence[Row]) -> list[str]:
-    """Predicted milliseconds of each contender, and how far off that is."""
-    names = [name for name in rows[0]["predicted_ms"] if any(row.get(f"{name}_ms") for row in rows)]
+def _predictions(rows: Sequence[Row], num_cores: int) -> list[str]:
+    """Measured and predicted milliseconds of each contender, and how far off that is."""
+    names = predicted_names(rows)
+    heads = [*_HEADS, "latency, us", "alone", *(name.replace("_", " ") for name in names), "cores busy, weft"]
     body = []
     for row in rows:
-        cells = _name(row)
+        cells = [*_name(row), _number(row.get("latency_us")), _number(row["alone_ms"])]
         for name in names:
-            said, measured = row["predicted_ms"].get(name), row.get(f"{name}_ms")
-            cells.append("-" if not said or not measured else f"{said:.0f} ({100 * (said / measured - 1):+.0f} %)")
-        body.append(cells)
-    return markdown_table([*_HEADS, *(name.replace("_", " ") for name in names)], body)
+            error = error_of(row, name)
+            said = "" if error is None else f" / {row['predicted_ms'][name]:.0f} ({100 * error:+.0f} %)"
+            cells.append(_number(row.get(f"{name}_ms")) + said)
+        core_ms = row.get("core_ms", {}).get("weft")
+        cores = min(num_cores, row["hosts"])
+        body.append([*cells, _percent(None if core_ms is None else core_ms / row["weft_ms"] / cores)])
+    return markdown_table(heads, body)
 
 
 def _bytes(rows: Sequence[Row]) -> list[str]:

@@ -33,12 +33,7 @@ _WORDS = {
 }
 
 
-def make_row(
-    scenario: Scenario,
-    rate_bits_per_s: float,
-    result: Mapping[str, Any],
-    peak_bytes: Mapping[str, int],
-) -> Row:
+def make_row(scenario: Scenario, rate_bits_per_s: float, result: Mapping[str, Any]) -> Row:
     """One row: the frozen fields first, then what helps to understand them."""
     shape = StepShape(**result["shape"])
     measured: Mapping[str, Any] = result["contenders"]
@@ -66,6 +61,9 @@ def make_row(
         "backward_ms": _ms(shape.backward_s),
         "update_ms": _ms(shape.update_s),
         "rate_mbit_per_s": round(rate_bits_per_s / 1e6, 1),
+        "latency_us": round(result["latency_s"] * 1e6, 1),
+        # Time that all workers together spent on cores, in each step.
+        "core_ms": {name: _ms(lane["core_s_per_step"]) for name, lane in measured.items()},
         "gradient_bytes": shape.gradient_bytes,
         "ddp_bucket_mb": result["ddp_bucket_mb"] if "ddp_best" in measured else None,
         "dear_bucket_mb": result["dear_bucket_mb"] if "dear" in measured else None,
@@ -76,10 +74,13 @@ def make_row(
         "connections": {name: lane.get("num_connections") for name, lane in measured.items()},
         "state_bytes": {name: lane["state_bytes"] for name, lane in measured.items()},
         "round_ms": {name: [_ms(seconds) for seconds in lane["round_s"]] for name, lane in measured.items()},
-        "peak_bytes": dict(peak_bytes),
-        "predicted_ms": predicted_ms(scenario, rate_bits_per_s),
+        # Measured last, in processes of their own, once per model.
+        "peak_bytes": {},
+        "predicted_ms": predicted_ms(scenario, rate_bits_per_s, shape, result["latency_s"]),
         "plans": {name: lane["plan"] for name, lane in measured.items() if "plan" in lane},
         "tuning_steps": {name: lane["num_tuning_steps"] for name, lane in measured.items() if "plan" in lane},
+        # Timed while its plan still changed: such a row says nothing about the tuned system.
+        "untuned": [name for name, lane in measured.items() if not lane["is_tuned"]],
     }
     row["weft_faster"] = weft_faster(row)
     return row
@@ -129,23 +130,30 @@ def share_of(row: Row, bound: str, contender: str) -> float | None:
 MAX_ERROR = 0.1
 
 
+def error_of(row: Row, name: str) -> float | None:
+    """How far the predicted step is from the measured one, as a share of it; None without one of them."""
+    said, measured = (row.get("predicted_ms") or {}).get(name), row.get(f"{name}_ms")
+    return said / measured - 1 if said and measured else None
+
+
+def predicted_names(rows: Sequence[Row]) -> list[str]:
+    """The contenders that were predicted and measured, but for the one whose time is the prediction's input."""
+    names = dict.fromkeys(name for row in rows for name in row.get("predicted_ms") or ())
+    return [name for name in names if name != "alone" and any(error_of(row, name) is not None for row in rows)]
+
+
 def prediction_errors(rows: Sequence[Row]) -> list[str]:
     """How far off ``weft predict`` was, one line per contender; none for rows without a prediction."""
     lines = []
-    for name in dict.fromkeys(name for row in rows for name in row.get("predicted_ms") or ()):
-        found = [
-            (row["predicted_ms"][name] / row[f"{name}_ms"] - 1, row)
-            for row in rows
-            if name in (row.get("predicted_ms") or ()) and row.get(f"{name}_ms")
-        ]
-        if found and name != "alone":
-            worst, row = max(found, key=lambda pair: abs(pair[0]))
-            within = sum(abs(error) <= MAX_ERROR for error, _ in found)
-            lines.append(
-                f"{name.replace('_', ' ')}: predicted within {100 * MAX_ERROR:.0f} % in {within} of {len(found)} rows, "
-                f"{100 * fmean(abs(error) for error, _ in found):.0f} % off on average, at worst {100 * worst:+.0f} % "
-                f"({row['model']}, {row['hosts']} hosts of {row['workers_per_host']})"
-            )
+    for name in predicted_names(rows):
+        found = [(error, row) for row in rows if (error := error_of(row, name)) is not None]
+        worst, row = max(found, key=lambda pair: abs(pair[0]))
+        within = sum(abs(error) <= MAX_ERROR for error, _ in found)
+        lines.append(
+            f"{name.replace('_', ' ')}: predicted within {100 * MAX_ERROR:.0f} % in {within} of {len(found)} rows, "
+            f"{100 * fmean(abs(error) for error, _ in found):.0f} % off on average, at worst {100 * worst:+.0f} % "
+            f"({row['model']}, {row['hosts']} hosts of {row['workers_per_host']})"
+        )
     return lines
 
 

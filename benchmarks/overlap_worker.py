@@ -27,6 +27,7 @@ from weft.overlap.transport.receive_window import tcp_connections
 
 NUM_BATCHES = 4
 CHUNK_BYTES = 1 << 20
+NUM_PINGS = 20
 SENT_BYTES = Path(f"/sys/class/net/{HOST_INTERFACE}/statistics/tx_bytes")
 
 
@@ -41,6 +42,7 @@ class Lane:
         self.step_times: list[StepTimes] = []
         self.round_s: list[float] = []
         self.sent_bytes: list[float] = []
+        self.core_s: list[float] = []
         self.num_tuning_steps = 0
         self.num_connections = 0
 
@@ -65,11 +67,12 @@ class Lane:
         dist.barrier()
         sent_bytes = _sent_bytes()
         self.step()
-        started_s = time.perf_counter()
+        started_s, core_s = time.perf_counter(), time.process_time()
         for _ in range(num_steps):
             self.step()
             self.step_times.append(self.trainer.last)
         self.round_s.append((time.perf_counter() - started_s) / num_steps)
+        self.core_s.append((time.process_time() - core_s) / num_steps)
         self.trainer.drain()
         dist.barrier()
         self.sent_bytes.append((_sent_bytes() - sent_bytes) / (num_steps + 1))
@@ -80,9 +83,11 @@ class Lane:
         return {
             "step_s": median(rounds),
             "round_s": rounds,
+            "core_s_per_step": median(_over_ranks(self.core_s, dist.ReduceOp.SUM)),
             "wire_bytes_per_step": median(_max_over_ranks(self.sent_bytes)),
             "state_bytes": sum(t.numel() * t.element_size() for t in self.trainer.state_tensors()),
             "num_tuning_steps": self.num_tuning_steps,
+            "is_tuned": self.trainer.is_tuned(),
             "num_connections": self.num_connections,
             **self.trainer.details(),
         }
@@ -95,7 +100,7 @@ def run(scenario: Scenario) -> dict[str, Any]:
     workload = find_workload(scenario.model, size)
     effort = scenario.effort
     batches = workload.batches(dist.get_rank(), NUM_BATCHES)
-    findings = Findings()
+    findings = Findings(bucket_scale=timed.bucket_scale if timed else 1.0)
     made: dict[str, Lane] = {}
     # Contenders that use another's plan come last.
     for name in sorted(scenario.contenders, key=lambda name: name == "ddp_plan"):
@@ -123,7 +128,14 @@ def run(scenario: Scenario) -> dict[str, Any]:
     for lane in lanes:
         lane.trainer.close()
     found = {"ddp_bucket_mb": findings.ddp_bucket_mb, "dear_bucket_mb": findings.dear_bucket_mb}
-    return {"contenders": summaries, "shape": _as_dict(shape), "network_s": network_s, **found}
+    latency_s = _latency_s()
+    return {
+        "contenders": summaries,
+        "shape": _as_dict(shape),
+        "network_s": network_s,
+        "latency_s": latency_s,
+        **found,
+    }
 
 
 def _rounds(lanes: list[Lane], effort: Effort) -> list[float]:
@@ -162,11 +174,24 @@ def _travel_s(num_bytes: int) -> float:
     return 2 * (time.perf_counter() - began_s)
 
 
+def _latency_s() -> float:
+    """From one worker to the next: a number that goes twice around a ring of all of them, with nothing else running."""
+    times_s: list[float] = []
+    for _ in range(NUM_PINGS):
+        began_s = time.perf_counter()
+        dist.all_reduce(torch.zeros(1))
+        times_s.append(time.perf_counter() - began_s)
+    num_hops = 2 * max(1, dist.get_world_size() - 1)
+    return _max_over_ranks([median(times_s) / num_hops])[0]
+
+
 def _fastest(
     name: str, choices: Sequence[Findings], workload: Workload, batches: list[Batch], effort: Effort
 ) -> Findings:
     """With which of the choices a contender has the shortest step, in a short sweep; the same answer on every rank."""
     step_s: list[float] = []
+    if len(choices) == 1:
+        return choices[0]
     for findings in choices:
         lane = Lane("sweep", make_contender(name, workload, findings), batches)
         # DDP orders its buckets anew after its first step: two untimed ones (one in the round itself).
@@ -246,8 +271,12 @@ class _LayerProbe:
 
 
 def _max_over_ranks(values: list[float]) -> list[float]:
+    return _over_ranks(values, dist.ReduceOp.MAX)
+
+
+def _over_ranks(values: list[float], operation: dist.ReduceOp.RedOpType) -> list[float]:
     tensor = torch.tensor(values, dtype=torch.float64)
-    dist.all_reduce(tensor, op=dist.ReduceOp.MAX)
+    dist.all_reduce(tensor, op=operation)
     return [float(value) for value in tensor]
 
 

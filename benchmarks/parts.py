@@ -13,8 +13,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from benchmarks import crossover_scenarios, overlap_scenarios
-from benchmarks.profile_scenarios import profiles_run
+from benchmarks import crossover_scenarios, overlap_scenarios, profile_scenarios
 from benchmarks.record import code_id, page, read_document
 
 Document = dict[str, Any]
@@ -22,11 +21,15 @@ Document = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """One benchmark; times are estimates for two cores of an AMD EPYC."""
+    """One benchmark; times are estimates for two cores of an AMD EPYC.
+
+    With more time than ``least_minutes`` it makes more rounds or rows, up to ``minutes``.
+    """
 
     name: str
     about: str
     minutes: float
+    least_minutes: float
     quick_minutes: float
     words: tuple[str, ...]
     """What comes after ``python -m``."""
@@ -36,8 +39,8 @@ class Part:
     """Where rows are kept one by one: their names with the minutes each takes; the flag is for the quick run."""
     has_rounds: bool = False
     """Whether fewer rounds make it shorter."""
-    by_request: bool = False
-    """Whether it runs only when named."""
+    has_quick: bool = True
+    """Whether there is a short version."""
 
     def todo(self, folder: Path, *, quick: bool) -> Todo:
         """What the current code has not measured yet."""
@@ -72,35 +75,39 @@ def _page(name: str, module: str, document: Document) -> str:
     return page(name, document, _late(module, "tables", document))
 
 
-def _alone(name: str, about: str, minutes: float, quick_minutes: float, *, has_rounds: bool = False) -> Part:
+def _alone(
+    name: str, about: str, minutes: float, least_minutes: float, quick_minutes: float, *, has_rounds: bool = False
+) -> Part:
     """A benchmark made in one run by its own module."""
     words = (f"benchmarks.{name}",)
     show, draw = partial(_page, name, name), partial(_late, name, "draw")
-    return Part(name, about, minutes, quick_minutes, words, show, draw, has_rounds=has_rounds)
+    return Part(name, about, minutes, least_minutes, quick_minutes, words, show, draw, has_rounds=has_rounds)
 
 
 def _overlap_keys(quick: bool) -> dict[str, float]:
     scenarios = overlap_scenarios.quick_run() if quick else overlap_scenarios.full_run()
-    return {scenario.key: scenario.estimated_s / 60 for scenario in scenarios}
+    return {scenario.key: scenario.least_s / 60 for scenario in scenarios}
 
 
 def _profile_keys(quick: bool) -> dict[str, float]:
-    return {scenario.key: scenario.estimated_s / 60 for scenario in profiles_run()}
+    return {scenario.key: scenario.least_s / 60 for scenario in profile_scenarios.profiles_run()}
 
 
 def _crossover_keys(quick: bool) -> dict[str, float]:
     scenarios = crossover_scenarios.quick_run() if quick else crossover_scenarios.full_run()
-    return {scenario.key: scenario.estimated_s / 60 for scenario in scenarios}
+    return {scenario.key: scenario.least_s / 60 for scenario in scenarios}
 
 
+# In order of value: those for which a limited run has no time are left out from the end.
 PARTS = {
     part.name: part
     for part in (
         Part(
             "overlap",
-            "a training step of DDP, FSDP2, DeAR, and weft on a slow link",
-            overlap_scenarios.FULL_MINUTES,
-            overlap_scenarios.QUICK_MINUTES,
+            "a training step with DDP, FSDP2, DeAR, and weft on a slow link",
+            45.0,
+            19.6,
+            2.1,
             ("weft", "bench", "overlap"),
             partial(_late, "overlap_results", "markdown"),
             partial(_late, "overlap_plot", "draw"),
@@ -109,28 +116,38 @@ PARTS = {
         Part(
             "overlap_profiles",
             "popular models with emulated compute, next to what weft predict says",
-            110.0,
-            110.0,
+            profile_scenarios.FULL_MINUTES,
+            10.0,
+            10.0,
             ("weft", "bench", "overlap", "--profiles"),
             partial(_late, "overlap_results", "markdown"),
             partial(_late, "overlap_plot", "draw_profiles"),
             _profile_keys,
-            by_request=True,
+            has_quick=False,
         ),
         Part(
             "crossover",
             "two jobs on the same hosts, in every way they can share them",
-            crossover_scenarios.FULL_MINUTES,
-            crossover_scenarios.QUICK_MINUTES,
+            22.0,
+            4.2,
+            1.2,
             ("weft", "bench", "crossover"),
             partial(_late, "crossover_results", "markdown"),
             partial(_late, "crossover_plot", "draw"),
             _crossover_keys,
         ),
+        _alone("restart", "from a stop request to the first step again", 4, 1, 0.8, has_rounds=True),
+        _alone(
+            *("controller", "real jobs on a controller, elastic and fixed, next to the simulator", 11, 2.2, 3),
+            has_rounds=True,
+        ),
+        _alone("session_costs", "what a session costs a training step", 5, 1, 1, has_rounds=True),
+        _alone("controller_costs", "what the controller costs and how long it makes people wait", 2, 2, 2),
         Part(
             "elastic",
             "every policy on the public workloads, simulated",
-            6.0,
+            10.0,
+            10.0,
             2.0,
             ("weft", "bench", "elastic"),
             partial(_page, "elastic", "elastic_command"),
@@ -140,21 +157,24 @@ PARTS = {
             "queue",
             "a queue of jobs on a Ray cluster, with each layer of weft added in turn",
             35.0,
+            14.0,
             5.0,
             ("weft", "bench", "queue"),
             partial(_late, "queue_results", "markdown"),
             partial(_late, "queue_plot", "draw"),
             partial(_late, "queue_command", "keys"),
         ),
+        _alone("scale", "one controller on up to 1,000 simulated nodes, 8,000 workers, 10,000 jobs", 7, 7, 1),
         _alone(
-            "controller", "real jobs on a controller, elastic and fixed, next to the simulator", 11, 3, has_rounds=True
+            *(
+                "ray_overhead",
+                "starts and resizes on Ray next to the local engine; nodes that leave and join",
+                4,
+                4,
+                2.5,
+            )
         ),
-        _alone("controller_costs", "what the controller costs and how long it makes people wait", 2, 2),
-        _alone("scale", "one controller on up to 1,000 simulated nodes, 8,000 workers, 10,000 jobs", 7, 1),
-        _alone("dashboard", "what an open dashboard costs, and frames per second of its timeline", 7, 2),
-        _alone("restart", "from a stop request to the first step again", 4, 1, has_rounds=True),
-        _alone("ray_overhead", "starts and resizes on Ray next to the local engine; nodes that leave and join", 4, 2.5),
-        _alone("session_costs", "what a session costs a training step", 5, 1, has_rounds=True),
-        _alone("lease_handover", "what handing over a device costs", 1, 0.5),
+        _alone("dashboard", "what an open dashboard costs, and frames per second of its timeline", 7, 7, 2),
+        _alone("lease_handover", "what handing over a device costs", 1, 1, 0.5),
     )
 }

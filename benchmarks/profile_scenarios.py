@@ -1,51 +1,76 @@
 """``weft bench overlap --profiles``: popular models with real communication and emulated compute.  Pure; no torch.
 
-A model's layer profile (sizes and shares of compute) is scaled down to ``NUM_PARAMETERS``, and the link with it: bytes
-and rate change by the same factor, so the network takes as long as it would with the whole model on a link that much
-faster.  Compute is slept through.  Every row says what ``weft predict``'s model says about it.
+A model's layer profile (sizes and shares of compute) is scaled down to ``PARAMETERS_PER_S`` for each second of compute,
+and the link and the default buckets of DDP and DeAR with it: bytes and rate change by the same factor, so the network
+takes as long as it would with the whole model on a link that much faster.  Compute is slept through.  Every row says
+what ``weft predict``'s model says about it, for the row's own compute time and latency as measured: a user gives it
+those of their cluster.
+
+[Note: how long]  weft tunes itself for 55 to 58 steps and is timed after that, so a row takes as long as its steps.
+Short ones would measure the shaper, which lets 128 KB pass at once, and with eight workers the cores.  Layouts come in
+order of value, for a run with a limit.
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+from benchmarks.overlap_bounds import StepShape
 from benchmarks.overlap_scenarios import Effort, Scenario, Timed
 from weft.perf.layer_profile import PROFILES, Layer, LayerProfile, known_profile
 from weft.perf.prediction import TargetCluster, predict
 
-NUM_PARAMETERS = 5_000_000
-COMPUTE_S = 1.2
+FULL_MINUTES = 24.0
+# 134 Mb/s between two hosts where the network takes as long as compute.
+PARAMETERS_PER_S = 4_200_000
 # A layer is a Python call and a sleep: neighbors are joined until this many are left.
-MAX_LAYERS = 32
-SHAPES = ((2, 1), (4, 1), (8, 1), (2, 2), (2, 4))
-# Not weft_eager: it tunes itself for another 60 steps, two minutes of each row.
-CONTENDERS = ("alone", "ddp", "ddp_best", "fsdp2", "dear", "weft")
+MAX_LAYERS = 24
+SHAPES = ((2, 1), (2, 2), (4, 1), (2, 4), (8, 1))
+# Not weft_eager: it tunes itself for another 60 steps.
+CONTENDERS = ("alone", "ddp", "ddp_best", "ddp_plan", "weft")
 MIN_ELEMENTS = 8
-# DeAR with the buckets that the prediction gives it.
-EFFORT = Effort(round_budget_s=80.0, dear_sweep_mb=(25.0,))
+DEFAULT_MB = 25.0
+EFFORT = Effort(round_budget_s=20.0, max_rounds=6, ddp_sweep_mb=(0.5, 1.0))
 
 
 def profiles_run(effort: Effort | None = None) -> list[Scenario]:
     """Five models on 2, 4 and 8 hosts, and on 2 hosts of 2 and 4 workers."""
-    return [
-        Scenario(name, hosts, 1.0, CONTENDERS, effort or EFFORT, timed_like(name), workers)
-        for name in PROFILES
-        for hosts, workers in SHAPES
-    ]
+    found = []
+    for hosts, workers in SHAPES:
+        for name in PROFILES:
+            timed = timed_like(name, compute_s_on(hosts * workers))
+            # DeAR with the buckets that the prediction gives it.
+            own = replace(effort or EFFORT, dear_sweep_mb=(DEFAULT_MB * timed.bucket_scale,))
+            contenders = contenders_on(hosts, workers)
+            found.append(Scenario(name, hosts, 1.0, contenders, own, timed, workers, part="profiles"))
+    return found
 
 
-def timed_like(name: str) -> Timed:
+def contenders_on(num_hosts: int, workers_per_host: int) -> tuple[str, ...]:
+    """FSDP2 only on two workers, where it takes several times as long as the others; DeAR on up to four."""
+    more = ("dear",) if num_hosts * workers_per_host <= 4 else ()
+    return CONTENDERS + more + (("fsdp2", "fsdp2_async") if (num_hosts, workers_per_host) == (2, 1) else ())
+
+
+def compute_s_on(num_workers: int) -> float:
+    """Compute of one step: longer where more workers share the cores."""
+    return 0.25 if num_workers <= 4 else 0.35
+
+
+def timed_like(name: str, compute_s: float) -> Timed:
     """The timed model with that profile's layers."""
     profile = joined(known_profile(name), MAX_LAYERS)
-    factor = profile.num_elements / NUM_PARAMETERS
-    forward_s = COMPUTE_S * profile.forward_share
+    scale = PARAMETERS_PER_S * compute_s / profile.num_elements
+    forward_s = compute_s * profile.forward_share
     layers = tuple(
         (
-            max(MIN_ELEMENTS, round(layer.num_elements / factor)),
+            max(MIN_ELEMENTS, round(layer.num_elements * scale)),
             layer.forward_share * forward_s,
-            layer.backward_share * (COMPUTE_S - forward_s),
+            layer.backward_share * (compute_s - forward_s),
         )
         for layer in profile.layers
     )
-    return Timed(sum(size for size, _, _ in layers), len(layers), COMPUTE_S, layers)
+    return Timed(sum(size for size, _, _ in layers), len(layers), compute_s, layers, scale)
 
 
 def joined(profile: LayerProfile, max_layers: int) -> LayerProfile:
@@ -71,15 +96,23 @@ def joined(profile: LayerProfile, max_layers: int) -> LayerProfile:
     return LayerProfile(profile.name, profile.source, *flops, layers)
 
 
-def predicted_ms(scenario: Scenario, rate_bits_per_s: float) -> dict[str, float]:
-    """What the step model says about a row of ``profiles_run``, by contender."""
+def predicted_ms(scenario: Scenario, rate_bits_per_s: float, shape: StepShape, latency_s: float) -> dict[str, float]:
+    """What the step model says about a row of ``profiles_run``, by contender.
+
+    ``shape``: a step alone, as measured in the row; ``latency_s``: from one worker to the next, likewise.
+    """
     timed = scenario.timed
     if timed is None or not timed.layers:
         return {}
     forward_s = sum(forward for _, forward, _ in timed.layers)
     backward_s = timed.compute_s - forward_s
     layers = tuple(Layer("", size, f / forward_s, b / backward_s) for size, f, b in timed.layers)
-    step = LayerProfile(scenario.model, "", forward_s, backward_s, layers).step(timed.compute_s)
+    profile = LayerProfile(scenario.model, "", shape.forward_s, shape.backward_s, layers)
+    step = replace(
+        profile.step(shape.forward_s + shape.backward_s),
+        update_s_per_element=shape.update_s / timed.num_parameters,
+    )
     num_workers = scenario.num_hosts * scenario.workers_per_host
-    rows = predict(step, TargetCluster(num_workers, scenario.workers_per_host, rate_bits_per_s))
+    cluster = TargetCluster(num_workers, scenario.workers_per_host, rate_bits_per_s, latency_s)
+    rows = predict(step, cluster, bucket_scale=timed.bucket_scale)
     return {row.contender: round(row.step_s * 1e3, 2) for row in rows}

@@ -1,8 +1,9 @@
 """One current result per benchmark: NAME.json for programs, NAME.md for people, NAME.png to look at.
 
 Date, machine, commit, and command are inside the files, not in their names, so that a link to a result stays valid.
-Benchmarks that take long keep their rows one by one (:class:`RowRecord`): each row has its own date and commit, a row
-measured again replaces the old one, and an interrupted run resumes where it stopped.
+Benchmarks that take long keep their rows one by one (:class:`RowRecord`): each row has its own date and commit, and an
+interrupted run resumes where it stopped.  A result is of one version of the code: its first row replaces all rows of
+another one.
 
 [Note: the code that was measured]  A commit that only adds results must not make them look out of date.  What counts
 is the content of every Python file of weft and of the benchmarks (``code_id``); the commit is for people.
@@ -117,13 +118,9 @@ class RowRecord:
         return next((row for row in self.rows if row["key"] == key and row["code"] == code_id()), None)
 
     def put(self, key: str, row: Mapping[str, Any]) -> None:
-        """Add a row, in place of an older one of the same name."""
-        stamped = {"key": key, **row, **provenance(self.command)}
-        places = [place for place, old in enumerate(self.rows) if old["key"] == key]
-        if places:
-            self.rows[places[0]] = stamped
-        else:
-            self.rows.append(stamped)
+        """Add a row, in place of one of the same name and of all that other code has measured."""
+        others = [old for old in self.rows if old["key"] != key and old["code"] == code_id()]
+        self.rows = [*others, {"key": key, **row, **provenance(self.command)}]
 
     def document(self) -> dict[str, Any]:
         parts: dict[str, list[Row]] = {"rows": [], **{aside: [] for aside in self.asides}}

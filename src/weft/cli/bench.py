@@ -23,7 +23,7 @@ PLACES = (PACKAGE.parents[1] / "benchmarks", PACKAGE / "bundled" / "benchmarks")
 
 Quick = Annotated[bool, Option("the short version, under 5 minutes")]
 Out = Annotated[Path | None, Option("folder for the results", "benchmarks/results in a checkout, else ./weft-bench")]
-Minutes = Annotated[float | None, Option("make fewer rounds so that it ends in about N minutes", "none", min=0.1)]
+Minutes = Annotated[float | None, Option("fewer rounds and rows, so that it ends in about N minutes", "none", min=0.1)]
 Fresh = Annotated[bool, Option("also measure again what this version has measured already")]
 
 
@@ -47,8 +47,9 @@ def overlap(
 ) -> None:
     """Step times of DDP, FSDP2, DeAR, and weft on a slow network.
 
-    Needs torch, root, and iproute2. Run nothing else meanwhile. The full run is limited to 88 minutes (--minutes) and
-    saved after every row: start it again to continue where it stopped. --model, --ratio, --only, --hosts select rows.
+    Needs torch, root, and iproute2. Run nothing else meanwhile. The full run is limited to 88 minutes (--minutes),
+    --profiles to 24, and saved after every row: start it again to continue where it stopped. --model, --ratio, --only,
+    --hosts select rows.
     """
     _benchmark("overlap_command").overlap(
         _command(),
@@ -134,8 +135,9 @@ def all(
 ) -> None:
     """Every benchmark, one after the other: all tables, JSON files, and figures.
 
+    Takes 90 minutes, with --quick 5: those for which there is no time are named, and --minutes gives it more or less.
     Prints the plan first, and after each benchmark how long is left. Results of this very code are kept, so an
-    interrupted run continues where it stopped. --quick takes a few minutes per benchmark.
+    interrupted run continues where it stopped.
     """
     _benchmark("all_command").run_all(quick=quick, only=only, minutes=minutes, fresh=fresh, dry_run=dry_run, out=out)
 

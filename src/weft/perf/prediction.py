@@ -7,25 +7,29 @@
 - weft and DeAR reduce inside each host first: a link carries (H-1)/H of the bytes with H hosts.  Between few workers
   they send direct messages, one latency a phase.  Over gloo weft does so at any size; from ``RING_FROM`` workers on the
   latencies of a ring of hosts are counted, as with NCCL: the more cautious assumption.
-- DDP fills buckets of 25 MB; at its best it takes the best of several sizes.  DeAR has buckets of 25 MB too.  weft cuts
-  by its own planner.
-- Computing is not slowed down by communication, and updates count as nothing.
+- DDP and DeAR never cut a parameter.  DDP closes a bucket once it has reached 25 MB (the first one 1 MB); at its best
+  it takes the best of several sizes.  DeAR closes one before it would exceed 25 MB.  weft cuts by its own planner.
+- DeAR gathers one bucket ahead of forward (one_ahead.py); weft launches all gathers at once.
+- Computing is not slowed down by communication.  Updates take what the profile says: nothing for a known model.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from weft.errors import UsageError
-from weft.perf.fusion import UNIFORM_MB, plan_cuts, uniform_cuts
+from weft.perf.fusion import UNIFORM_MB, plan_cuts
 from weft.perf.link import Link
+from weft.perf.one_ahead import one_ahead
 from weft.perf.recurrence import StepModel
 from weft.perf.schedule import bound_s
 from weft.perf.step_profile import Mode, StepProfile
 
 RING_FROM = 16
 DEFAULT_LATENCY_S = 30e-6
+DDP_FIRST_BUCKET_BYTES = 1024 * 1024
 DDP_BUCKET_BYTES = 25 * 1024 * 1024
 MAX_WORKERS = 4096
 _LAUNCH_S = 20e-6
@@ -83,8 +87,11 @@ class Predicted:
     num_buckets: int
 
 
-def predict(profile: StepProfile, cluster: TargetCluster) -> list[Predicted]:
-    """Steps of each contender; the first row computes alone."""
+def predict(profile: StepProfile, cluster: TargetCluster, *, bucket_scale: float = 1.0) -> list[Predicted]:
+    """Steps of each contender; the first row computes alone.
+
+    ``bucket_scale``: of a model whose layers were all scaled by that factor, so that default buckets are scaled too.
+    """
     workers, ring, direct = cluster.num_workers, cluster.ring(), cluster.two_levels()
 
     def row(contender: str, mode: Mode, link: Link, cuts: tuple[int, ...]) -> Predicted:
@@ -93,15 +100,48 @@ def predict(profile: StepProfile, cluster: TargetCluster) -> list[Predicted]:
             contender, course.step_s, course.exposed_s, bound_s(profile, link, workers, mode), len(cuts) + 1
         )
 
-    default = uniform_cuts(profile, DDP_BUCKET_BYTES, _GRANULARITY)
-    uniform = [default, *(uniform_cuts(profile, size * 1e6, _GRANULARITY) for size in UNIFORM_MB)]
+    default = ddp_cuts(profile, [DDP_FIRST_BUCKET_BYTES * bucket_scale, DDP_BUCKET_BYTES * bucket_scale])
+    uniform = [default, *(ddp_cuts(profile, [size * 1e6]) for size in UNIFORM_MB)]
     best = min((row("ddp_best", Mode.DDP, ring, cuts) for cuts in uniform), key=lambda found: found.step_s)
     compute_s = profile.forward_s + profile.backward_s
+    update_s = profile.update_s_per_element * profile.num_elements
+    fused = dear_cuts(profile, DDP_BUCKET_BYTES * bucket_scale)
+    dear = one_ahead(StepModel(profile, direct, workers), fused)
     return [
-        Predicted("alone", compute_s, 0.0, compute_s, 0),
+        Predicted("alone", compute_s + update_s, 0.0, compute_s + update_s, 0),
         row("ddp", Mode.DDP, ring, default),
         best,
-        row("dear", Mode.BARRIER, direct, default),
+        Predicted("dear", dear.step_s, dear.exposed_s, bound_s(profile, direct, workers, Mode.BARRIER), len(fused) + 1),
         row("weft", Mode.BARRIER, direct, plan_cuts(profile, direct, workers, Mode.BARRIER, _GRANULARITY)),
         row("weft_eager", Mode.EAGER, direct, plan_cuts(profile, direct, workers, Mode.EAGER, _GRANULARITY)),
     ]
+
+
+def ddp_cuts(profile: StepProfile, caps_bytes: Sequence[float]) -> tuple[int, ...]:
+    """Buckets as DDP fills them: closed once they have reached the next cap; the last cap counts for all that follow.
+
+    >>> from weft.perf.step_profile import ParameterTiming
+    >>> equal = StepProfile((ParameterTiming(10, 0.0, 0.0),) * 5, 1.0, 2.0, 0.0, element_bytes=4)
+    >>> ddp_cuts(equal, [40.0, 50.0])
+    (10, 30)
+    """
+    cuts: list[int] = []
+    filled = end = 0
+    for parameter in profile.parameters:
+        filled, end = filled + parameter.num_elements, end + parameter.num_elements
+        if filled * profile.element_bytes >= caps_bytes[min(len(cuts), len(caps_bytes) - 1)]:
+            cuts.append(end)
+            filled = 0
+    return tuple(cut for cut in cuts if cut < end)
+
+
+def dear_cuts(profile: StepProfile, cap_bytes: float) -> tuple[int, ...]:
+    """Buckets as DeAR fills them: closed before they would exceed the cap."""
+    cuts: list[int] = []
+    start = end = 0
+    for parameter in profile.parameters:
+        if end > start and (end + parameter.num_elements - start) * profile.element_bytes > cap_bytes:
+            cuts.append(end)
+            start = end
+        end += parameter.num_elements
+    return tuple(cuts)

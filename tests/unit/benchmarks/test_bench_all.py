@@ -35,9 +35,8 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
 def test_a_benchmark_that_fails_stops_no_other_and_is_named(started: list[list[str]], tmp_path: Path) -> None:
     with pytest.raises(WeftError, match="restart failed"):
         run_all(**OPTIONS, out=tmp_path)
-    assert [command[3] if command[1] == "weft" else command[1].rpartition(".")[2] for command in started] == [
-        name for name, part in PARTS.items() if not part.by_request
-    ]
+    names = [command[3] if command[1] == "weft" else command[1].rpartition(".")[2] for command in started]
+    assert names == [name.removesuffix("_profiles") for name in PARTS]
 
 
 def test_what_this_code_has_measured_is_not_run_again(
@@ -65,13 +64,27 @@ def test_a_dry_run_measures_nothing(started: list[list[str]], tmp_path: Path) ->
 def test_a_budget_makes_fewer_rounds_and_the_plan_says_so() -> None:
     parts = chosen("overlap,elastic,restart")
     todo = {part.name: Todo(1, 1, part.minutes) for part in parts}
-    limits = share_out(parts, todo, 30.0)
+    limits = share_out(parts, todo, 33.0)
     assert limits["elastic"] == PARTS["elastic"].minutes  # it has no rounds to give up
-    assert sum(limits.values()) == pytest.approx(30.0)
-    assert any("fewer rounds" in line for line in plan_lines(parts, todo, limits))
+    assert sum(limits.values()) == pytest.approx(33.0)
+    assert any("with enough time" in line for line in plan_lines(parts, todo, limits))
     words = arguments_of(PARTS["restart"], quick=False, minutes=limits["restart"], fresh=False, out=None)
     assert words == ["--rounds", "1"]
-    assert share_out(parts, todo, None) == {part.name: part.minutes for part in parts}
+    assert share_out(parts, todo, 90.0) == {part.name: part.minutes for part in parts}
+
+
+@pytest.mark.parametrize(("minutes", "quick"), [(1.0, False), (40.0, False), (90.0, False), (5.0, True)])
+def test_a_plan_takes_no_longer_than_it_may_and_leaves_out_the_least_valuable(minutes: float, quick: bool) -> None:
+    parts = [part for part in PARTS.values() if part.has_quick or not quick]
+    todo = {part.name: Todo(1, 1, part.quick_minutes if quick else part.minutes) for part in parts}
+    limits = share_out(parts, todo, minutes, quick=quick)
+    assert sum(limits.values()) <= minutes + 1e-6
+    assert all(limits.values()) == (minutes == 90.0)
+    for part in parts:
+        assert limits[part.name] == 0 or limits[part.name] >= (part.quick_minutes if quick else part.least_minutes)
+    if minutes == 40.0:
+        assert limits["overlap"] > 0 < limits["overlap_profiles"]
+        assert any("no time" in line for line in plan_lines(parts, todo, limits))
 
 
 def test_an_unknown_benchmark_is_named() -> None:

@@ -17,6 +17,7 @@ from benchmarks.overlap_scenarios import (
     Effort,
     Scenario,
     Timed,
+    fitting,
     full_run,
     quick_run,
     scenario_from_json,
@@ -37,6 +38,8 @@ SHAPE = {
 
 def lane(step_s: float) -> dict[str, Any]:
     return {
+        "core_s_per_step": 0.1,
+        "is_tuned": True,
         "step_s": step_s,
         "round_s": [0.9 * step_s, 1.1 * step_s],
         "wire_bytes_per_step": 1e8,
@@ -51,6 +54,7 @@ def measured(*names: str) -> dict[str, Any]:
         "shape": SHAPE,
         "contenders": contenders,
         "network_s": [0.8, 0.8],
+        "latency_s": 1e-4,
         "ddp_bucket_mb": 4.0,
         "dear_bucket_mb": 8.0,
     }
@@ -61,22 +65,22 @@ def scenario(model: str = "mlp", num_hosts: int = 2, timed: Timed | None = None)
 
 
 def test_a_row_has_every_frozen_field_in_order() -> None:
-    row = make_row(scenario(), 1e9, measured(*CONTENDERS), {})
+    row = make_row(scenario(), 1e9, measured(*CONTENDERS))
     assert [name for name in row if name in FIELDS] == list(FIELDS)
     assert all(row[name] is not None for name in FIELDS)
     assert row["network_over_compute"] == 1.0
 
 
 def test_a_contender_that_was_left_out_is_null_not_missing() -> None:
-    row = make_row(scenario(), 1e9, measured("alone", "ddp"), {})
+    row = make_row(scenario(), 1e9, measured("alone", "ddp"))
     assert row["weft_ms"] is None
     assert row["loss_equal"] is None
     assert set(FIELDS) <= set(row)
 
 
 def test_emulated_compute_is_labelled() -> None:
-    assert make_row(scenario("timed", 8, Timed()), 1e9, measured("alone"), {})["emulated_compute"] is True
-    assert make_row(scenario(), 1e9, measured("alone"), {})["emulated_compute"] is False
+    assert make_row(scenario("timed", 8, Timed()), 1e9, measured("alone"))["emulated_compute"] is True
+    assert make_row(scenario(), 1e9, measured("alone"))["emulated_compute"] is False
 
 
 def test_a_speedup_needs_both_times() -> None:
@@ -98,7 +102,7 @@ def test_each_peer_is_quoted_at_its_best() -> None:
 def test_a_crash_after_some_rows_leaves_them_readable_and_the_next_run_continues_after_them(tmp_path: Path) -> None:
     record = open_record(tmp_path, "weft bench overlap --quick")
     done = scenario()
-    record.put(done.key, make_row(done, 1e9, measured(*CONTENDERS), {"ddp": 10, "weft": 9}))
+    record.put(done.key, make_row(done, 1e9, measured(*CONTENDERS)))
     keep(record)
     kept = json.loads((tmp_path / "overlap.json").read_text())
     assert kept["rows"] == json.loads(json.dumps(record.rows))
@@ -108,14 +112,23 @@ def test_a_crash_after_some_rows_leaves_them_readable_and_the_next_run_continues
     assert again.measured(done.key) == kept["rows"][0]
     again.rows[0]["code"] = "another version"
     assert again.measured(done.key) is None
-    again.put(done.key, make_row(done, 1e9, measured("alone", "ddp"), {}))
+    again.put(done.key, make_row(done, 1e9, measured("alone", "ddp")))
     assert [row["weft_ms"] for row in again.rows] == [None]
+
+
+def test_no_row_of_other_code_stays_next_to_new_ones(tmp_path: Path) -> None:
+    """A table whose rows are of several versions says nothing about any of them."""
+    record = open_record(tmp_path, "weft bench overlap")
+    for key in ("old", "new", "newer"):
+        record.put(key, make_row(scenario(), 1e9, measured("alone", "ddp")))
+        record.rows[-1]["code"] = "another version" if key == "old" else record.rows[-1]["code"]
+    assert [row["key"] for row in record.rows] == ["new", "newer"]
 
 
 def test_the_table_names_what_could_not_be_measured_and_how_many_rounds_were_made(tmp_path: Path) -> None:
     record = open_record(tmp_path, "weft bench overlap")
     record.failures.append("mlp, 2 hosts: lost\nmore")
-    record.put("mlp", make_row(scenario(), 1e9, measured("alone", "ddp"), {}))
+    record.put("mlp", make_row(scenario(), 1e9, measured("alone", "ddp")))
     keep(record)
     text = record.path("md").read_text()
     assert "- mlp, 2 hosts: lost" in text
@@ -124,28 +137,39 @@ def test_the_table_names_what_could_not_be_measured_and_how_many_rounds_were_mad
 
 
 def test_rounds_shrink_to_fit_a_budget_but_never_below_the_least() -> None:
-    scenarios = full_run()
+    scenarios = [s for s in full_run() if s.model == "mlp"]
     wanted_s = sum(s.estimated_s for s in scenarios)
     assert within(scenarios, 2 * wanted_s).effort.round_budget_s <= scenarios[0].effort.round_budget_s
     tight = within(scenarios, 0.0).effort
-    assert tight.rounds_in_budget(10.0) == tight.min_rounds
+    assert tight.rounds_in_budget(scenarios[0].round_s) == tight.min_rounds
     some = within(scenarios, 0.9 * wanted_s)
     assert scenarios[0].fixed_s < some.estimated_s < scenarios[0].estimated_s
 
 
-def test_a_run_fits_into_the_time_it_promises_at_the_least_number_of_rounds() -> None:
-    for run, minutes, most in ((full_run(), FULL_MINUTES, 90), (quick_run(), QUICK_MINUTES, 5)):
-        took_s = 0.0
-        for place in range(len(run)):
-            took_s += within(run[place:], 60 * minutes - took_s).estimated_s
-        assert took_s < 60 * most
+@pytest.mark.parametrize("minutes", [0.5, 5.0, 20.0, 40.0, FULL_MINUTES])
+@pytest.mark.parametrize("run", [full_run(), profiles_run()], ids=["models", "profiles"])
+def test_a_run_ends_in_time_with_the_most_valuable_rows(run: list[Scenario], minutes: float) -> None:
+    took_s, done, left = 0.0, [], list(run)
+    while fit := fitting(left, 60 * minutes - took_s):
+        took_s += within(fit, 60 * minutes - took_s).estimated_s
+        done.append(fit[0].key)
+        left.remove(fit[0])
+    # A round more or less is not known before it runs.
+    assert took_s < 60 * minutes + max(s.round_s for s in run)
+    first = next((s for s in run if s.least_s <= 60 * minutes), None)
+    assert done[:1] == ([] if first is None else [first.key])
+    assert len(done) == len(run) or minutes < FULL_MINUTES
+
+
+def test_the_quick_run_takes_less_than_five_minutes() -> None:
+    assert sum(s.least_s for s in quick_run()) < 60 * QUICK_MINUTES
 
 
 def test_the_picture_is_drawn_from_whatever_was_measured(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     rows = [
-        make_row(scenario(), 1e9, measured(*CONTENDERS), {}),
-        make_row(scenario("timed", 4, Timed()), 1e9, measured("alone", "ddp", "weft"), {}),
+        make_row(scenario(), 1e9, measured(*CONTENDERS)),
+        make_row(scenario("timed", 4, Timed()), 1e9, measured("alone", "ddp", "weft")),
     ]
     about = {"date": "2026-01-02 03:04 UTC", "machine": {"cores": 2}}
     draw({**about, "rows": rows}, tmp_path / "all.png")
@@ -159,15 +183,16 @@ def test_the_full_run_covers_every_model_ratio_and_number_of_hosts() -> None:
     real = {(s.model, s.ratio) for s in scenarios if s.timed is None and s.num_hosts == 2}
     assert real == {(model, ratio) for model in MODELS for ratio in RATIOS} | {("vocabulary", 1.3)}
     layouts = [(s.num_hosts, s.workers_per_host) for s in scenarios if s.timed is not None]
-    assert layouts == [(2, 1), (4, 1), (8, 1), (2, 1), (2, 2), (2, 4), (4, 4)]
+    assert sorted(layouts) == [(2, 1), (2, 1), (2, 2), (2, 4), (4, 1), (4, 4), (8, 1)]
     for s in scenarios:
         assert set(FIELDS) >= {f"{name}_ms" for name in s.contenders} & set(FIELDS)
         assert {"alone", "ddp", "weft"} <= set(s.contenders)
     compared = [s for s in scenarios if "ddp_best" in s.contenders]
     assert {(s.model, s.ratio) for s in compared if s.timed is None} == real
-    assert all("weft_eager" in s.contenders for s in compared if s.model in ("resnet", "mlp"))
+    assert all("weft_eager" in s.contenders for s in compared if s.model in ("resnet", "mlp") and s.ratio != 1.0)
     assert all("dear" in s.contenders for s in compared if s.timed is None)
-    everybody = {(s.model, s.ratio) for s in compared if set(s.contenders) == set(CONTENDERS)}
+    peers = set(CONTENDERS) - {"weft_eager"}
+    everybody = {(s.model, s.ratio) for s in compared if peers <= set(s.contenders)}
     assert everybody == {(model, ratio) for model in MODELS for ratio in (1.0, 1.3)}
     assert len({s.key for s in scenarios}) == len(scenarios)
 
@@ -179,7 +204,7 @@ def test_the_part_about_hosts_is_the_test_a_user_made(tmp_path: Path) -> None:
     names = ("alone", "weft", "ddp", "ddp_best", "ddp_plan")
     found = measured(*names)
     found["contenders"]["weft"]["wire_bytes_per_step"] = SHAPE["gradient_bytes"] * 1.02
-    record.put(rows[1].key, make_row(rows[1], 200e6, found, {}))
+    record.put(rows[1].key, make_row(rows[1], 200e6, found))
     keep(record)
     text = record.path("md").read_text()
     (line,) = [line for line in text.splitlines() if line.startswith("| 2 x 2 workers |")][:1]
@@ -195,7 +220,7 @@ def test_how_far_off_the_predictions_were_is_published_with_the_worst_row(tmp_pa
     for one, step_s in ((two, 1.0), (four, 1.2)):
         found = measured("alone", "weft")
         found["contenders"]["weft"] = lane(step_s)
-        row = make_row(one, 1e9, found, {})
+        row = make_row(one, 1e9, found)
         record.put(one.key, {**row, "predicted_ms": {"alone": 1200.0, "weft": 950.0}})
     keep(record)
     (line,) = [line for line in record.path("md").read_text().splitlines() if line.startswith("- weft: ")]
@@ -206,8 +231,8 @@ def test_how_far_off_the_predictions_were_is_published_with_the_worst_row(tmp_pa
 
 def test_the_quick_run_has_two_ratios_and_four_emulated_hosts() -> None:
     assert [(s.num_hosts, s.ratio, s.timed is not None) for s in quick_run()] == [
-        (2, 0.3, False),
         (2, 1.0, False),
+        (2, 0.3, False),
         (4, 1.0, True),
     ]
 

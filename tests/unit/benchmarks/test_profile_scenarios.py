@@ -5,10 +5,13 @@ from __future__ import annotations
 import json
 
 import pytest
+from benchmarks.overlap_bounds import StepShape
 from benchmarks.overlap_scenarios import full_run, scenario_from_json
-from benchmarks.profile_scenarios import COMPUTE_S, MAX_LAYERS, NUM_PARAMETERS, joined, predicted_ms, profiles_run
+from benchmarks.profile_scenarios import MAX_LAYERS, PARAMETERS_PER_S, joined, predicted_ms, profiles_run
 
 from weft.perf.layer_profile import PROFILES, known_profile
+
+ALONE = StepShape(0.1, 0.2, 0.01, 0.01, 0.01, 4_000_000, 4_000)
 
 
 @pytest.mark.parametrize("name", PROFILES)
@@ -26,17 +29,32 @@ def test_every_model_runs_on_every_shape_scaled_by_one_factor() -> None:
     for scenario in scenarios:
         timed = scenario.timed
         assert timed is not None
-        assert timed.num_parameters == pytest.approx(NUM_PARAMETERS, rel=1e-3)
-        assert sum(f + b for _, f, b in timed.layers) == pytest.approx(COMPUTE_S, rel=1e-3)
+        assert timed.num_parameters == pytest.approx(PARAMETERS_PER_S * timed.compute_s, rel=1e-3)
+        assert timed.bucket_scale * known_profile(scenario.model).num_elements == pytest.approx(
+            timed.num_parameters, rel=1e-3
+        )
+        assert sum(f + b for _, f, b in timed.layers) == pytest.approx(timed.compute_s, rel=1e-3)
         assert scenario_from_json(json.loads(json.dumps(scenario.as_json()))) == scenario
 
 
 def test_a_row_of_a_profile_carries_its_prediction() -> None:
     [shared] = [s for s in profiles_run() if s.model == "resnet50" and s.workers_per_host == 4]
-    predicted = predicted_ms(shared, 200e6)
-    assert predicted["alone"] == pytest.approx(COMPUTE_S * 1e3, rel=1e-3)
+    predicted = predicted_ms(shared, 200e6, ALONE, 1e-4)
+    assert predicted["alone"] == pytest.approx(1e3 * ALONE.compute_s)
     assert predicted["alone"] < predicted["weft"] < predicted["ddp"]
 
 
+def test_the_measured_latency_counts_for_every_hop_of_a_ring() -> None:
+    [eight] = [s for s in profiles_run() if s.model == "bert-large" and s.num_hosts == 8]
+    quick, slow = (predicted_ms(eight, 234e6, ALONE, latency_s) for latency_s in (0.0, 1e-3))
+    assert slow["ddp"] - quick["ddp"] > 7 * (slow["weft"] - quick["weft"]) > 0
+
+
+def test_every_layout_has_the_peers_that_it_is_predicted_for() -> None:
+    for scenario in profiles_run():
+        assert {"alone", "ddp", "ddp_best", "ddp_plan", "weft"} <= set(scenario.contenders)
+        assert ("dear" in scenario.contenders) == (scenario.num_hosts * scenario.workers_per_host <= 4)
+
+
 def test_other_rows_have_no_prediction() -> None:
-    assert all(predicted_ms(scenario, 1e9) == {} for scenario in full_run())
+    assert all(predicted_ms(scenario, 1e9, ALONE, 0.0) == {} for scenario in full_run())

@@ -9,7 +9,11 @@ from hypothesis import strategies as st
 from weft.core.chrome_trace import Span
 from weft.errors import UsageError
 from weft.perf.layer_profile import PROFILES, known_profile, profile_of_trace
-from weft.perf.prediction import Predicted, TargetCluster, predict
+from weft.perf.link import Link
+from weft.perf.one_ahead import one_ahead
+from weft.perf.prediction import Predicted, TargetCluster, ddp_cuts, dear_cuts, predict
+from weft.perf.recurrence import StepModel
+from weft.perf.step_profile import Mode, ParameterTiming, StepProfile
 
 # Of the real models, in millions.
 SIZES = {"resnet50": 25.6, "densenet201": 20.0, "inception-v4": 42.7, "bert-base": 109.5, "bert-large": 335.1}
@@ -97,3 +101,45 @@ def test_a_trace_gives_the_buckets_with_the_time_they_were_ready() -> None:
 def test_a_trace_without_what_is_needed_is_refused(kept: tuple[str, ...]) -> None:
     with pytest.raises(UsageError, match=r"handle\.trace"):
         profile_of_trace([span for span in _trace() if span.name in kept])
+
+
+def _equal_layers(num_layers: int, num_elements: int, forward_s: float = 1.0) -> StepProfile:
+    timings = tuple(
+        ParameterTiming(num_elements, 2.0 * (i + 1) / num_layers, forward_s * (num_layers - 1 - i) / num_layers)
+        for i in range(num_layers)
+    )
+    return StepProfile(timings, forward_s, 2.0, 0.0, 4)
+
+
+def test_buckets_of_ddp_and_dear_end_where_parameters_do() -> None:
+    """They cannot cut a parameter: buckets of 1 MB on layers of 0.8 MB are of 1.6 MB with DDP, of 0.8 with DeAR."""
+    step = _equal_layers(10, 200_000)
+    assert ddp_cuts(step, [1e6]) == (400_000, 800_000, 1_200_000, 1_600_000)
+    assert dear_cuts(step, 1e6) == tuple(range(200_000, 2_000_000, 200_000))
+    assert ddp_cuts(step, [0.5e6, 100e6]) == (200_000,)
+
+
+def test_dear_leaves_the_link_idle_while_a_long_layer_without_many_bytes_runs() -> None:
+    """As in image models: the first layer takes half of the forward, the last ones have the bytes."""
+    late = [ParameterTiming(1_000_000, 0.01, 0.5 + 0.1 * place) for place in reversed(range(4))]
+    step = StepProfile((*late, ParameterTiming(1_000, 1.0, 0.0)), 0.9, 1.0, 0.0, 4)
+    model = StepModel(step, Link(0.0, 2 * 0.2 / 4e6), 2)  # 0.2 s a bucket
+    cuts = dear_cuts(step, 1.0)
+    at_once, ahead = model.course(cuts, Mode.BARRIER), one_ahead(model, cuts)
+    # At once: 0.8 s of gathers begin with forward, and the last ends at 0.8 s + that of the first layer.
+    assert at_once.step_s == pytest.approx(1.9, abs=1e-3)
+    # One ahead: one of four gathers hides under the first layer, the others take twice as long as their layers.
+    assert ahead.step_s == pytest.approx(1.0 + 0.5 + 3 * 0.2 + 0.1, abs=1e-3)
+    assert ahead.exposed_s == pytest.approx(0.3, abs=1e-3)
+
+
+def test_a_scaled_model_has_scaled_default_buckets() -> None:
+    """A tenth of every layer on a tenth of the link's rate: the same step."""
+    whole, tenth = _equal_layers(20, 2_000_000), _equal_layers(20, 200_000)
+    cluster = TargetCluster(2, 1, 6e8, latency_s=0.0)
+    small = TargetCluster(2, 1, 6e7, latency_s=0.0)
+    expected = {row.contender: row for row in predict(whole, cluster)}
+    found = {row.contender: row for row in predict(tenth, small, bucket_scale=0.1)}
+    for name in ("alone", "ddp", "dear"):
+        assert found[name].step_s == pytest.approx(expected[name].step_s)
+        assert found[name].num_buckets == expected[name].num_buckets
