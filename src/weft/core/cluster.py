@@ -164,6 +164,12 @@ class Cluster:
         """The same cluster with these nodes out of use."""
         return replace(self, failed_nodes=frozenset(failed_nodes))
 
+    def with_kind(self, name: str, kind: str) -> Cluster:
+        """With another kind of devices on this node."""
+        known = self.kinds or ("",) * self.num_nodes
+        kinds = tuple(kind if name == other else old for other, old in zip(self.node_names, known, strict=True))
+        return replace(self, kinds=kinds if any(kinds) else ())
+
     def joined_by(self, name: str, num_devices: int, kind: str = "") -> Cluster:
         """With one more node; its devices get the numbers after all others, so nobody else's change."""
         names = (*self.node_names, name)
