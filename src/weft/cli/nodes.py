@@ -27,12 +27,20 @@ def nodes(
     if as_json:
         render.print_json({"nodes": rows})
         return
+    has_kinds = any(row["kind"] for row in rows)
     cells = [
-        (row["name"], row["status"], device["name"], " + ".join(device["jobs"]) or "free")
+        (
+            row["name"],
+            row["status"],
+            *([row["kind"] or "-"] if has_kinds else []),
+            device["name"],
+            " + ".join(device["jobs"]) or "free",
+        )
         for row in rows
         for device in row["devices"]
     ]
     styles = ["" if row[-1] == "free" else "green" for row in cells]
-    render.print_columns(cells, ("NODE", "STATE", "DEVICE", "JOB"), styles)
+    header = ("NODE", "STATE", *(["KIND"] if has_kinds else []), "DEVICE", "JOB")
+    render.print_columns(cells, header, styles)
     for words in client.health().get("warnings", []):
         render.note(words)

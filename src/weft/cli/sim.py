@@ -15,12 +15,14 @@ from weft.core.command_line import Argument, Option
 from weft.errors import InputError, UsageError
 
 if TYPE_CHECKING:
+    from weft.sim.device_kinds import KindGroup
     from weft.sim.experiment import ReplayOutcome, Scenario
     from weft.sim.replay_options import SimulationOptions
     from weft.sim.workload import Workload
 
 # In larger workloads, events and allocations are recorded only if --plot or --trace needs them.
 MAX_RECORDED_JOBS = 20_000
+_DEFAULT_GPUS = "64"
 
 COLUMNS = (
     Column("policy", "policy"),
@@ -46,8 +48,24 @@ def sim(
     ] = None,
     gpus: Annotated[
         str, Option("GPUs in the cluster; a list such as 32,64,128 makes a sweep", metavar="N[,N...]")
-    ] = "64",
+    ] = _DEFAULT_GPUS,
     gpus_per_node: Annotated[int, Option("GPUs per node", min=1)] = 4,
+    cluster: Annotated[
+        str,
+        Option(
+            "devices of several kinds instead of --gpus: N of KIND in nodes of M, such as 16xT4:4,8xA100:8",
+            "one kind",
+            metavar="NxKIND:M[,...]",
+        ),
+    ] = "",
+    kind_speed: Annotated[
+        str,
+        Option(
+            "with --cluster: how much faster a kind computes than the workload or its profiles say, such as A100=2.5",
+            "profiles in DIR/KIND",
+            metavar="KIND=X[,...]",
+        ),
+    ] = "",
     policy: Annotated[str, Option("policies to compare, such as balanced,fifo", "all", metavar="NAME[,NAME...]")] = "",
     restart_s: Annotated[float, Option("time a job loses when it starts or restarts")] = 30.0,
     seed: Annotated[int, Option("random seed")] = 0,
@@ -82,13 +100,15 @@ def sim(
     policies = _list(policy) or list(POLICIES)
     for name in policies:
         policy_named(name)
+    groups = _groups(cluster, kind_speed, gpus, gpus_per_node)
+    counts = [sum(group.num_devices for group in groups)] if groups else _counts(gpus, "--gpus")
     scenarios = [
-        Scenario(num_gpus, gpus_per_node, one_load)
+        Scenario(num_gpus, gpus_per_node, one_load, groups)
         for one_load in _numbers(load, "--load")
-        for num_gpus in _counts(gpus, "--gpus")
+        for num_gpus in counts
     ]
     _check_outputs(plot, trace, scenarios)
-    jobs = _read(workload, profiles, seed, scenarios, adapt_batch=adapt_batch)
+    jobs = _read(workload, profiles, seed, scenarios, kind_speed, adapt_batch=adapt_batch)
     if explain:
         _check_job(jobs, explain)
     options = SimulationOptions(
@@ -111,25 +131,51 @@ def sim(
     _print(outcomes, jobs, options, explain, as_json=as_json)
 
 
+def _groups(cluster: str, kind_speed: str, gpus: str, gpus_per_node: int) -> tuple[KindGroup, ...]:
+    """The devices in --cluster; none without the option."""
+    from weft.sim.device_kinds import kind_groups
+
+    if not cluster:
+        if kind_speed:
+            raise UsageError("--kind-speed needs device kinds: name them with --cluster, such as 16xT4:4,8xA100:8")
+        return ()
+    if gpus != _DEFAULT_GPUS:
+        raise UsageError("--cluster and --gpus both say how many devices there are: leave one out")
+    return kind_groups(cluster, gpus_per_node)
+
+
 def _one_of(option: str, value: str, known: list[str]) -> str:
     if value not in known:
         raise UsageError(f"{option} {value}: expected one of {', '.join(known)}")
     return value
 
 
-def _read(source: str, profiles: Path | None, seed: int, scenarios: list[Scenario], *, adapt_batch: bool) -> Workload:
+def _read(
+    source: str, profiles: Path | None, seed: int, scenarios: list[Scenario], kind_speed: str, *, adapt_batch: bool
+) -> Workload:
+    from weft.sim.device_kinds import kind_factors, with_kinds
     from weft.sim.readers import read_workload
-    from weft.sim.readers.application_profiles import ApplicationFolder
     from weft.sim.readers.assembly import fit_requests
+    from weft.sim.readers.kind_profiles import KindFolder
     from weft.sim.synthetic import PREFIX, synthetic_workload
 
     largest = max(scenario.num_gpus for scenario in scenarios)
+    cluster = scenarios[0].cluster()
+    kinds = cluster.kind_names if cluster.kinds else ()
+    factors = kind_factors(kind_speed, kinds)
     if source.startswith(PREFIX):
         if adapt_batch:
             raise UsageError("--adapt-batch: synthetic jobs have one batch size; give a workload in Pollux's format")
-        folder = None if profiles is None else ApplicationFolder(profiles)
-        return synthetic_workload(source, seed=seed, applications=folder, num_devices=largest)
-    jobs = read_workload(Path(source), num_devices=largest, profiles=profiles, adapt_batch=adapt_batch)
+        folder = None if profiles is None else KindFolder(profiles, kinds)
+        made = synthetic_workload(source, seed=seed, applications=folder, num_devices=largest)
+        return with_kinds(made, cluster, factors)
+    jobs = read_workload(Path(source), num_devices=largest, profiles=profiles, adapt_batch=adapt_batch, kinds=kinds)
+    if cluster.kinds:
+        asked = {job.spec.id: job.spec.requested_workers for job in jobs.jobs}
+        jobs = with_kinds(jobs, cluster, factors)
+        cut = [job.spec.id for job in jobs.jobs if job.spec.requested_workers < asked[job.spec.id]]
+        if cut:
+            note(f"jobs that request more devices than one kind has, reduced: {', '.join(cut)}")
     for num_gpus in sorted({scenario.num_gpus for scenario in scenarios}):
         _, cut = fit_requests(jobs, num_gpus)
         if cut:

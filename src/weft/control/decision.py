@@ -16,11 +16,12 @@ devices, so that it cannot take anything from them.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Set
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence, Set
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Protocol
 
+from weft.control.kind_reservation import held_back_on, reserve_kind
 from weft.control.queue_order import Reservation, due_first_starts, find_reservation, held_back
 from weft.control.state import Job, State
 from weft.core.events import DevicesAssigned
@@ -44,6 +45,9 @@ class Belief:
     """Whether ``remaining_steps`` follows from a declared length; otherwise it is a guess."""
     can_stop: bool = True
     """Whether the job is known to resume after a stop."""
+    curves: Mapping[str, SpeedCurve] = field(default_factory=dict)
+    """In a cluster of several device kinds: the speed on each kind it can run on.  ``curve`` is then the one on its
+    own kind, or while it has none the one on the kind where it is fastest."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,16 +105,29 @@ def decide(
     reservation, out = None, frozenset[str]()
     if fixed:
         blocking = [jobs[name] for name in fixed]
-        num_all = state.cluster.num_devices
-        reservation = find_reservation(snapshot.jobs, blocking, beliefs, snapshot.num_devices, num_all, now_s)
+        reservation, kept, out = _reserved(snapshot, blocking, beliefs)
         if reservation:
-            kept, out = held_back(snapshot.jobs, reservation, beliefs, num_all, now_s)
             snapshot = replace(snapshot, jobs=tuple(kept))
     allocation = policy.decide(snapshot) if snapshot.jobs else Allocation({})
     if allocation.kept:
         fixed |= _with_partners(jobs, allocation.kept - _on_closed_nodes(state, jobs))
     event, changed = _assignment(state, jobs, allocation, fixed, now_s)
     return DecisionResult(snapshot, allocation, fixed, event, changed, reservation, out)
+
+
+def _reserved(
+    snapshot: Snapshot, blocking: Sequence[Job], beliefs: Mapping[str, Belief]
+) -> tuple[Reservation | None, Sequence[JobView], frozenset[str]]:
+    """Devices kept for the head of the queue, the jobs that the policy sees, and those that it does not."""
+    cluster, now_s = snapshot.cluster, snapshot.now_s
+    if cluster.is_mixed:
+        found = reserve_kind(snapshot, blocking, beliefs)
+        return (found[0], *held_back_on(snapshot, *found, beliefs)) if found else (None, snapshot.jobs, frozenset())
+    num_all = cluster.num_devices
+    reservation = find_reservation(snapshot.jobs, blocking, beliefs, snapshot.num_devices, num_all, now_s)
+    if reservation is None:
+        return None, snapshot.jobs, frozenset()
+    return (reservation, *held_back(snapshot.jobs, reservation, beliefs, num_all, now_s))
 
 
 def outnumbers(state: State) -> bool:
@@ -150,7 +167,8 @@ def _snapshot(
     sharing: SharingTerms | None,
 ) -> Snapshot:
     views = []
-    due = due_first_starts(jobs.values(), state.cluster.num_devices)
+    cluster = state.cluster
+    due = due_first_starts(jobs.values(), cluster.num_devices)
     for name, job in jobs.items():
         if name in fixed:
             continue
@@ -171,23 +189,28 @@ def _snapshot(
                 job.num_restarts,
                 name in due,
                 belief.is_length_known,
+                *((cluster.kind_of(wanted), tuple(belief.curves.items())) if cluster.is_mixed else ()),
             )
         )
     # The policy does not see devices on closed nodes, even if a job still uses them.
     closed = _devices_on_closed_nodes(state)
-    num_held = len({device for name in fixed for device in jobs[name].wanted} - closed) if fixed else 0
+    held_devices = {device for name in fixed for device in jobs[name].wanted} - closed if fixed else set()
+    num_held = len(held_devices)
+    held_by_kind = {}
+    if cluster.is_mixed:
+        held_by_kind = {kind: len(held_devices & devices) for kind, devices in cluster.devices_by_kind.items()}
     if fixed and quotas:
         held = [(jobs[name].spec.user, len(jobs[name].wanted)) for name in fixed]
         quotas = {
             user: max(most - sum(num for owner, num in held if owner == user), 0) for user, most in quotas.items()
         }
     if sharing is None:
-        return Snapshot(now_s, state.cluster, tuple(views), quotas, num_held=num_held)
+        return Snapshot(now_s, cluster, tuple(views), quotas, num_held=num_held, held_by_kind=held_by_kind)
     # While there are enough devices for every job, pairs may continue but no new ones are formed.
     may_begin = outnumbers(state)
     alone = frozenset(view.id for view in views if not beliefs[view.id].can_share or not (may_begin or view.partner))
     return Snapshot(
-        now_s, state.cluster, tuple(views), quotas, True, sharing.handover_s, alone, sharing.apart, num_held
+        now_s, cluster, tuple(views), quotas, True, sharing.handover_s, alone, sharing.apart, num_held, held_by_kind
     )
 
 
@@ -204,12 +227,14 @@ def _assignment(
     changed: set[str] = set()
     closed = _devices_on_closed_nodes(state)
     devices: dict[str, Devices] = {}
+    kinds, cluster = allocation.kinds, state.cluster
     for name, job in jobs.items():
         wanted = job.wanted
         if wanted:
             devices[name] = wanted
         if (
             len(wanted) != workers.get(name, 0)
+            or (name in kinds and name not in fixed and kinds[name] != cluster.kind_of(wanted))
             or partners.get(name) != job.wanted_partner
             or (name in fillers) != job.wanted_fills
             or (name not in fixed and not closed.isdisjoint(wanted))
@@ -217,7 +242,7 @@ def _assignment(
             changed.add(name)
     # If every job keeps its size and partner, placement would leave all of them where they are.
     if changed:
-        devices = _placed(state, jobs, workers, partners, fixed)
+        devices = _placed(state, jobs, workers, partners, fixed, kinds)
         changed |= {name for name, job in jobs.items() if devices.get(name, ()) != job.wanted}
     return DevicesAssigned(at_s, devices, partners, fillers), frozenset(changed)
 
@@ -228,6 +253,7 @@ def _placed(
     workers: Mapping[str, int],
     partners: Mapping[str, str],
     fixed: frozenset[str],
+    kinds: Mapping[str, str],
 ) -> dict[str, Devices]:
     """Devices for every job that gets some; those in ``fixed`` stay where they are."""
     staying = {name: job.wanted for name, job in jobs.items() if name in fixed}
@@ -238,9 +264,9 @@ def _placed(
             continue
         partner = partners.get(name)
         if partner is None:
-            units.append(Unit((name,), size))
+            units.append(Unit((name,), size, kinds.get(name, "")))
         elif job.number < jobs[partner].number:
-            units.append(Unit((name, partner), size))
+            units.append(Unit((name, partner), size, kinds.get(name, "")))
     current = {name: job.wanted for name, job in jobs.items() if job.wanted and name not in fixed}
     taken = frozenset(device for devices in staying.values() for device in devices)
     return staying | place(state.cluster, units, current, taken=taken)

@@ -11,7 +11,9 @@ from weft.core.events import Event, NodeDrained, NodeFailed, NodeJoined, NodeRep
 
 def cluster_of(nodes: Sequence[EngineNode]) -> Cluster:
     """The cluster of a controller that has none yet."""
-    return Cluster(tuple(node.num_devices for node in nodes), names=tuple(node.name for node in nodes))
+    kinds = tuple(node.kind for node in nodes)
+    names = tuple(node.name for node in nodes)
+    return Cluster(tuple(node.num_devices for node in nodes), names=names, kinds=kinds if any(kinds) else ())
 
 
 def node_changes(cluster: Cluster, nodes: Sequence[EngineNode], now_s: float) -> list[Event]:
@@ -21,7 +23,7 @@ def node_changes(cluster: Cluster, nodes: Sequence[EngineNode], now_s: float) ->
     devices stay lost, so that a number never means two devices.
 
     >>> node_changes(Cluster((2,), names=("a",)), [EngineNode("b", 4)], 1.0)
-    [NodeFailed(at_s=1.0, node=0), NodeJoined(at_s=1.0, name='b', num_devices=4)]
+    [NodeFailed(at_s=1.0, node=0), NodeJoined(at_s=1.0, name='b', num_devices=4, kind='')]
     """
     seen = {_own_name(cluster, node): node for node in nodes}
     events: list[Event] = []
@@ -33,9 +35,11 @@ def node_changes(cluster: Cluster, nodes: Sequence[EngineNode], now_s: float) ->
             continue
         if index in cluster.failed_nodes:
             events.append(NodeRepaired(now_s, index))
+        if node.kind != (cluster.kinds[index] if cluster.kinds else ""):
+            events.append(NodeJoined(now_s, name, node.num_devices, node.kind))
         events += _notices(cluster, index, node, now_s)
     for number, (name, node) in enumerate(seen.items(), cluster.num_nodes):
-        events.append(NodeJoined(now_s, name, node.num_devices))
+        events.append(NodeJoined(now_s, name, node.num_devices, node.kind))
         events += _notices(cluster, number, node, now_s)
     return events
 

@@ -262,8 +262,12 @@ def _node_repaired(draft: Draft, event: NodeRepaired) -> None:
 
 
 def _node_joined(draft: Draft, event: NodeJoined) -> None:
-    if event.name not in draft.cluster.node_names and event.num_devices >= 1:
-        draft.cluster = draft.cluster.joined_by(event.name, event.num_devices)
+    cluster = draft.cluster
+    if event.name not in cluster.node_names and event.num_devices >= 1:
+        draft.cluster = cluster.joined_by(event.name, event.num_devices, event.kind)
+        draft.decide()
+    elif event.name in cluster.node_names and (known := cluster.with_kind(event.name, event.kind)) != cluster:
+        draft.cluster = known
         draft.decide()
 
 

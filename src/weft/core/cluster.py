@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
@@ -32,6 +32,8 @@ class Cluster:
     """Nodes that an operator has taken out of service: their jobs move away, and no new ones come."""
     leaving_nodes: frozenset[int] = field(default_factory=frozenset)
     """The same for nodes about to be taken away, as the engine says (a preemption notice)."""
+    kinds: tuple[str, ...] = ()
+    """The device kind of each node, such as ``A100``; empty if none is declared."""
 
     def __post_init__(self) -> None:
         if not self.devices_by_node or min(self.devices_by_node) < 1:
@@ -41,6 +43,11 @@ class Cluster:
             )
         if self.names and len(set(self.names)) != len(self.devices_by_node):
             raise UsageError(f"a cluster with nodes {list(self.names)}: expected a name of its own for each node")
+        if self.kinds and len(self.kinds) != len(self.devices_by_node):
+            raise UsageError(
+                f"a cluster of {len(self.devices_by_node)} nodes with {len(self.kinds)} device kinds: "
+                "expected one kind for each node"
+            )
         if sum(self.devices_by_node) > MAX_DEVICES:
             raise UsageError(f"a cluster of {sum(self.devices_by_node)} devices: expected at most {MAX_DEVICES}")
 
@@ -66,6 +73,51 @@ class Cluster:
     @cached_property
     def node_names(self) -> tuple[str, ...]:
         return self.names or tuple(f"node{node}" for node in range(self.num_nodes))
+
+    @cached_property
+    def kind_names(self) -> tuple[str, ...]:
+        """The device kinds of all nodes, each once, in the order of the nodes."""
+        return tuple(dict.fromkeys(self.kinds)) or ("",)
+
+    @cached_property
+    def is_mixed(self) -> bool:
+        """Whether there are devices of more than one kind: then a job's speed depends on the kind it runs on."""
+        return len(self.kind_names) > 1
+
+    def kind_of(self, devices: Sequence[int]) -> str:
+        """The kind of a job's devices, which are all of one kind; empty without devices or declared kinds.
+
+        >>> Cluster((2, 4), kinds=("T4", "A100")).kind_of((3, 4))
+        'A100'
+        """
+        return self.kinds[self.node_of(devices[0])] if self.kinds and devices else ""
+
+    @cached_property
+    def by_kind(self) -> Mapping[str, Cluster]:
+        """For each kind the cluster of its nodes alone, in their order (the devices have other numbers there)."""
+        if not self.is_mixed:
+            return {self.kind_names[0]: self}
+        found = {}
+        for kind in self.kind_names:
+            nodes = [node for node, other in enumerate(self.kinds) if other == kind]
+            found[kind] = Cluster(
+                tuple(self.devices_by_node[node] for node in nodes),
+                frozenset(place for place, node in enumerate(nodes) if node in self.closed_nodes),
+            )
+        return found
+
+    @cached_property
+    def most_of_one_kind(self) -> int:
+        """The largest number of devices that one job can have now: all of its devices are of one kind."""
+        return max(part.num_devices for part in self.by_kind.values())
+
+    @cached_property
+    def devices_by_kind(self) -> Mapping[str, frozenset[int]]:
+        """The numbers of each kind's devices, whether in service or not."""
+        found: dict[str, set[int]] = {kind: set() for kind in self.kind_names}
+        for device, node in enumerate(self._nodes):
+            found[self.kinds[node] if self.kinds else ""].add(device)
+        return {kind: frozenset(devices) for kind, devices in found.items()}
 
     def device_name(self, device: int) -> str:
         """The name of a device for people; stays the same as nodes come and go.
@@ -112,7 +164,14 @@ class Cluster:
         """The same cluster with these nodes out of use."""
         return replace(self, failed_nodes=frozenset(failed_nodes))
 
-    def joined_by(self, name: str, num_devices: int) -> Cluster:
+    def with_kind(self, name: str, kind: str) -> Cluster:
+        """With another kind of devices on this node."""
+        known = self.kinds or ("",) * self.num_nodes
+        kinds = tuple(kind if name == other else old for other, old in zip(self.node_names, known, strict=True))
+        return replace(self, kinds=kinds if any(kinds) else ())
+
+    def joined_by(self, name: str, num_devices: int, kind: str = "") -> Cluster:
         """With one more node; its devices get the numbers after all others, so nobody else's change."""
         names = (*self.node_names, name)
-        return replace(self, devices_by_node=(*self.devices_by_node, num_devices), names=names)
+        kinds = (*(self.kinds or ("",) * self.num_nodes), kind) if self.kinds or kind else ()
+        return replace(self, devices_by_node=(*self.devices_by_node, num_devices), names=names, kinds=kinds)

@@ -32,6 +32,8 @@ class EngineNode:
     num_devices: int
     leaves_because: str = ""
     """Why nothing more should be started there, such as a preemption notice; empty for an ordinary node."""
+    kind: str = ""
+    """The kind of its devices, such as ``A100``; empty if unknown."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -132,11 +132,13 @@ class NodeRepaired:
 
 @dataclass(frozen=True, slots=True)
 class NodeJoined:
-    """A node that was never seen before is there."""
+    """A node that was never seen before is there, or one whose device kind was not known, or another."""
 
     at_s: float
     name: str
     num_devices: int
+    kind: str = ""
+    """The kind of its devices, if known."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,8 +6,8 @@ simulator and in the controller.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from weft.core.cluster import Cluster
@@ -46,6 +46,11 @@ class JobView:
     """Whether it waits for a first start that first in, first out would have given it by now."""
     is_length_known: bool = True
     """Whether ``remaining_steps`` follows from a declared length; otherwise it is a guess."""
+    kind: str = ""
+    """The device kind of its ``workers``; empty while it waits, and in a cluster of one kind."""
+    curves: tuple[tuple[str, SpeedCurve], ...] = ()
+    """In a cluster of several device kinds: the speed on each kind it can run on.  ``curve`` is then the one on its
+    own kind, or while it waits the one on the kind where it is fastest."""
 
     @property
     def id(self) -> str:
@@ -71,11 +76,43 @@ class Snapshot:
     """Pairs of jobs that must not share."""
     num_held: int = 0
     """Devices that cannot be assigned: those of jobs that must not be touched, which are not in ``jobs``."""
+    held_by_kind: Mapping[str, int] = field(default_factory=dict)
+    """The same by device kind; empty in a cluster of one kind."""
 
     @property
     def num_devices(self) -> int:
         """Devices that can be assigned to ``jobs``."""
         return self.cluster.num_devices - self.num_held
+
+    def num_of_kind(self, kind: str) -> int:
+        """Devices of this kind that can be assigned to ``jobs``."""
+        return self.cluster.by_kind[kind].num_devices - self.held_by_kind.get(kind, 0)
+
+    def of_kind(self, kind: str, jobs: Iterable[JobView]) -> Snapshot:
+        """Those of ``jobs`` that can run on this kind, as if there were no other devices."""
+        views = []
+        for job in jobs:
+            curve = dict(job.curves).get(kind)
+            if curve is not None:
+                at_home = job.kind == kind
+                views.append(
+                    replace(
+                        job,
+                        curve=curve,
+                        curves=(),
+                        kind="",
+                        workers=job.workers if at_home else 0,
+                        partner=job.partner if at_home else None,
+                        settled_s=job.settled_s if at_home else 0.0,
+                    )
+                )
+        return replace(
+            self,
+            cluster=self.cluster.by_kind[kind],
+            jobs=tuple(views),
+            num_held=self.held_by_kind.get(kind, 0),
+            held_by_kind={},
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +130,8 @@ class Allocation:
     """The policy would decide the same until then, as long as no job arrives, ends or changes."""
     kept: frozenset[str] = frozenset()
     """Jobs that stay on their devices, whatever placement would prefer."""
+    kinds: Mapping[str, str] = field(default_factory=dict)
+    """The device kind of each job with workers; empty in a cluster of one kind."""
 
     def num_devices(self) -> int:
         """Devices in use, those of a pair counted once."""

@@ -57,3 +57,8 @@ class SpeedCurve:
     def steps_per_s(self, num_workers: int) -> float:
         """Speed at ``num_workers``; 0 without workers."""
         return 1.0 / self.times[num_workers].step_s if num_workers else 0.0
+
+
+def fastest(curves: Mapping[str, SpeedCurve]) -> SpeedCurve:
+    """Of the curves by device kind the one with the shortest step at its smallest size; of equals the first."""
+    return min(curves.values(), key=lambda curve: curve.times[curve.sizes[0]].step_s * curve.sizes[0])

@@ -87,6 +87,8 @@ class NodeRow(TypedDict):
     up: bool
     status: str
     """up, drained (by an operator), leaving (the engine says so) or lost."""
+    kind: str
+    """The kind of its devices, such as ``A100``; empty if none is declared."""
     devices: list[DeviceRow]
 
 

@@ -51,6 +51,8 @@ class NodeView:
     status: NodeStatus
     devices: Mapping[int, tuple[str, ...]]
     """Device -> ids of the jobs that hold it: none, one, or the two of a pair."""
+    kind: str = ""
+    """The kind of its devices, if declared."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,8 @@ from dataclasses import dataclass, replace
 from weft.core.reason import PolicyChoice, PolicyFailed, Reason
 from weft.core.snapshot import Allocation, JobView, Snapshot
 from weft.daemon.policy_thread import MAX_DECISION_S, PolicyThread, PolicyTimeoutError
-from weft.elastic.explainer import Explainer
+from weft.elastic.explainer import DecisionExplainer
+from weft.elastic.kind_turns import decide_in_turn
 from weft.elastic.policy import BasePolicy
 from weft.elastic.rules import Room, Rules
 
@@ -52,7 +53,7 @@ class GuardedPolicy:
         self._thread = PolicyThread(limit_s)
         self._aside: dict[str, _Aside] = {}
         self._logged = ""
-        self._explainer: Explainer | None = None
+        self._explainer: DecisionExplainer | None = None
         self.trouble = ""
         """The error because of which the last decision was made without the policy, if it was."""
 
@@ -92,7 +93,7 @@ class GuardedPolicy:
                 _log.warning("the policy %s cannot explain job %s: %r", self.policy.name, job, error)
         return PolicyChoice(self.policy.name, workers)
 
-    def explainer(self, snapshot: Snapshot, allocation: Allocation) -> Explainer:
+    def explainer(self, snapshot: Snapshot, allocation: Allocation) -> DecisionExplainer:
         """The reasons behind a decision; kept for as long as it is the last one asked about."""
         kept = self._explainer
         if kept is None or kept.snapshot is not snapshot or kept.allocation is not allocation:
@@ -149,6 +150,7 @@ class GuardedPolicy:
             pairs=allocation.pairs + have.pairs,
             valid_until_s=min(allocation.valid_until_s, due_s),
             kept=have.kept,
+            kinds={**allocation.kinds, **have.kinds},
         )
 
     def _note(self, what: str, how: str, error: Exception | None) -> None:
@@ -182,8 +184,24 @@ def problem(snapshot: Snapshot, allocation: Allocation) -> str:
             return f"it pairs {' and '.join(map(str, pair))}, which do not share the same devices with each other alone"
     if allocation.num_devices() > num_devices:
         return f"it assigns {allocation.num_devices()} devices, but there are {num_devices}"
+    if snapshot.cluster.is_mixed and (wrong := _problem_with_kinds(snapshot, allocation)):
+        return wrong
     if math.isnan(allocation.valid_until_s):
         return "it does not say how long it is valid"
+    return ""
+
+
+def _problem_with_kinds(snapshot: Snapshot, allocation: Allocation) -> str:
+    seconds = {second for _, second in allocation.pairs}
+    held: Counter[str] = Counter()
+    for name, size in allocation.workers.items():
+        kind = allocation.kinds.get(name)
+        if size and kind not in snapshot.cluster.by_kind:
+            return f"it gives {name} devices of the kind {kind!r}, which does not exist"
+        held[kind or ""] += 0 if name in seconds else size
+    for kind, num in held.items():
+        if num > max(snapshot.num_of_kind(kind), 0):
+            return f"it assigns {num} devices of the kind {kind!r}, but there are {snapshot.num_of_kind(kind)}"
     return ""
 
 
@@ -192,13 +210,18 @@ def without(snapshot: Snapshot, names: Set[str]) -> Snapshot:
     if not names:
         return snapshot
     removed = [job for job in snapshot.jobs if job.id in names]
-    num_held = sum(job.workers for job in removed if not (job.partner and job.partner < job.id))
+    holders = [job for job in removed if not (job.partner and job.partner < job.id)]
+    num_held = sum(job.workers for job in holders)
+    held_by_kind = {
+        kind: num + sum(job.workers for job in holders if job.kind == kind)
+        for kind, num in snapshot.held_by_kind.items()
+    }
     quotas = {
         user: max(quota - sum(job.workers for job in removed if job.spec.user == user), 0)
         for user, quota in snapshot.quotas.items()
     }
     rest = tuple(job for job in snapshot.jobs if job.id not in names)
-    return replace(snapshot, jobs=rest, quotas=quotas, num_held=snapshot.num_held + num_held)
+    return replace(snapshot, jobs=rest, quotas=quotas, num_held=snapshot.num_held + num_held, held_by_kind=held_by_kind)
 
 
 def culprits(jobs: Sequence[JobView], works: Callable[[Sequence[JobView]], bool]) -> list[str] | None:
@@ -232,13 +255,19 @@ def standing(jobs: Iterable[JobView]) -> Allocation:
     """An allocation in which these jobs keep what they have."""
     having = [job for job in jobs if job.workers]
     pairs = tuple((job.id, job.partner) for job in having if job.partner and job.id < job.partner)
-    return Allocation({job.id: job.workers for job in having}, pairs, kept=frozenset(job.id for job in having))
+    kinds = {job.id: job.kind for job in having if job.curves}
+    return Allocation(
+        {job.id: job.workers for job in having}, pairs, kept=frozenset(job.id for job in having), kinds=kinds
+    )
 
 
 def simplest(snapshot: Snapshot, rules: Rules) -> Allocation:
     """Jobs with devices keep them; the others start at their smallest size, in order, while devices last."""
     have = standing(snapshot.jobs)
     others = without(snapshot, have.kept)
+    if snapshot.cluster.is_mixed:
+        more = decide_in_turn(dict.fromkeys(snapshot.cluster.kind_names, _SmallestFirst(rules)), others)
+        return replace(have, workers={**have.workers, **more.workers}, kinds={**have.kinds, **more.kinds})
     room = Room(others)
     started: dict[str, int] = {}
     for job in sorted(others.jobs, key=rules.rank):
@@ -247,3 +276,13 @@ def simplest(snapshot: Snapshot, rules: Rules) -> Allocation:
             room.take(job, size)
             started[job.id] = size
     return replace(have, workers={**have.workers, **started})
+
+
+@dataclass(frozen=True, slots=True)
+class _SmallestFirst:
+    """:func:`simplest` on the devices of one kind."""
+
+    rules: Rules
+
+    def decide(self, snapshot: Snapshot) -> Allocation:
+        return simplest(snapshot, self.rules)

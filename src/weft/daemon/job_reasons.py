@@ -130,6 +130,7 @@ def explained(
         explainer = policy.explainer(decided.snapshot, decided.allocation)
         if isinstance(reason, Resources | Reserved | Priority | PolicyChoice):
             parts.append(f"{explainer.num_free} of {state.cluster.num_devices} devices are free")
+        parts.append(explainer.why_this_kind(job.id))
         progress = knowledge.reports.progress(job)
         if progress.total_steps is not None:
             parts.append(explainer.time_left(job.id, max(progress.total_steps - progress.step, 0)))

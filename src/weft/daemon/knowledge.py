@@ -5,7 +5,6 @@ Everything here is an estimate.  It is saved periodically; losing it costs only 
 
 from __future__ import annotations
 
-import math
 import statistics
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
@@ -15,12 +14,14 @@ from typing import Any
 from weft.control.decision import Belief
 from weft.control.state import Job, JobState
 from weft.core.cluster import Cluster, Shape
-from weft.core.speed import MAX_STEP_S, MIN_STEP_S, SpeedCurve, StepTime
+from weft.core.speed import MAX_STEP_S, MIN_STEP_S, SpeedCurve, StepTime, fastest
 from weft.core.status_rows import SpeedRow
 from weft.core.step_report import StepReport
 from weft.core.submission import MAX_TOTAL_STEPS
 from weft.daemon.batch_choice import BatchChoices
 from weft.daemon.family_knowledge import FamilyKnowledge
+from weft.daemon.kind_speeds import KEPT_SAMPLES, KindSpeeds
+from weft.daemon.loss_rest import steps_to_rest
 from weft.daemon.newest_reports import NewestReports
 from weft.daemon.pairs import Pairs
 from weft.perf.exploration import explored_curve
@@ -30,14 +31,11 @@ from weft.perf.restart import RestartCost
 NOTEWORTHY = 0.2
 """A step time that has changed by more than this fraction is worth a decision."""
 _REFIT = 0.05
-_KEPT_SAMPLES = 31
 _MIN_SAMPLES_TO_SHARE = 5
 """Pairs are formed by speeds measured alone, which can no longer be measured once the jobs share."""
 _KEPT_LOSSES = 200
 _MIN_LOSSES = 12
 _REFIT_LOSS_GROWTH = 1.25
-_MAX_LOSS = 1e100
-"""Its square is still finite."""
 _SLOW_STEP_S = 1.0
 
 
@@ -94,6 +92,7 @@ class Knowledge:
         self.pairs = Pairs()
         self.batches = BatchChoices()
         self.reports = NewestReports()
+        self.kinds = KindSpeeds()
         self._jobs: dict[str, JobKnowledge] = {}
         self._restart = RestartCost(restart_prior_s)
         """The cost of a restart across all jobs."""
@@ -110,6 +109,7 @@ class Knowledge:
             self._families.finished(job, job.attained_device_s / smallest)
         self.pairs.forget(job.id)
         self.batches.forget(job.id)
+        self.kinds.forget(job.id)
         self.reports.forget(job.id)
 
     # What is observed ------------------------------------------------------------------------------------------
@@ -124,6 +124,8 @@ class Knowledge:
         if first:
             known.attempt, known.num_reports = report.attempt, 0
             self._started_again(known, now_s)
+        if self.cluster.is_mixed:
+            self._entered(job, known)
         known.num_reports += 1
         report = self.batches.reported(report, counts=known.num_reports > 2 and job.partner is None)
         progress = report.progress
@@ -144,6 +146,13 @@ class Knowledge:
         if known.num_reports == 1 or (known.num_reports == 2 and progress.step_s < _SLOW_STEP_S):
             return first  # the first steps warm up caches, allocators and connections
         return self._measured(job, known, report)
+
+    def _entered(self, job: Job, known: JobKnowledge) -> None:
+        """``samples`` are those on the device kind it runs on now."""
+        samples = self.kinds.entered(job.id, self.cluster.kind_of(job.devices), known.samples)
+        if samples is not None:
+            known.samples, known.curves, known.decided, known.predicted_s = samples, {}, {}, {}
+            known.fitted = {shape: known.median(shape).step_s for shape in samples}
 
     def _reported_sharing(self, job: Job, partner: str, report: StepReport, now_s: float) -> bool:
         """A job that shares is slower than alone: its steps say nothing about a size, only about the pair."""
@@ -169,7 +178,7 @@ class Knowledge:
             expected = self.curve(job, ()).times.get(len(job.devices))
             if expected is not None:
                 known.predicted_s[len(job.devices)] = expected.step_s
-        samples = known.samples.setdefault(shape, deque(maxlen=_KEPT_SAMPLES))
+        samples = known.samples.setdefault(shape, deque(maxlen=KEPT_SAMPLES))
         could_share = self.can_share(job)
         samples.append((report.progress.step_s, report.progress.exposed_s))
         is_news = self.can_share(job) and not could_share
@@ -180,7 +189,9 @@ class Knowledge:
         # Fitted here, report by report, so that a decision about many jobs needs only lookups.
         known.curves = {}
         known.fitted = {shape: known.median(shape).step_s for shape in known.samples}
-        self._families.measured(job, shape, known.median(shape))
+        if not self.cluster.is_mixed:  # on devices of several kinds, a relative's speed says too little
+            self._families.measured(job, shape, known.median(shape))
+        self.kinds.renew()
         self.curve(job, ())
         decided_s = known.decided.get(shape)
         if decided_s is not None and abs(now_s - decided_s) <= NOTEWORTHY * decided_s:
@@ -224,7 +235,9 @@ class Knowledge:
 
     def belief(self, job: Job, first_sizes: tuple[int, ...], now_s: float, usual_s: float) -> Belief:
         """What a decision gets to know about the job."""
-        curve = self.curve(job, first_sizes)
+        curves = self._curves_by_kind(job, first_sizes) if self.cluster.is_mixed else {}
+        own = curves.get(self.cluster.kind_of(job.wanted)) if job.wanted else None
+        curve = own or (fastest(curves) if curves else self.curve(job, first_sizes))
         remaining_steps = self.remaining_steps(job, curve, now_s, least_assumed_s(usual_s, self.restart_s(job.id)))
         remaining_steps *= self.batches.script_steps(job.id) if self.is_length_known(job) else 1.0
         known = self._jobs.get(job.id)
@@ -235,7 +248,12 @@ class Knowledge:
             self.can_share(job),
             is_length_known=self.is_length_known(job),
             can_stop=known is not None and known.attempt > 0 and known.can_resume,
+            curves=curves,
         )
+
+    def _curves_by_kind(self, job: Job, first_sizes: tuple[int, ...]) -> dict[str, SpeedCurve]:
+        samples = {job_id: known.samples for job_id, known in self._jobs.items()}
+        return self.kinds.curves(job, self.cluster, samples, self._families.usual_curve, first_sizes)
 
     def looks_fixed(self, job_id: str) -> bool:
         """Whether the job, which has not reported yet, probably cannot be resized once it has started."""
@@ -331,6 +349,7 @@ class Knowledge:
             "apart": self.pairs.document(),
             "families": self._families.document(),
             "batches": self.batches.document(),
+            "kinds": self.kinds.document(),
             "jobs": {
                 job_id: {
                     "samples": [[list(shape), [list(one) for one in kept]] for shape, kept in known.samples.items()],
@@ -357,13 +376,13 @@ class Knowledge:
             known = restored[job_id] = JobKnowledge(can_resume=bool(kept["can_resume"]), attempt=int(kept["attempt"]))
             for shape, samples in kept["samples"]:
                 known.samples[tuple(map(int, shape))] = deque(
-                    ((float(step_s), float(exposed_s)) for step_s, exposed_s in samples), maxlen=_KEPT_SAMPLES
+                    ((float(step_s), float(exposed_s)) for step_s, exposed_s in samples), maxlen=KEPT_SAMPLES
                 )
             known.memory_bytes = int(kept.get("memory_bytes", 0))
             known.takes_turns = bool(kept.get("takes_turns", False))
             known.predicted_s = {int(size): float(step_s) for size, step_s in kept.get("predicted_s", ())}
             known.losses.extend((int(step), float(loss)) for step, loss in kept["losses"])
-            known.num_reports = _KEPT_SAMPLES
+            known.num_reports = KEPT_SAMPLES
             known.fitted = {shape: known.median(shape).step_s for shape in known.samples}
             known.decided = dict(known.fitted)
             if kept["restart"]:
@@ -374,19 +393,8 @@ class Knowledge:
             self._families.restore(document["families"])
         self.pairs.restore(document.get("apart", ()), job_ids)
         self.batches.restore(document.get("batches", {}), job_ids)
+        self.kinds.restore(document.get("kinds", {}), job_ids)
 
 
 def _are_enough(samples: Sequence[tuple[float, float]]) -> bool:
     return len(samples) >= _MIN_SAMPLES_TO_SHARE
-
-
-def steps_to_rest(losses: Sequence[tuple[int, float]], steps_per_epoch: float) -> float | None:
-    """The step at which the loss stops improving, by the fitted loss curve; ``None`` if unknown."""
-    if not all(0 <= loss < _MAX_LOSS for _, loss in losses):
-        return None  # the curve models losses that approach a floor of zero or more
-    # scipy's optimizer is loaded by the first job that needs it.
-    from weft.perf.convergence import LossCurve, fit_loss
-
-    curve = fit_loss([at for at, _ in losses], [loss for _, loss in losses])
-    rest = LossCurve(curve.rate, curve.offset, max(curve.floor, 0.0)).steps_to_standstill(max(steps_per_epoch, 1.0))
-    return rest if math.isfinite(rest) else None

@@ -74,6 +74,8 @@ class Scheduler:
         beliefs = self.beliefs(active, state, knowledge, now_s)
         decided = self._decided(state, knowledge, self.guarded, now_s, beliefs)
         self.queue = queue_places(active, decided.event.devices, beliefs, state.cluster.num_devices, now_s)
+        if state.cluster.is_mixed:  # places count devices of all kinds alike: a start that follows is only a guess
+            self.queue = {job_id: replace(place, is_certain=False) for job_id, place in self.queue.items()}
         reasons = {}
         for job in active:
             reason = job_reasons.why(decided, job, self.guarded, knowledge)
@@ -160,7 +162,7 @@ class Scheduler:
 
         A job that cannot be resized later is given the best size at once.
         """
-        allowed = spec.allowed_sizes(cluster.num_devices) or (spec.min_workers,)
+        allowed = spec.allowed_sizes(cluster.most_of_one_kind) or (spec.min_workers,)
         if not isinstance(self.policy, FixedSizePolicy):
             return allowed if knowledge.looks_fixed(spec.id) else allowed[:1]
         return (max((size for size in allowed if size <= spec.requested_workers), default=allowed[0]),)

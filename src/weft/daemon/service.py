@@ -270,6 +270,7 @@ class Controller:
                 _shown_name(name),
                 _status_of(cluster, node),
                 {device: holders.get(device, ()) for device in range(first, first + num)},
+                cluster.kinds[node] if cluster.kinds else "",
             )
             for node, (name, first, num) in enumerate(
                 zip(cluster.node_names, cluster.first_device, cluster.devices_by_node, strict=True)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from weft.elastic.optimal import FloatArray, IntArray, Stakes, UtilityPolicy
+from weft.elastic.optimal import UtilityPolicy
+from weft.elastic.stakes import FloatArray, IntArray, Stakes
 
 SIZE_KEPT_S = 600.0
 """How long a job keeps a size, as a rule: a restart must pay for itself within this time."""
@@ -35,6 +36,9 @@ class Balanced(UtilityPolicy):
     is the rule of heSRPT (Berg, Vesilo, Harchol-Balter, 2020): the i-th longest job counts i^e.  It needs no
     adjustment to how well jobs scale or to how crowded the cluster is.
 
+    [Note: device kinds]  Where devices are of several kinds, a second of a fast one is worth more to those who wait: in
+    the price, a device counts as many as its speed says, by the median job.
+
     [Note: guessed lengths]  If a length is a guess, so is the number n of jobs that are longer: each other job counts
     with the probability that it is longer.  Jobs of guessed lengths thus have nearly the same price.
     """
@@ -47,8 +51,8 @@ class Balanced(UtilityPolicy):
         # A waiting job cannot avoid its start.  Without it here, a job shorter than a start would never be worth one.
         waits = stakes.workers == 0
         times_s[waits] += stakes.restart_s[waits, None]
-        price = num_longer(times_s[:, 1], stakes.is_length_known) / stakes.num_devices
-        costs: FloatArray = times_s * (1.0 + price[:, None] * stakes.table.sizes)
+        price = num_longer(stakes.least_size_s(times_s), stakes.is_length_known) / stakes.num_devices
+        costs: FloatArray = times_s * (1.0 + price[:, None] * stakes.counted_sizes)
         standing: FloatArray = stakes.weights * np.minimum.reduce(costs, axis=1)
         return standing
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping
 from functools import cached_property
+from typing import Protocol
 
 from weft.core.reason import (
     AsRequested,
@@ -27,8 +28,26 @@ from weft.elastic.menu import Menu, offered_sizes
 from weft.elastic.rules import Rules
 
 
-class Explainer:
+class DecisionExplainer(Protocol):
     """The reasons behind one decision of one policy."""
+
+    snapshot: Snapshot
+    allocation: Allocation
+    num_free: int
+    """Devices that the allocation leaves free."""
+
+    def reason(self, job_id: str) -> Reason:
+        """Why the job has the workers it has in the allocation; it must be in the snapshot."""
+
+    def time_left(self, job_id: str, remaining_steps: int) -> str:
+        """How long the job still takes at its size and at the next, if its speed was measured."""
+
+    def why_this_kind(self, job_id: str) -> str:
+        """The device kind it has and how fast the others are; empty in a cluster of one kind."""
+
+
+class Explainer:
+    """The reasons behind one decision in a cluster of one device kind."""
 
     def __init__(
         self,
@@ -52,16 +71,16 @@ class Explainer:
         self._partners = allocation.partners()
         self._above: dict[int, int] = {}
         self.num_free = max(snapshot.num_devices - allocation.num_devices(), 0)
-        """Devices that the allocation leaves free."""
 
     def reason(self, job_id: str) -> Reason:
-        """Why the job has the workers it has in the allocation; it must be in the snapshot."""
         view = self._views[job_id]
         workers = self.allocation.workers.get(job_id, 0)
         return self._running(view, workers) if workers else self._waiting(view)
 
+    def why_this_kind(self, job_id: str) -> str:
+        return ""
+
     def time_left(self, job_id: str, remaining_steps: int) -> str:
-        """How long the job still takes at its size and at the next, if its speed was measured."""
         view, workers = self._views[job_id], self.allocation.workers.get(job_id, 0)
         times = view.curve.times
         if workers not in times or workers in view.curve.untried:

@@ -4,58 +4,27 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from functools import cached_property
+from dataclasses import replace
 
 import numpy as np
-from numpy.typing import NDArray
 
 from weft.core.snapshot import Allocation, Snapshot
+from weft.elastic.kind_program import decide_across_kinds
+from weft.elastic.kind_turns import decide_in_turn
 from weft.elastic.knapsack import best_choices, best_choices_in_groups
 from weft.elastic.matching import choose_pairs
 from weft.elastic.menu import MenuTable
 from weft.elastic.pairing import MAX_CANDIDATES, PAIR_MODES, PairBook, PairMode, PairOptions
 from weft.elastic.policy import BasePolicy, ordered
 from weft.elastic.rules import Room, Rules, admitted, by_priority
-
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
-
-
-@dataclass(frozen=True, eq=False)
-class Stakes:
-    """The jobs of a snapshot as arrays: what each could have, and what a change would cost it."""
-
-    table: MenuTable
-    remaining_steps: FloatArray
-    restart_s: FloatArray
-    workers: FloatArray
-    weights: FloatArray
-    is_length_known: NDArray[np.bool_]
-    num_devices: int
-
-    @cached_property
-    def times_s(self) -> FloatArray:
-        """Remaining time by job and column, without restarts; infinite where a job would not run."""
-        times_s: FloatArray = self.remaining_steps[:, None] * self.table.step_s
-        return times_s
-
-    def of(self, rows: Sequence[int]) -> Stakes:
-        """The same for some of the jobs."""
-        table = MenuTable(self.table.sizes[rows], self.table.step_s[rows])
-        return Stakes(
-            table,
-            self.remaining_steps[rows],
-            self.restart_s[rows],
-            self.workers[rows],
-            self.weights[rows],
-            self.is_length_known[rows],
-            self.num_devices,
-        )
+from weft.elastic.stakes import FloatArray, IntArray, Stakes
 
 
 class UtilityPolicy(BasePolicy):
     """Maximises a sum of utilities of remaining times; a restart counts where a job would change its size."""
+
+    admits_in_order = False
+    """Whether jobs are let in at their smallest size in order of submission, and all that are let in must run."""
 
     def __init__(self, rules: Rules | None = None) -> None:
         super().__init__(rules)
@@ -111,6 +80,13 @@ class UtilityPolicy(BasePolicy):
             found = self._settle_by_class(snapshot, stakes, standing, utility, classes)
         workers = _with_idle_used(snapshot, found, utility, table)
         return replace(found, workers=workers, valid_until_s=valid_until_s)
+
+    def _decide_mixed(self, snapshot: Snapshot) -> Allocation:
+        policies = self._on_each_kind(snapshot)
+        books = {kind: policy._book for kind, policy in policies.items()}
+        found = decide_across_kinds(self, books, snapshot)
+        # Which kind is decided without pairs; then those of a kind may share its devices with each other.
+        return decide_in_turn(policies, snapshot, found.kinds) if snapshot.crossover else found
 
     def _settle(
         self, snapshot: Snapshot, stakes: Stakes, standing: FloatArray, utility: FloatArray, capacity: int
@@ -290,6 +266,7 @@ class Exact(UtilityPolicy):
 
     name = "exact"
     because = "this split of the devices minimises the summed remaining time"
+    admits_in_order = True
 
     def standing(self, stakes: Stakes) -> FloatArray:
         return stakes.weights

@@ -27,6 +27,8 @@ class Unit:
 
     names: tuple[str, ...]
     workers: int
+    kind: str = ""
+    """The device kind it gets, in a cluster of several."""
 
 
 def place(
@@ -40,6 +42,8 @@ def place(
     >>> place(cluster, [Unit(("a",), 1), Unit(("b",), 2)], {"a": (2,)})
     {'a': (2,), 'b': (0, 1)}
     """
+    if cluster.is_mixed:
+        return _placed_by_kind(cluster, units, current, taken)
     if taken:
         return _placed_around(cluster, units, current, taken)
     num_workers = sum([unit.workers for unit in units])
@@ -67,6 +71,18 @@ def place(
             break
         placed[unit] = _take(free, unit.workers)
     return {name: placed[unit] for unit in units for name in unit.names}
+
+
+def _placed_by_kind(
+    cluster: Cluster, units: Sequence[Unit], current: Mapping[str, Devices], taken: Set[int]
+) -> dict[str, Devices]:
+    """Each kind on its own: a unit's devices are all of one kind."""
+    placed: dict[str, Devices] = {}
+    everything = frozenset().union(*cluster.devices_by_kind.values())
+    for kind, devices in cluster.devices_by_kind.items():
+        here = [unit for unit in units if unit.kind == kind]
+        placed |= _placed_around(cluster, here, current, taken | (everything - devices))
+    return {name: placed[name] for unit in units for name in unit.names}
 
 
 def _placed_around(

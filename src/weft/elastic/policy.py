@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from copy import copy
 from dataclasses import replace
 
 from weft.core.reason import Reason
 from weft.core.snapshot import Allocation, Snapshot
-from weft.elastic.explainer import Explainer
+from weft.elastic.explainer import DecisionExplainer, Explainer
+from weft.elastic.kind_explainer import MixedExplainer
+from weft.elastic.kind_turns import decide_in_turn
 from weft.elastic.menu import MenuBook
 from weft.elastic.rules import Rules
 
@@ -30,18 +33,35 @@ class BasePolicy(ABC):
     def __init__(self, rules: Rules | None = None) -> None:
         self.rules = replace(rules or self.default_rules, keeps_order=self.keeps_order)
         self._book = MenuBook(aligned=self.aligned)
+        self._by_kind: dict[str, BasePolicy] = {}
 
     def decide(self, snapshot: Snapshot) -> Allocation:
         """The workers each job should have from now on."""
         if not snapshot.jobs or not snapshot.num_devices:
             return Allocation({})
-        return self._decide(snapshot)
+        return self._decide_mixed(snapshot) if snapshot.cluster.is_mixed else self._decide(snapshot)
 
     @abstractmethod
-    def _decide(self, snapshot: Snapshot) -> Allocation: ...
+    def _decide(self, snapshot: Snapshot) -> Allocation:
+        """The decision in a cluster of one device kind."""
 
-    def explainer(self, snapshot: Snapshot, allocation: Allocation) -> Explainer:
+    def _decide_mixed(self, snapshot: Snapshot) -> Allocation:
+        """The decision in a cluster of several."""
+        return decide_in_turn(self._on_each_kind(snapshot), snapshot)
+
+    def _on_each_kind(self, snapshot: Snapshot) -> Mapping[str, BasePolicy]:
+        """This policy for the devices of each kind alone; each with its own menus."""
+        for kind in snapshot.cluster.kind_names:
+            if kind not in self._by_kind:
+                one = self._by_kind[kind] = copy(self)
+                one._book, one._by_kind = MenuBook(aligned=self.aligned), {}
+        return self._by_kind
+
+    def explainer(self, snapshot: Snapshot, allocation: Allocation) -> DecisionExplainer:
         """The reasons behind a decision of this policy."""
+        if snapshot.cluster.is_mixed:
+            policies = self._on_each_kind(snapshot)
+            return MixedExplainer(snapshot, allocation, lambda kind, *part: policies[kind].explainer(*part))
         return Explainer(
             self.name,
             self.rules,

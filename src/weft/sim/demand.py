@@ -8,12 +8,15 @@ With crossover two jobs share devices, and a device counts as occupied by a job 
 Taking turns makes neither job faster than alone, and two jobs never compute on a device at the same time: the compute
 of both fits in the time that passes, whether they alternate or one fills the gaps of the other.  So the points (devices
 x compute / step, 1 / step) stay optimistic for pairs too, and every bound based on them holds with crossover.
+
+Where devices are of several kinds, every device counts as one of the kind on which the job is fastest at that size.  No
+schedule can do better, so the bounds hold; but the more the kinds differ, the further they are from what is possible.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
@@ -22,6 +25,7 @@ from numpy.typing import NDArray
 
 from weft.core.cluster import Cluster
 from weft.core.speed import StepTime
+from weft.sim.device_kinds import KindProfile, ScaledProfile
 from weft.sim.replay_options import SimulationOptions
 from weft.sim.workload import Profile, TableProfile, Workload
 
@@ -84,7 +88,9 @@ def demand_of(workload: Workload, cluster: Cluster, options: SimulationOptions) 
     known: dict[tuple[int, tuple[int, ...]], int] = {}
     kinds = []
     for job in workload.jobs:
-        sizes = tuple(size for size in job.spec.allowed_sizes(cluster.num_devices) if size in set(job.profile.sizes))
+        sizes = tuple(
+            size for size in job.spec.allowed_sizes(cluster.most_of_one_kind) if size in set(job.profile.sizes)
+        )
         key = (id(job.profile), sizes)
         if key not in known:
             known[key] = len(hulls)
@@ -124,13 +130,33 @@ def _turns_up(a: tuple[float, float], b: tuple[float, float], c: tuple[float, fl
 
 
 def _best_step_time(profile: Profile, num_workers: int, cluster: Cluster) -> StepTime:
+    if isinstance(profile, KindProfile):
+        profiles = [one for one in profile.by_kind.values() if num_workers in one.sizes]
+        return _least([_best_step_time(one, num_workers, cluster) for one in profiles])
+    if isinstance(profile, ScaledProfile):
+        return _best_scaled(profile, _best_step_time(profile.profile, num_workers, cluster))
     if isinstance(profile, TableProfile):
         return profile.step_time((num_workers,))
     if isinstance(profile, SelfBounding):
         return profile.best_step_time(num_workers)
-    times = [profile.step_time(shape) for shape in shapes(num_workers, max(cluster.devices_by_node))]
+    return _least([profile.step_time(shape) for shape in shapes(num_workers, max(cluster.devices_by_node))])
+
+
+def _least(times: Sequence[StepTime]) -> StepTime:
+    """The shortest step and, independently, the least compute."""
     step_s = min(time.step_s for time in times)
     return StepTime(step_s, step_s - min(step_s, *(time.compute_s for time in times)))
+
+
+def _best_scaled(profile: ScaledProfile, best: StepTime) -> StepTime:
+    """No step is shorter than this if none of the unscaled ones is shorter, or computes less, than ``best``."""
+    if isinstance(profile.profile, TableProfile):
+        return profile.scaled(best)
+    compute_s = best.compute_s / profile.factor
+    # compute / f + exposed is at least step / f, and for f < 1 at least step + compute x (1 / f - 1).
+    slower_s = best.step_s + compute_s - best.compute_s
+    step_s = best.step_s / profile.factor if profile.factor > 1 else slower_s
+    return StepTime(step_s, step_s - min(step_s, compute_s))
 
 
 def shapes(num_workers: int, devices_per_node: int) -> Iterator[tuple[int, ...]]:

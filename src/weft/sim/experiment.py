@@ -10,6 +10,7 @@ from weft.core.cluster import Cluster
 from weft.elastic import policy_named
 from weft.errors import UsageError
 from weft.sim.bounds import lower_bound
+from weft.sim.device_kinds import KindGroup, cluster_of_kinds
 from weft.sim.readers.assembly import fit_requests
 from weft.sim.replay import simulate
 from weft.sim.replay_options import SimulationOptions
@@ -27,6 +28,8 @@ class Scenario:
     num_gpus: int = 64
     gpus_per_node: int = 4
     load: float = 1.0
+    groups: tuple[KindGroup, ...] = ()
+    """Devices of several kinds, ``num_gpus`` in all; empty: all are of one kind."""
 
     def cluster(self) -> Cluster:
         """Full nodes, and a smaller one for the rest.
@@ -34,6 +37,8 @@ class Scenario:
         >>> Scenario(num_gpus=10, gpus_per_node=4).cluster().devices_by_node
         (4, 4, 2)
         """
+        if self.groups:
+            return cluster_of_kinds(self.groups)
         full, rest = divmod(self.num_gpus, self.gpus_per_node)
         return Cluster((self.gpus_per_node,) * full + ((rest,) if rest else ()))
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 
 from weft.core.cluster import Shape
 from weft.perf.crossover import filler_speed, turns_speed
+from weft.sim.device_kinds import on_kind
 from weft.sim.workload import Profile, TrueJob
 
 
@@ -28,6 +29,8 @@ class JobRun:
     """No progress before this time: it is starting."""
     devices: tuple[int, ...] = ()
     shape: Shape = ()
+    kind: str = ""
+    """The device kind of its devices; empty in a cluster of one kind."""
     partner: JobRun | None = None
     fills: bool = False
     """Whether it runs only in the gaps of its partner."""
@@ -35,6 +38,8 @@ class JobRun:
     """Devices held x time; a shared device counts half."""
     tried: set[int] = field(default_factory=set)
     """Sizes at which its speed was measured (kept only where that tells the policy something)."""
+    tried_on: dict[str, set[int]] = field(default_factory=dict)
+    """The same by device kind, where there are several; ``tried`` is then the one of its present kind."""
     stage: int = 0
     """Of the stages of its training, if it has any."""
     version: int = 0
@@ -46,9 +51,14 @@ class JobRun:
 
     @property
     def profile(self) -> Profile:
-        """Its present behavior."""
+        """Its present behavior, on whatever kind of devices."""
         job = self.job
         return job.stages[self.stage].profile if job.stages else job.profile
+
+    @property
+    def profile_here(self) -> Profile:
+        """Its present behavior on the devices it has."""
+        return on_kind(self.profile, self.kind) if self.kind else self.profile
 
     @property
     def stage_left_steps(self) -> float:
@@ -70,17 +80,17 @@ def advance(run: JobRun, now_s: float) -> None:
 
 def rate(run: JobRun, now_s: float, handover_s: float) -> None:
     """Set the speed from the job's devices and partner.  Call it after every change of these."""
-    own = run.profile.step_time(run.shape)
+    own = run.profile_here.step_time(run.shape)
     partner = run.partner
     if partner is None or partner.resume_s > now_s >= run.resume_s:
         run.steps_per_s = 1 / own.step_s  # a partner that is still starting takes no turns
     elif run.fills:
-        primary = partner.profile.step_time(run.shape)
+        primary = partner.profile_here.step_time(run.shape)
         run.steps_per_s = filler_speed(primary, own, handover_s).second_steps_per_s
     elif partner.fills:
         run.steps_per_s = 1 / own.step_s
     else:
-        other = partner.profile.step_time(run.shape)
+        other = partner.profile_here.step_time(run.shape)
         run.steps_per_s = turns_speed(own, other, handover_s).first_steps_per_s
     run.version += 1
 

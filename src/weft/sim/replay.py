@@ -96,10 +96,11 @@ class _Replay:
         self.arrivals = iter(workload.jobs)
         self.fixed: frozenset[str] = frozenset()
         for job in workload.jobs:
-            if not job.spec.allowed_sizes(cluster.num_devices):
+            if not job.spec.allowed_sizes(cluster.most_of_one_kind):
                 raise UsageError(
                     f"job {job.spec.id} needs at least {job.spec.min_workers} workers, this cluster has "
-                    f"{cluster.num_devices} devices: lower its minimum or add nodes"
+                    f"{cluster.most_of_one_kind} devices{' of one kind' if cluster.is_mixed else ''}: "
+                    "lower its minimum or add nodes"
                 )
 
     def take_over(

@@ -60,6 +60,9 @@ class SimulatedEngine:
         now_s, devices = self.now_s, order.devices
         run.attempt = order.attempt
         run.devices, run.shape = devices, self._cluster.shape(devices)
+        if self._cluster.is_mixed:
+            run.kind = self._cluster.kind_of(devices)
+            run.tried = run.tried_on.setdefault(run.kind, set())
         run.updated_s = now_s
         run.resume_s = now_s + self._options.restart_s
         partner = self._tenants.setdefault(devices, run)

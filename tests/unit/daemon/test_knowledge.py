@@ -11,7 +11,8 @@ from weft.control.state import Job, JobState
 from weft.core.cluster import Cluster
 from weft.core.job import JobSpec
 from weft.core.step_report import Progress, StepReport
-from weft.daemon.knowledge import Knowledge, steps_to_rest
+from weft.daemon.knowledge import Knowledge
+from weft.daemon.loss_rest import steps_to_rest
 
 CLUSTER = Cluster.uniform(1, 8)
 

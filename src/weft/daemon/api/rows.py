@@ -101,6 +101,7 @@ def node_row(node: NodeView) -> NodeRow:
         "name": node.name,
         "up": node.status is not NodeStatus.LOST,
         "status": node.status.value,
+        "kind": node.kind,
         "devices": [
             {"device": device, "name": f"{node.name}/{index}", "jobs": list(jobs)}
             for index, (device, jobs) in enumerate(sorted(node.devices.items()))

@@ -20,6 +20,11 @@ _VERSIONS = re.compile(r"Ray: (\S+)\s+Python: (\S+)")
 _START_ONE = "start one with `ray start --head` and RAY_AUTH_MODE=token, or give --address HOST:PORT"
 
 
+KIND_LABEL = "weft.kind"
+"""A label of a node that names the kind of its devices."""
+_ACCELERATOR = "accelerator_type:"
+
+
 class ClusterRefused(Exception):
     """The cluster cannot be used; the message says why and what to do."""
 
@@ -114,6 +119,7 @@ def alive_nodes(known: NodeNames) -> list[RayNode]:
                 num_devices=num_gpus or int(node["Resources"].get("CPU", 0)),
                 resource="GPU" if num_gpus else "CPU",
                 leaves_because="Ray is draining it" if node_id in leaving else "",
+                kind=_kind(node),
             )
         )
     return nodes
@@ -122,6 +128,13 @@ def alive_nodes(known: NodeNames) -> list[RayNode]:
 def _name(node: dict[str, Any]) -> str:
     """What `ray start --node-name` gave it, or else its address."""
     return str(node.get("NodeName") or node["NodeManagerAddress"]).replace("/", "-")
+
+
+def _kind(node: dict[str, Any]) -> str:
+    """What `ray start --labels weft.kind=NAME` says, or else the type of accelerator that Ray has found."""
+    if label := (node.get("Labels") or {}).get(KIND_LABEL):
+        return str(label)
+    return next((name.removeprefix(_ACCELERATOR) for name in node["Resources"] if name.startswith(_ACCELERATOR)), "")
 
 
 def _leaving() -> set[str]:

@@ -25,6 +25,8 @@ class RayNode:
     resource: str = "CPU"
     """What Ray calls its devices: CPU or GPU."""
     leaves_because: str = ""
+    kind: str = ""
+    """The kind of its devices, if Ray knows it."""
 
 
 @dataclass(frozen=True, slots=True)

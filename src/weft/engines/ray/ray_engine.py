@@ -289,7 +289,7 @@ class RayEngine:
                 _log.warning("%s", words)
         self._warnings = tuple(warnings)
         self._usable = {node.name: node for node in usable}
-        nodes = tuple(EngineNode(node.name, node.num_devices, node.leaves_because) for node in usable)
+        nodes = tuple(EngineNode(node.name, node.num_devices, node.leaves_because, node.kind) for node in usable)
         if nodes != self._nodes:
             self._nodes = nodes
         for known in self._attempts.values():
