@@ -45,7 +45,7 @@ FOREIGN_NAMES = {
 }
 FOREIGN_OPTIONS = {
     *("--dependency", "--export", "--nice", "--parsable", "--requeue", "--start", "--test-only"),  # Slurm
-    *("--node-ip-address", "--node-name", "--num-cpus", "--num-gpus", "--block", "--head"),  # Ray
+    *("--node-ip-address", "--node-name", "--num-cpus", "--num-gpus", "--block", "--head", "--labels"),  # Ray
     *("--node-manager-port", "--object-manager-port", "--min-worker-port", "--generate"),  # Ray
     "--lr",  # of a training script
     "--socket",  # of `python -m weft.crossover.server`
