@@ -1,6 +1,6 @@
 """How far the program across device kinds is from the best, and what it costs: random queues next to an exact solver.
 
-    python -m benchmarks.kind_decisions [--instances 5]
+    python -m benchmarks.kind_decisions [--instances 8]
 
 Prints one line per cluster: the gap to the solution of scipy's integer solver (HiGHS), and CPU time per decision.
 """
@@ -58,7 +58,7 @@ def exact_utility(problem: KindProblem) -> float:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--instances", type=int, default=5)
+    parser.add_argument("--instances", type=int, default=8)
     num_instances = parser.parse_args().instances
     for num_jobs, capacity in CASES:
         gaps, times_s = [], []

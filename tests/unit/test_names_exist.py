@@ -46,7 +46,7 @@ FOREIGN_NAMES = {
 }
 FOREIGN_OPTIONS = {
     *("--dependency", "--export", "--nice", "--parsable", "--requeue", "--start", "--test-only"),  # Slurm
-    *("--node-ip-address", "--node-name", "--num-cpus", "--num-gpus", "--block", "--head"),  # Ray
+    *("--node-ip-address", "--node-name", "--num-cpus", "--num-gpus", "--block", "--head", "--labels"),  # Ray
     *("--node-manager-port", "--object-manager-port", "--min-worker-port", "--generate"),  # Ray
     "--build-arg",  # podman and docker
     "--lr",  # of a training script

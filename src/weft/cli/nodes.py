@@ -27,12 +27,13 @@ def nodes(
     if as_json:
         render.print_json({"nodes": rows})
         return
-    has_kinds = any(row["kind"] for row in rows)
+    # A controller that was started before an upgrade sends no kinds.
+    has_kinds = any(row.get("kind") for row in rows)
     cells = [
         (
             row["name"],
             row["status"],
-            *([row["kind"] or "-"] if has_kinds else []),
+            *([row.get("kind") or "-"] if has_kinds else []),
             device["name"],
             " + ".join(device["jobs"]) or "free",
         )
