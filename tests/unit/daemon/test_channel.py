@@ -174,6 +174,7 @@ def test_a_controller_of_an_older_weft_understands_a_worker() -> None:
         can_resume=None,
         phases=None,
         turn_wait_s=0.0,
+        batch=None,
     )
 
 
