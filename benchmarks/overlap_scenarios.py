@@ -61,7 +61,7 @@ class Effort:
     num_sweep_steps: int = 1
     num_calibration_steps: int = 5
     # Not 25 MB: that is the default, which is measured anyway.
-    ddp_sweep_mb: tuple[float, ...] = (1.0, 4.0, 10.0)
+    ddp_sweep_mb: tuple[float, ...] = (1.0, 4.0, 10.0, 25.0)
     dear_sweep_mb: tuple[float, ...] = (2.0, 8.0, 25.0)
 
     def steps_per_round(self, contender: str) -> int:

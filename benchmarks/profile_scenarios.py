@@ -30,7 +30,7 @@ SHAPES = ((2, 1), (2, 2), (4, 1), (2, 4), (8, 1))
 CONTENDERS = ("alone", "ddp", "ddp_best", "ddp_plan", "weft")
 MIN_ELEMENTS = 8
 DEFAULT_MB = 25.0
-EFFORT = Effort(round_budget_s=20.0, max_rounds=6, ddp_sweep_mb=(0.5, 1.0))
+EFFORT = Effort(round_budget_s=20.0, max_rounds=6, ddp_sweep_mb=(0.5, 1.0, 2.0))
 
 
 def profiles_run(effort: Effort | None = None) -> list[Scenario]:

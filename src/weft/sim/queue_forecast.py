@@ -76,6 +76,7 @@ class Question:
 def forecast(queue: Queue, question: Question) -> PlanRow:
     """When each job starts and ends, and with how many workers."""
     state = _without_stopping(queue.state, queue.now_s)
+    state = replace(state, cluster=replace(state.cluster, kinds=()))
     for job_id, changes in question.jobs.items():
         state = _changed(state, job_id, changes)
     if question.devices is not None:
@@ -115,7 +116,7 @@ def assumptions(queue: Queue) -> list[str]:
             [_name(job) for job in active if not queue.known[job.id].is_length_known],
         ),
         (
-            "The speed of {} has not been measured: it is assumed to be that of the others.",
+            "The speed of {} has not been measured: it is assumed to be that of its family, or else of other jobs.",
             [_name(job) for job in active if not queue.known[job.id].measured],
         ),
         (
@@ -126,6 +127,8 @@ def assumptions(queue: Queue) -> list[str]:
         if names:
             more = f" and {len(names) - 3} more jobs" if len(names) > 3 else ""
             said.append(sentence.format(", ".join(names[:3]) + more))
+    if queue.state.cluster.is_mixed:
+        said.append("Devices of all kinds are taken to be equally fast.")
     said.append("At sizes a job has not run with, its speed is predicted from those it has.")
     return said
 

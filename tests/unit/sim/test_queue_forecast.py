@@ -128,3 +128,12 @@ def test_the_forecast_of_another_process_is_the_same_and_its_refusals_too() -> N
     assert answer["assumptions"] == assumptions(queue)
     with pytest.raises(UsageError, match="there is no policy"):
         forecast_process.ask(queue, Question(policy="nonsense"), limit_s=600.0)
+
+
+def test_a_forecast_on_devices_of_several_kinds_says_that_it_takes_them_for_one() -> None:
+    queue = a_queue(2)
+    mixed = Cluster((2, 2), kinds=("T4", "A100"))
+    queue = replace(queue, state=replace(queue.state, cluster=mixed))
+    assert {job["id"] for job in forecast(queue, Question())["jobs"]} == set(queue.known)
+    assert any("equally fast" in sentence for sentence in assumptions(queue))
+    assert not any("equally fast" in sentence for sentence in assumptions(a_queue(2)))
