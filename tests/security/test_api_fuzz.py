@@ -231,7 +231,7 @@ def test_a_full_disk_is_reported_and_not_blamed_on_the_job() -> None:
         ({"command": ["a\0b"]}, "a word of the command contains a NUL character"),
         ({"environment": {"A B": "x"}}, "'A B' is not a valid environment variable name"),
         ({"weight": 0}, "weight is 0.0: expected a number from"),
-        ({"name": "x" * 201}, "the job's name is 201 bytes long: expected at most 200"),
+        ({"name": "x" * 1001}, "the job's name is 1001 bytes long: expected at most 1000"),
     ],
 )
 def test_an_invalid_job_is_explained_in_a_sentence(change: dict[str, object], expected: str) -> None:
