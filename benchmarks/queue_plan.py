@@ -1,8 +1,8 @@
 """The queue of ``weft bench queue``: its jobs, the contenders, and what the simulator says about each.  Pure.
 
 Models are layer profiles of real ones, scaled down together with the link: with ``SCALE`` times fewer bytes on a link
-that is ``SCALE`` times slower than 2.5 Gb/s, a step takes as long as with the whole model on the whole link.  A global
-batch takes the time that ``weft predict`` gives a device of 10 TFLOP/s.
+that is ``SCALE`` times slower than 10 Gb/s, a step takes as long as with the whole model on the whole link.  A global
+batch takes the time that ``weft predict`` gives a device of 40 TFLOP/s.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from weft.sim.replay_options import SimulationOptions
 from weft.sim.result import SimulationResult
 from weft.sim.workload import TrueJob, Workload
 
-SCALE = 20
-LINK_BITS_PER_S = 2.5e9 / SCALE
-DEVICE_FLOPS_PER_S = 10e12
+SCALE = 80
+LINK_BITS_PER_S = 10e9 / SCALE
+DEVICE_FLOPS_PER_S = 40e12
 DEVICES_PER_HOST = 1
 # A layer is a Python call and a sleep: neighbors are joined until this many are left.
 MAX_LAYERS = 16

@@ -13,7 +13,7 @@ NAME = "queue"
 DEFINITIONS = (
     f"A queue of {len(QUEUE)} jobs on hosts with one device each, on a Ray cluster: scaled layer profiles of three "
     "models, real processes, communication, and checkpoints; compute is emulated (a device runs one layer at a time). "
-    "The link stands for 2.5 Gb/s Ethernet, scaled down with the models. **FIFO** gives each job the number of "
+    "The link stands for 10 Gb/s Ethernet, scaled down with the models, and devices for 40 TFLOP/s. **FIFO** gives each job the number of "
     "workers its owner asked for, in order of arrival; **elastic** may change it (policy `balanced`); steps and global "
     "batches are the same for all. Medians over rounds, in which the contenders take turns. **completion**: "
     "from submission to end. **faster**: mean completion time of the first row over this one's, paired by round, with "
