@@ -12,15 +12,16 @@ from benchmarks.record import Row, RowRecord, headline, markdown_table, sources
 NAME = "queue"
 DEFINITIONS = (
     f"A queue of {len(QUEUE)} jobs on hosts with one device each, on a Ray cluster: scaled layer profiles of three "
-    "models, real processes, communication, and checkpoints; compute is emulated (a device runs one layer at a time). "
-    "The link stands for 10 Gb/s Ethernet, scaled down with the models, and a device for 40 TFLOP/s. **FIFO** gives each "
-    "job the number of workers its owner asked for, in order of arrival; **elastic** may change it (policy `balanced`); steps and global "
-    "batches are the same for all. Medians over rounds, in which the contenders take turns. **completion**: "
-    "from submission to end. **faster**: mean completion time of the first row over this one's, paired by round, with "
-    "its 95 % confidence interval. **share of the gain**: what a row adds to the one above it, in logarithms. "
-    "**devices**, **links**: share of the makespan in which devices computed and links carried bytes (counted by the "
-    "interfaces, Ray's own traffic included). **simulated**: `weft sim`'s replay of the same arrivals with step times "
-    "from `weft predict` and the measured time of a start; it was given no measured step."
+    "models, real processes, communication, and checkpoints; compute is emulated (a device runs one layer at a time)."
+    " The link stands for 10 Gb/s Ethernet, scaled down with the models, and a device for 40 TFLOP/s. **FIFO** gives "
+    "each job the number of workers its owner asked for, in order of arrival; **elastic** may change it (policy "
+    "`balanced`); steps and global batches are the same for all. Medians over rounds, in which the contenders take "
+    "turns. **completion**: from submission to end. **faster**: mean completion time of the first row over this "
+    "one's, paired by round, with its 95 % confidence interval. **share of the gain**: what a row adds to the one "
+    "above it, in logarithms. **devices**, **links**: share of the makespan in which devices computed and links "
+    "carried bytes (counted by the interfaces, Ray's own traffic included). **simulated**: `weft sim`'s replay of the"
+    " same arrivals with step times from `weft predict` and the measured time of a start; it was given no measured "
+    "step."
 )
 
 
