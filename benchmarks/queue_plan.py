@@ -31,8 +31,10 @@ DEVICE_FLOPS_PER_S = 40e12
 DEVICES_PER_HOST = 1
 # A layer is a Python call and a sleep: neighbors are joined until this many are left.
 MAX_LAYERS = 16
-# DDP's default, scaled like everything else: it fills as many buckets as with the whole model.
+# The defaults, scaled like everything else, so that each fills as many buckets as with the whole model.  weft keeps its
+# own: most jobs are over, or resized, before tuning would end.
 DDP_BUCKET_MB = 25.0 / SCALE
+WEFT_BUCKET_BYTES = (4 << 20) // SCALE
 HOLD_S = 5.0
 # The controller does not count the first two steps after a start, which are slower.
 MEASURED_AFTER_STEPS = 3
