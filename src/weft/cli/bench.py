@@ -108,7 +108,7 @@ def queue(
 ) -> None:
     """A queue of jobs on a Ray cluster: FIFO with DDP, elastic, with overlap, with crossover; and simulated.
 
-    Needs torch, Ray, root, and iproute2. Run nothing else meanwhile. Two hosts take about 6 minutes per round. Saved
+    Needs torch, Ray, root, and iproute2. Run nothing else meanwhile. Two hosts take about 11 minutes per round. Saved
     after every run of the queue: start it again to continue where it stopped. Contenders: fifo_ddp, elastic_ddp,
     elastic_overlap, elastic_overlap_crossover.
     """
