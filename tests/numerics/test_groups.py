@@ -101,8 +101,8 @@ def test_a_model_that_one_worker_still_trains_is_not_closed_because_another_one_
     held = [on_one] if dist.get_rank() == 0 else []
     del run, dropped, on_one
     other = with_weft(made(Tower), adamw)
-    # The user's, and two for each of kept, on_one (rank 0 still has it), and other.  The dropped one's are closed.
-    assert held_by_this_process()["process groups"] == 1 + 3 * 2
+    # The user's, and three for each of kept, on_one (rank 0 still has it), and other.  The dropped one's are closed.
+    assert held_by_this_process()["process groups"] == 1 + 3 * 3
     for run in (expected, kept):
         run.train(2, first=2)
     other.train(4)
@@ -157,7 +157,7 @@ def train_until_the_other_stops(rendezvous: str) -> str:
     run = with_weft(made(Tower), adamw).train(2)
     assert run.handle is not None
     ours = [g for g in dist.distributed_c10d._world.pg_map if g is not dist.group.WORLD]
-    assert len(ours) == 2
+    assert len(ours) == 3
     assert {timeout_of(group) for group in ours} == {SHORT_TIMEOUT}
     said = ""
     if rank == 0:

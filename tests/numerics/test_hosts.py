@@ -17,7 +17,6 @@ from training import Run, Tangle, Tower, adamw, assert_differ, assert_same, grou
 from weft.overlap.transport import Transport
 from weft.overlap.transport.gloo import GlooTransport
 from weft.overlap.transport.hosts import HostsTransport
-from weft.overlap.transport.receive_window import tcp_connections
 from workers import gathered, on_workers
 
 # The host of each rank; ranks of one host need not be consecutive.
@@ -178,21 +177,6 @@ def test_without_shared_memory_direct_messages_give_the_same_bits(dtype: torch.d
         found = trained(hosts, some_tangle, adamw, carrier=GlooTransport, comm_dtype=dtype)
     assert logger.warning.call_count == (1 if dist.get_rank() == 2 else 0)
     assert_same(found, expected)
-
-
-# Two ways to the other host's worker of the same local rank; with uneven hosts everybody is everybody's partner, and
-# the connections for small collectives serve for one of the two ways.
-@pytest.mark.parametrize(("layout", "num_more"), [("2x2", 2), ("2x2_interleaved", 2), ("1+3", 3)])
-@on_workers(4)
-def test_workers_connect_only_to_those_they_exchange_messages_with(layout: str, num_more: int) -> None:
-    """Beside one connection per worker for small collectives and one for the state service."""
-    before = tcp_connections()
-    with on_hosts(LAYOUTS[layout][1]):
-        run = with_weft(made(Tower), sgd)
-        assert type(transport_of(run)) is HostsTransport
-        assert len(tcp_connections() - before) == 3 + 3 + num_more
-        run.train(2)
-        run.handle.detach()
 
 
 @on_workers(4)

@@ -34,21 +34,6 @@ def test_a_hosts_link_never_carries_more_than_with_direct_messages(layout: HostL
         assert gathered <= direct
 
 
-@given(layouts)
-def test_partners_include_everybody_a_worker_exchanges_messages_with(layout: HostLayout) -> None:
-    for rank in range(layout.num_workers):
-        partners = layout.partners(rank)
-        for host in range(len(layout.hosts)):
-            assert layout.delegate(host, rank) in partners
-        assert set(layout.rows_of(rank)) <= set(partners)
-        assert all(layout.partners(other) == partners for other in partners)
-
-
-def test_with_equal_hosts_each_worker_has_one_partner_per_host() -> None:
-    layout = host_layout([rank // 4 for rank in range(16)])
-    assert [layout.partners(rank) for rank in (0, 5)] == [(0, 4, 8, 12), (1, 5, 9, 13)]
-
-
 def test_with_equal_hosts_the_delegate_has_the_owners_local_rank() -> None:
     layout = host_layout([0, 0, 0, 1, 1, 1])
     assert [layout.delegate(1, row) for row in range(6)] == [3, 4, 5, 3, 4, 5]

@@ -28,49 +28,44 @@ def transport_for(group: dist.ProcessGroup, device: torch.device) -> Transport:
     """A transport with its own process groups and the same workers as ``group``.  Collective."""
     if device.type == "cpu":
         threads, connections = network_threads(), tcp_connections()
-        own = make_group(group, "gloo")
-        layout, memory = _meet(own)
-        everybody = range(layout.num_workers)
-        partners = everybody if memory is None else layout.partners(dist.get_rank(own))
-        messages = Messages(own, partners, connections)
+        upward, downward = make_group(group, "gloo"), make_group(group, "gloo")
         let_computing_finish_first(network_threads() - threads)
+        messages = Messages(upward, downward, tcp_connections() - connections)
+        layout, memory = _meet(messages, timeout_of(group).total_seconds())
         return GlooTransport(messages, layout) if memory is None else HostsTransport(messages, layout, memory)
     return NcclTransport(make_group(group, "nccl"), make_group(group, "nccl"), device_of(device))
 
 
-def _meet(group: dist.ProcessGroup) -> tuple[HostLayout, HostMemory | None]:
+def _meet(messages: Messages, timeout_s: float) -> tuple[HostLayout, HostMemory | None]:
     """Which workers share a host, and their shared memory if it helps and every host allows it.  Collective."""
-    rank, num_workers = dist.get_rank(group), dist.get_world_size(group)
-    identities: list[HostIdentity] = [own_identity()] * num_workers
-    dist.all_gather_object(identities, identities[0], group=group)
+    identities: list[HostIdentity] = [own_identity()] * messages.num_workers
+    dist.all_gather_object(identities, identities[0], group=messages.group)
     layout = agreed_layout(identities)
     if not layout.has_two_levels:
         return layout, None
     problem: OSError | AttributeError | None = None  # no such system call, or not permitted
     memory: HostMemory | None = None
-    addresses: list[PageAddress | None] = [None] * num_workers
+    addresses: list[PageAddress | None] = [None] * messages.num_workers
     try:
-        memory = HostMemory(rank, num_workers)
+        memory = HostMemory(messages.rank, messages.num_workers)
         own = memory.address
     except (OSError, AttributeError) as error:
         problem, own = error, None
-    dist.all_gather_object(addresses, own, group=group)
+    dist.all_gather_object(addresses, own, group=messages.group)
     try:
         if memory is not None:
-            found = [(neighbor, addresses[neighbor]) for neighbor in layout.neighbors(rank)]
-            known = [(neighbor, address) for neighbor, address in found if address is not None]
-            memory.meet(known, timeout_of(group).total_seconds())
+            found = [(rank, addresses[rank]) for rank in layout.neighbors(messages.rank)]
+            memory.meet([(rank, address) for rank, address in found if address is not None], timeout_s)
     except OSError as error:
         problem = error
-    failed = torch.tensor(float(problem is not None))
-    dist.all_reduce(failed, dist.ReduceOp.MAX, group=group)
+    failed = messages.all_reduce(torch.tensor(float(problem is not None)), maximum=True)
     if memory is not None and not failed:
         return layout, memory
     if problem is not None:
         logger.warning(
             "worker %d cannot share memory with the other workers on its host (%s: %s): gradients go to every worker "
             "in direct messages, which puts more bytes on the host's link; results are the same",
-            rank,
+            messages.rank,
             type(problem).__name__,
             problem,
         )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime
-from collections.abc import Sequence
 from typing import Any
 
 import torch.distributed as dist
@@ -21,18 +20,6 @@ def make_group(like: dist.ProcessGroup, backend: str) -> dist.ProcessGroup:
     ranks = dist.get_process_group_ranks(like)
     made: dist.ProcessGroup = dist.new_group(ranks, backend=backend, timeout=timeout_of(like))
     return made
-
-
-def connect(within: dist.ProcessGroup, ranks: Sequence[int], name: str) -> Any:
-    """A gloo backend that connects only some workers of ``within``; they have the ranks of their places in ``ranks``.
-
-    Collective among them.  Not a process group: that would take a barrier of all workers for each circle of partners.
-    Its connections end when its last reference is gone.  ``name`` must differ from circle to circle.
-    """
-    c10d: Any = dist.distributed_c10d
-    _, store = c10d._world.pg_map[within]
-    place = list(ranks).index(dist.get_rank(within))
-    return c10d.ProcessGroupGloo(c10d.PrefixStore(f"{name}/", store), place, len(ranks), timeout_of(within))
 
 
 def is_open(group: dist.ProcessGroup) -> bool:

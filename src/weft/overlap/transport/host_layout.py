@@ -52,19 +52,6 @@ class HostLayout:
         ranks = self.hosts[host]
         return ranks[self.neighbors(row).index(row) % len(ranks)]
 
-    def partners(self, rank: int) -> tuple[int, ...]:
-        """Workers that exchange messages with ``rank`` or with one of its partners, including itself, in rank order.
-
-        With equal hosts: those with its local rank, one per host.  Uneven hosts may join several such circles.
-        """
-        found, new = {rank}, [rank]
-        while new:
-            worker = new.pop()
-            others = {self.delegate(host, worker) for host in range(len(self.hosts))} | set(self.rows_of(worker))
-            new += others - found
-            found |= others
-        return tuple(sorted(found))
-
     def rows_of(self, rank: int) -> tuple[int, ...]:
         """The rows for which ``rank`` is its host's delegate, including its own, in rank order."""
         host = self.host_of[rank]

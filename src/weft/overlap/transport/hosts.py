@@ -88,7 +88,7 @@ class HostsTransport:
         for host in self._other_hosts:
             exchange.stage[host][-1] = -1.0
         exchange.reduce_works = [
-            self.messages.recv_from[sender]([exchange.stage[host]], tag)
+            self.messages.recv_from[sender]([exchange.stage[host]], sender, tag)
             for host, sender in zip(self._other_hosts, self._counterparts, strict=True)
         ]
         exchange.reduced = None
@@ -99,7 +99,7 @@ class HostsTransport:
         self._memory.tell(Done.CONTRIBUTED, exchange.index)
         sums = exchange.stage[len(self._layout.hosts) :]
         rows = [
-            (row, total, partial(self.messages.send_to[row], [total], tag))
+            (row, total, partial(self.messages.send_to[row], [total], row, tag))
             for row, total in zip(self._sent_rows, sums, strict=True)
         ]
         count = self._memory.count(Done.CONTRIBUTED, exchange.index)
@@ -136,8 +136,8 @@ class HostsTransport:
         exchange.gather_works = []
         for row in self._sent_rows:  # the rows we sum for our host are those we receive for it
             receive = self.messages.recv_from[row]
-            exchange.gather_works.append(receive([landing[row]], values_tag))
-            exchange.gather_works.append(receive([self._memory.arrival_of(exchange.index, row)], arrival_tag))
+            exchange.gather_works.append(receive([landing[row]], row, values_tag))
+            exchange.gather_works.append(receive([self._memory.arrival_of(exchange.index, row)], row, arrival_tag))
         self._opened.add(exchange.index)
 
     def launch_gather(self, exchange: Exchange, tag: int) -> None:
@@ -154,7 +154,7 @@ class HostsTransport:
         arrival_tag = self.messages.tag(exchange, tag, MessageKind.ARRIVAL)
         for other in self._counterparts:
             send = self.messages.send_to[other]
-            exchange.send_works += [send([own], values_tag), send([arrival], arrival_tag)]
+            exchange.send_works += [send([own], other, values_tag), send([arrival], other, arrival_tag)]
 
     def finish_gather(self, exchange: Exchange) -> None:
         memory, index = self._memory, exchange.index

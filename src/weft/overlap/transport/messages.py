@@ -1,6 +1,6 @@
-"""Tagged messages between workers, over gloo.
+"""Tagged messages between any two workers, over gloo.
 
-[Note: one way]  Each connection carries messages in one direction only: those to a higher rank use one backend, those
+[Note: one way]  Each connection carries messages in one direction only: messages to a higher rank use one group, those
 to a lower rank another.  gloo's network thread tries a connection's lock and, while a sender holds it, polls the kernel
 again immediately, as long as there is something to read.  With both directions on one connection there always is, and
 if that thread shares a core with the sender, it keeps the sender from releasing the lock: 35,000 polls per step.
@@ -9,7 +9,7 @@ if that thread shares a core with the sender, it keeps the sender from releasing
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection
 from typing import Any
 
 import torch
@@ -18,8 +18,8 @@ import torch.distributed as dist
 from weft.errors import OverlapError
 from weft.overlap.layout import MAX_MESSAGES
 from weft.overlap.transport.base import Exchange
-from weft.overlap.transport.groups import connect, end_group
-from weft.overlap.transport.receive_window import Connection, limit_window, tcp_connections
+from weft.overlap.transport.groups import end_group
+from weft.overlap.transport.receive_window import Connection, limit_window
 
 # A tag names step, kind, and bucket, so that messages of different steps can never be confused.
 _STEPS_TOLD_APART = 1 << 8
@@ -35,35 +35,26 @@ class MessageKind(enum.IntEnum):
 
 _NUM_KINDS = 4
 
-Call = Callable[[list[torch.Tensor], int], Any]
+Call = Callable[[list[torch.Tensor], int, int], Any]
 
 
 class Messages:
-    """Messages to and from this worker's partners, and small collectives of all workers.
+    """Uses two groups of our own, so that tags never collide with the user's."""
 
-    On connections of our own, so that tags never collide with the user's.
-    """
-
-    def __init__(self, group: dist.ProcessGroup, partners: Sequence[int], others: Collection[Connection] = ()) -> None:
-        """Connects the partners, which may be some of the group's workers.  Collective among them.
-
-        ``others``: connections of this process from before the group was made.
-        """
-        self.rank = dist.get_rank(group)
-        self.num_workers = dist.get_world_size(group)
-        self.group = group
-        # With everybody as a partner, the group's own connections serve for one of the two ways.
-        all_of_them = len(partners) == self.num_workers
-        own: Any = group._get_backend(torch.device("cpu"))
-        up = own if all_of_them else connect(group, partners, f"upward of {partners[0]}")
-        down = connect(group, partners, f"downward of {partners[0]}")
-        self._connections = tcp_connections().difference(others)
-        places = {worker: place for place, worker in enumerate(partners)}
+    def __init__(
+        self, upward: dist.ProcessGroup, downward: dist.ProcessGroup, connections: Collection[Connection] = ()
+    ) -> None:
+        self.rank = dist.get_rank(upward)
+        self.num_workers = dist.get_world_size(upward)
+        self.group = upward
+        self._downward = downward
+        self._connections = connections
+        up: Any = upward._get_backend(torch.device("cpu"))
+        down: Any = downward._get_backend(torch.device("cpu"))
         # Start with the next rank, so that no two workers begin with the same receiver.
-        following = [(self.rank + k) % self.num_workers for k in range(1, self.num_workers)]
-        self.others = [worker for worker in following if worker in places]
-        self.send_to = {o: _bound((up if o > self.rank else down).send, places[o]) for o in self.others}
-        self.recv_from = {o: _bound((up if o < self.rank else down).recv, places[o]) for o in self.others}
+        self.others = [(self.rank + k) % self.num_workers for k in range(1, self.num_workers)]
+        self.send_to: dict[int, Call] = {o: (up if o > self.rank else down).send for o in self.others}
+        self.recv_from: dict[int, Call] = {o: (up if o < self.rank else down).recv for o in self.others}
 
     def tag(self, exchange: Exchange, step: int, kind: MessageKind) -> int:
         return ((step % _STEPS_TOLD_APART) * _NUM_KINDS + kind) * MAX_MESSAGES + exchange.index
@@ -94,9 +85,6 @@ class Messages:
     def close(self) -> None:
         self.send_to.clear()
         self.recv_from.clear()
-        end_group(self.group)
-        del self.group
-
-
-def _bound(call: Callable[[list[torch.Tensor], int, int], Any], place: int) -> Call:
-    return lambda tensors, tag: call(tensors, place, tag)
+        for group in (self.group, self._downward):
+            end_group(group)
+        del self.group, self._downward
