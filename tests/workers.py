@@ -230,6 +230,8 @@ def _perform(task: Task) -> Outcome:
         dist.init_process_group(
             "gloo", init_method=f"file://{task.rendezvous}", rank=task.rank, world_size=task.num_workers
         )
+        # A body that leaves this group (or skips) at once would close it on a rank that is still connecting.
+        dist.barrier()
         with warnings.catch_warnings():
             warnings.simplefilter("error")
             value = function(**task.arguments)
