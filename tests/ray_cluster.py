@@ -33,7 +33,7 @@ for path in {visible}; do mkdir -p $stage/${{path#/tmp/}}; mount --bind $path $s
 mount --move $stage /tmp
 mount -t tmpfs none /dev/shm
 {run} {ray} start {role} --node-ip-address={address} --num-cpus={num_cpus} --object-store-memory=80000000 \\
-  --disable-usage-stats --block{after}
+  --disable-usage-stats {labels} --block{after}
 """
 
 
@@ -72,12 +72,20 @@ class RayTestNode:
         num_cpus: int = 2,
         variables: Mapping[str, str] | None = None,
         is_service: bool = False,
+        kind: str = "",
     ) -> None:
         """Start Ray; returns at once, see :meth:`wait_until_up`.
 
         ``variables``: more of Ray's environment.  ``is_service``: the node outlives its Ray, and starts it again.
+        ``kind``: of its devices, as a label.
         """
-        self._options = {"token": token, "num_cpus": num_cpus, "variables": variables, "is_service": is_service}
+        self._options = {
+            "token": token,
+            "num_cpus": num_cpus,
+            "variables": variables,
+            "is_service": is_service,
+            "kind": kind,
+        }
         is_head = self.number == 0
         head = self._cluster.nodes[0].address if self._cluster.nodes else self.address
         visible = [str(self._cluster.shared), str(REPOSITORY), str(Path(sys.prefix))]
@@ -88,6 +96,7 @@ class RayTestNode:
             role=f"--head --port={PORT} --include-dashboard=false" if is_head else f"--address={head}:{PORT}",
             address=self.address,
             num_cpus=num_cpus,
+            labels=f"--labels weft.kind={kind}" if kind else "",
             after=" || true; done" if is_service else "",
         )
         spaces = ["nsenter", f"--net=/run/netns/{self._space}", "unshare", "--mount", "--pid", "--fork"]
