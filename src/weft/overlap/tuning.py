@@ -47,6 +47,10 @@ _NUM_DUEL_ROUNDS = 2
 # Bytes on the wire of each worker with which the link is measured, and how often.
 _PROBE_BYTES = (16 << 10, 256 << 10, 1 << 20, 4 << 20)
 _NUM_PROBES = 3
+# No more probes after this time, but at least one of the third size: on a slow link, the rest would take longer than
+# the steps of a short job.
+_PROBE_BUDGET_S = 0.1
+_LAST_SIZE_NEEDED = 2
 
 Cuts = tuple[int, ...]
 
@@ -232,10 +236,21 @@ def _median_of(values: Iterable[float | None]) -> float | None:
 
 
 def measure_link(transport: Transport, device: torch.device) -> Link:
-    """Time reduce-scatters of several sizes; the same result on every worker.  Collective."""
+    """Time a few reduce-scatters; the same result on every worker.  Collective."""
+    samples, launches = _probe_link(transport, device)
+    link = fit_link(samples, launch_s=statistics.median_low(launches))
+    agreed = torch.tensor([link.alpha_s, link.beta_s_per_byte * 1e9, link.launch_s], dtype=torch.float64, device=device)
+    transport.broadcast(agreed).wait()
+    alpha, nanoseconds_per_byte, launch = agreed.tolist()
+    return Link(alpha, nanoseconds_per_byte * 1e-9, launch)
+
+
+def _probe_link(transport: Transport, device: torch.device) -> tuple[list[tuple[float, float]], list[float]]:
+    """Several sizes, smallest first, within a budget: (bytes, seconds) of each, and the seconds each launch took."""
     samples: list[tuple[float, float]] = []
     launches: list[float] = []
     memory = ExchangeMemory(transport)
+    spent_s = 0.0
     for number, num_bytes in enumerate(_PROBE_BYTES):
         shard = num_bytes // 4 // (transport.num_workers - 1)
         shape = ExchangeShape(shard, shard + NUM_SIGNALS, torch.float32)
@@ -245,7 +260,9 @@ def measure_link(transport: Transport, device: torch.device) -> Link:
         exchange.send.zero_()
         for repeat in range(_NUM_PROBES + 1):
             transport.open_reduce(exchange, repeat)
-            transport.all_reduce(torch.zeros(1, device=device))
+            # Workers start together and agree on when to stop: one that stopped alone would leave the others waiting.
+            slowest = torch.tensor([spent_s], dtype=torch.float64, device=device)
+            transport.all_reduce(slowest, maximum=True)
             transport.device.synchronize()
             began = time.perf_counter()
             transport.launch_reduce(exchange, repeat)
@@ -253,10 +270,11 @@ def measure_link(transport: Transport, device: torch.device) -> Link:
             transport.finish_reduce(exchange)
             transport.settle_sends(exchange)
             transport.device.synchronize()
-            if repeat:  # the first one warms up connections
-                samples.append((exchange.reduce_bytes, time.perf_counter() - began))
-    link = fit_link(samples, launch_s=sorted(launches)[len(launches) // 2])
-    agreed = torch.tensor([link.alpha_s, link.beta_s_per_byte * 1e9, link.launch_s], dtype=torch.float64, device=device)
-    transport.broadcast(agreed).wait()
-    alpha, nanoseconds_per_byte, launch = agreed.tolist()
-    return Link(alpha, nanoseconds_per_byte * 1e-9, launch)
+            took_s = time.perf_counter() - began
+            spent_s += took_s
+            if not repeat:  # it warms up connections
+                continue
+            samples.append((exchange.reduce_bytes, took_s))
+            if number >= _LAST_SIZE_NEEDED and slowest.item() > _PROBE_BUDGET_S:
+                return samples, launches
+    return samples, launches
