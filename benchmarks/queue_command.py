@@ -15,7 +15,8 @@ from pathlib import Path
 
 from benchmarks import queue_plot
 from benchmarks.figures import draw_if_possible
-from benchmarks.queue_plan import CONTENDERS, DEVICES_PER_HOST, HOLD_S, LINK_BITS_PER_S, QUEUE, QueueContender, QueueJob
+from benchmarks.queue_models import LINK_BITS_PER_S
+from benchmarks.queue_plan import CONTENDERS, DEVICES_PER_HOST, HOLD_S, QUEUE, QueueContender, QueueJob
 from benchmarks.queue_results import NAME, keep, summary_table
 from benchmarks.queue_rows import Counters, SpanRecorder, key_of, make_row, summaries
 from benchmarks.ray_hosts import RayHosts

@@ -18,7 +18,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import TensorDataset
 
 import weft
-from benchmarks.queue_plan import DDP_BUCKET_MB, MODELS, WEFT_BUCKET_BYTES, scaled_profile
+from benchmarks.queue_models import DDP_BUCKET_MB, MODELS, WEFT_BUCKET_BYTES, scaled_profile
 from benchmarks.shared_timed_device import SharedTimedDevice
 from benchmarks.timed_device import TimedModel
 

@@ -1,9 +1,4 @@
-"""The queue of ``weft bench queue``: its jobs, the contenders, and what the simulator says about each.  Pure.
-
-Models are layer profiles of real ones, scaled down together with the link: with ``SCALE`` times fewer bytes on a link
-that is ``SCALE`` times slower than 10 Gb/s, a step takes as long as with the whole model on the whole link.  A global
-batch takes the time that ``weft predict`` gives a device of 40 TFLOP/s.
-"""
+"""The queue of ``weft bench queue``: its jobs, the contenders, and what the simulator says about each.  Pure."""
 
 from __future__ import annotations
 
@@ -12,75 +7,24 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 
-from benchmarks.profile_scenarios import MIN_ELEMENTS, joined
+from benchmarks.queue_models import LINK_BITS_PER_S, MODELS, SCALE, QueueModel
 from weft.core.cluster import Cluster, Shape
 from weft.core.job import JobSpec
 from weft.core.speed import StepTime
 from weft.elastic.registry import policy_named
 from weft.elastic.rules import Rules
-from weft.perf.layer_profile import Layer, LayerProfile, known_profile
+from weft.perf.layer_profile import known_profile
 from weft.perf.prediction import TargetCluster, predict
 from weft.sim.replay import simulate
 from weft.sim.replay_options import SimulationOptions
 from weft.sim.result import SimulationResult
 from weft.sim.workload import TrueJob, Workload
 
-SCALE = 80
-LINK_BITS_PER_S = 10e9 / SCALE
-DEVICE_FLOPS_PER_S = 40e12
 DEVICES_PER_HOST = 1
-# A layer is a Python call and a sleep: neighbors are joined until this many are left.
-MAX_LAYERS = 16
-# The defaults, scaled like everything else, so that each fills as many buckets as with the whole model.  weft keeps its
-# own: most jobs are over, or resized, before tuning would end.
-DDP_BUCKET_MB = 25.0 / SCALE
-WEFT_BUCKET_BYTES = (4 << 20) // SCALE
 HOLD_S = 5.0
 # The controller does not count the first two steps after a start, which are slower.
 MEASURED_AFTER_STEPS = 3
 MAX_WORKERS = 8
-
-
-@dataclass(frozen=True, slots=True)
-class QueueModel:
-    """A layer profile with the global batch that all its jobs train with, whatever their number of workers."""
-
-    profile: str
-    global_batch: int
-    min_workers: int = 1
-    """Fewer devices do not have the memory for it."""
-
-    @property
-    def compute_s(self) -> float:
-        """A step's forward and backward on one device."""
-        return known_profile(self.profile).compute_s(self.global_batch, DEVICE_FLOPS_PER_S)
-
-
-MODELS = {
-    model.profile: model
-    for model in (
-        QueueModel("resnet50", 256),
-        QueueModel("densenet201", 256),
-        QueueModel("bert-base", 256, min_workers=2),
-    )
-}
-
-
-@cache
-def scaled_profile(name: str) -> LayerProfile:
-    """With ``SCALE`` times fewer parameters in at most ``MAX_LAYERS`` layers."""
-    whole = joined(known_profile(name), MAX_LAYERS)
-    layers = tuple(
-        Layer(
-            layer.name,
-            max(MIN_ELEMENTS, round(layer.num_elements / SCALE)),
-            layer.forward_share,
-            layer.backward_share,
-        )
-        for layer in whole.layers
-    )
-    flops = (whole.forward_flops_per_sample, whole.backward_flops_per_sample)
-    return LayerProfile(whole.name, whole.source, *flops, layers)
 
 
 @dataclass(frozen=True, slots=True)

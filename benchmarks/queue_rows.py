@@ -9,7 +9,8 @@ from statistics import fmean, median
 from typing import Any
 
 from benchmarks.intervals import Ratio, paired_ratio
-from benchmarks.queue_plan import CONTENDERS, LINK_BITS_PER_S, QueueContender, QueueJob, simulated
+from benchmarks.queue_models import LINK_BITS_PER_S
+from benchmarks.queue_plan import CONTENDERS, QueueContender, QueueJob, simulated
 from benchmarks.record import Row
 from weft.core.status_rows import FINAL_STATES, JobDetail
 from weft.demo.contest import Played

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 from benchmarks.queue_command import keys, plays, quick_queue, submission
-from benchmarks.queue_plan import CONTENDERS, MODELS, QUEUE, QueueContender, simulated
+from benchmarks.queue_models import MODELS
+from benchmarks.queue_plan import CONTENDERS, QUEUE, QueueContender, simulated
 from benchmarks.queue_plot import draw
 from benchmarks.queue_results import keep
 from benchmarks.queue_rows import Counters, SpanRecorder, gain_shares, key_of, make_row, summaries
