@@ -25,7 +25,7 @@ def run(
     ] = "auto",
     is_module: Annotated[bool, Option("SCRIPT is a module name, as in `python -m`", name="-m")] = False,
     checkpoint_dir: Annotated[
-        Path | None, Option("where weft.session() keeps checkpoints", "no checkpoints", metavar="DIR")
+        Path | None, Option("where weft.session() keeps checkpoints", "checkpoints/SCRIPT", metavar="DIR")
     ] = None,
     max_restarts: Annotated[int, Option("restart after a failure, at most N times", min=0)] = 0,
     grace_s: Annotated[float, Option("time to save a checkpoint before workers are killed", min=0)] = 120.0,
