@@ -118,7 +118,7 @@ class HostDevice:
 
 
 class CudaDevice:
-    """One GPU, through torch.cuda.  Nobody has run it on a GPU yet; tests/streams runs its callers."""
+    """One GPU, through torch.cuda.  It has not been run on a GPU yet; tests/streams runs its callers."""
 
     has_streams = True
 

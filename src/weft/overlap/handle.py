@@ -152,7 +152,10 @@ class Overlap:
             for number, own in enumerate(part.schedule.parameters):
                 if own is parameter:
                     return part.schedule.full_gradient(number)
-        raise OverlapError("this is not a trainable parameter of the overlapped model")
+        raise OverlapError(
+            "full_gradient was given something that is not a trainable parameter of the overlapped model: pass one of "
+            "model.parameters() that requires a gradient"
+        )
 
     def flush(self) -> None:
         """Wait until every parameter has its newest value.
