@@ -51,7 +51,7 @@ def ensure_server(home: Path, *, linger_s: float = LINGER_S, environment: Mappin
         )
     if not _answers(path):  # an exit code is fine if another server was started at the same time
         raise LeaseError(
-            f"the lease server cannot be started at {path} (exit code {started.returncode}): see {home / LOG_NAME}"
+            f"the lease server could not be started at {path} (exit code {started.returncode}): see {home / LOG_NAME}"
         )
     return path
 

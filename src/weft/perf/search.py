@@ -108,10 +108,6 @@ class Search:
         often = [point for point, times in self._measured.items() if len(times) == most]
         return min(often, key=lambda point: median(self._measured[point]))
 
-    def best_s(self) -> float:
-        """The median time measured at ``best()``; infinite before any."""
-        return median(self._measured.get(self.best(), [math.inf]))
-
 
 class Duel:
     """Finds the faster of two alternatives; each is measured ``num_rounds`` times, in turn.  With 0 rounds, the first.

@@ -154,13 +154,6 @@ def test_search_needs_room_and_trials():
         Search(max_trials=0)
 
 
-def test_best_time_is_known():
-    search = Search(max_trials=8)
-    assert search.best_s() == math.inf
-    run(search, bowl)
-    assert search.best_s() == pytest.approx(bowl(search.best()))
-
-
 def test_a_duel_measures_both_ways_in_turn_and_keeps_the_faster() -> None:
     times = {True: iter([1.2, 1.0, 1.1]), False: iter([1.0, 1.3, 1.0])}
     duel, asked = Duel(num_rounds=3), []
