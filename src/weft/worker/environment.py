@@ -35,9 +35,9 @@ class WorkerEnvironment:
     collective_timeout_s: float
     stall_s: float
     batch_range: tuple[int, int] | None
-    """Global batch sizes that the job's owner allows; None if the script's own stays."""
+    """Global batch sizes that the job's owner allows; None to use the script's own."""
     batch_size: int | None
-    """The one that the controller has chosen for this attempt."""
+    """The size that the controller has chosen for this attempt."""
     thread_count_given: bool
     master_port: int
 
