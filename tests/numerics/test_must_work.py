@@ -310,19 +310,22 @@ def test_buffers_changed_in_a_closure_are_those_of_rank_0(kind: str) -> None:
     assert_same(gathered(own)[0], dict(model.named_buffers()))
 
 
+def _interrupted_backward(run: Run, step: int) -> None:
+    def interrupt(gradient: torch.Tensor) -> None:
+        raise KeyboardInterrupt
+
+    hook = run.model.layers[2].weight.register_hook(interrupt)
+    run.optimizer.zero_grad()
+    with pytest.raises(KeyboardInterrupt):
+        run.backward(step)
+    hook.remove()
+
+
 @on_workers(2)
 def test_an_exception_during_backward_loses_only_that_step() -> None:
     expected = with_ddp(made(Tower), adamw).train(3).train(4, first=4)
     found = with_weft(made(Tower), adamw).train(3)
-
-    def fail(gradient: torch.Tensor) -> None:
-        raise KeyboardInterrupt
-
-    hook = found.model.layers[2].weight.register_hook(fail)
-    found.optimizer.zero_grad()
-    with pytest.raises(KeyboardInterrupt):
-        found.backward(3)
-    hook.remove()
+    _interrupted_backward(found, 3)
     found.train(4, first=4)
     assert_same(found.state(), expected.state())
 
@@ -332,15 +335,7 @@ def test_an_exception_in_an_eager_backward_says_that_a_checkpoint_is_needed_and_
     expected = with_ddp(made(Tower), sgd).train(6)
     found = with_weft(made(Tower), sgd, eager=True).train(3)
     saved = copy.deepcopy((found.model.state_dict(), found.optimizer.state_dict()))
-
-    def fail(gradient: torch.Tensor) -> None:
-        raise KeyboardInterrupt
-
-    hook = found.model.layers[2].weight.register_hook(fail)
-    found.optimizer.zero_grad()
-    with pytest.raises(KeyboardInterrupt):
-        found.backward(3)
-    hook.remove()
+    _interrupted_backward(found, 3)
     with pytest.raises(weft.errors.OverlapError, match="load the last checkpoint"):
         found.backward(3)
     found.model.load_state_dict(saved[0])
