@@ -169,7 +169,7 @@ class Arbiter:
             case RoleChanged():
                 for member in self.members.values():
                     if member.job == event.job:
-                        member.role, member.weight = event.role, event.weight
+                        member.role = event.role
             case Ordered():
                 self._follow(event.order)
             case Ticked():

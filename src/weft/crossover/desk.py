@@ -199,12 +199,12 @@ class Desk:
         return True
 
     def _change_role(self, message: dict[str, Any]) -> bool:
-        role, weight = role_from(message)
+        role, _ = role_from(message)
         job = message.get("job")
         if role is None or not isinstance(job, str):
             return False
         for device in self._devices.values():
-            self._tell(device, RoleChanged(self._now(), job, role, weight))
+            self._tell(device, RoleChanged(self._now(), job, role))
         return True
 
     def _tell(self, device: SharedDevice, event: Event) -> None:
