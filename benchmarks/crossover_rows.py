@@ -25,10 +25,11 @@ from benchmarks.crossover_scenarios import Scenario
 from benchmarks.intervals import Ratio, paired_ratio
 from benchmarks.record import Row
 from weft.core.speed import StepTime
+from weft.crossover.phases import TurnLimits
 from weft.elastic.pairing import predicted_gain, refusal
+from weft.perf.crossover import MAX_STEPS_PER_ROUND
 
-HANDOVER_S = 0.0005
-MAX_STEPS_PER_ROUND = 8
+HANDOVER_S = TurnLimits().handover_s
 
 # The frozen part of a row.
 FIELDS = (
@@ -101,13 +102,13 @@ def slowest(answers: Sequence[Mapping[str, Any]]) -> Timed:
     return Timed(max(answer["began_s"] for answer in answers), ends_s)
 
 
-def pair_times(first: Timed, second: Timed, num_skipped: int = 1) -> PairTimes:
+def pair_times(first: Timed, second: Timed) -> PairTimes:
     """Speeds in the time both ran, from when both have made their first step on.
 
     >>> pair_times(Timed(0.0, (1.0, 2.0, 3.0)), Timed(0.5, (1.5, 2.5, 3.5)))
     PairTimes(first_s=1.0, second_s=1.0)
     """
-    from_s = max(first.ends_s[num_skipped - 1], second.ends_s[num_skipped - 1])
+    from_s = max(first.ends_s[0], second.ends_s[0])
     until_s = min(first.ends_s[-1], second.ends_s[-1])
     steps = [timed.steps_until(until_s) - timed.steps_until(from_s) for timed in (first, second)]
     if min(steps) <= 0:  # one ended before the other had started: nothing was shared

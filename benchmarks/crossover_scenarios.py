@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
-from typing import Any
+from dataclasses import dataclass, replace
 
 KINDS = ("plain", "ddp", "overlap")
 # Measured before the others.
@@ -31,7 +30,7 @@ WHOLE = JobSize(width=320, num_layers=4, num_sequences=11)
 # About half the compute and half the gradients.
 HALF = JobSize(width=224, num_layers=4, num_sequences=10)
 SMALL = JobSize(width=64, num_layers=1, num_sequences=2)
-# Short steps, and so many of them: a difference of one percent is far below what one step differs from the next.
+# Short steps, and therefore many: a difference of one percent is far smaller than that between single steps.
 SHORT = JobSize(width=192, num_layers=4, num_sequences=2)
 
 
@@ -91,9 +90,6 @@ class Scenario:
     @property
     def is_equal(self) -> bool:
         return (self.first.kind, self.first.size) == (self.second.kind, self.second.size)
-
-    def as_json(self) -> dict[str, Any]:
-        return asdict(self)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,5 +1,5 @@
-"""DeAR as its paper describes it, as a rival: gradients are reduce-scattered under backward and gathered
-under the next forward, one bucket ahead; a bucket is updated just before its first layer runs.
+"""DeAR as its paper describes it, to compare with: gradients are reduce-scattered under backward and gathered under the
+next forward, one bucket ahead; a bucket is updated just before its first layer runs.
 
 The idea is the paper's (arXiv 2302.12445); this code is ours, written from the abstract's description.  The paper tunes
 the bucket size during training; the benchmark gives it the best of a short sweep in every row.  Update and optimizer

@@ -33,14 +33,14 @@ DEFAULT_MB = 25.0
 EFFORT = Effort(round_budget_s=20.0, max_rounds=6, ddp_sweep_mb=(0.5, 1.0, 2.0))
 
 
-def profiles_run(effort: Effort | None = None) -> list[Scenario]:
+def profiles_run() -> list[Scenario]:
     """Five models on 2, 4 and 8 hosts, and on 2 hosts of 2 and 4 workers."""
     found = []
     for hosts, workers in SHAPES:
         for name in PROFILES:
             timed = timed_like(name, compute_s_on(hosts * workers))
             # DeAR with the buckets that the prediction gives it.
-            own = replace(effort or EFFORT, dear_sweep_mb=(DEFAULT_MB * timed.bucket_scale,))
+            own = replace(EFFORT, dear_sweep_mb=(DEFAULT_MB * timed.bucket_scale,))
             contenders = contenders_on(hosts, workers)
             found.append(Scenario(name, hosts, 1.0, contenders, own, timed, workers, part="profiles"))
     return found

@@ -22,7 +22,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from benchmarks.figures import Document, draw_costs, finish
-from benchmarks.record import results_folder
+from benchmarks.program import parse, say
 
 NUM_WORKERS = 2
 STEP_S = 0.010
@@ -155,7 +155,7 @@ def _worker(rank: int, port: int, folder: str, num_rounds: int) -> None:
     for number in range(num_rounds):
         rows.append({**by_turns_cost(), **by_votes_cost(), **checkpoint_cost(str(Path(folder, str(number))))})
         if rank == 0:
-            print(f"round {number + 1} of {num_rounds}: {rows[-1]}", file=sys.stderr, flush=True)
+            say(f"round {number + 1} of {num_rounds}: {rows[-1]}")
     if rank == 0:
         Path(folder, "rows.json").write_text(json.dumps(rows))
     dist.destroy_process_group()
@@ -208,12 +208,8 @@ def draw(document: Document, path: Path) -> None:
 
 def main(argv: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--rounds", type=int, help="default: 5, with --quick 1")
-    parser.add_argument("--quick", action="store_true", help="one round")
-    parser.add_argument("--out", type=Path, help="folder for the results")
-    options = parser.parse_args(argv)
-    num_rounds = options.rounds or (1 if options.quick else 5)
-    folder = results_folder(options.out, quick=options.quick)
+    options, folder = parse(parser, argv, quick="one round", rounds=5)
+    num_rounds = options.rounds
     document = {"rounds": num_rounds, "rows": measure(num_rounds)}
     finish("session_costs", f"python -m benchmarks.session_costs --rounds {num_rounds}", document, tables, draw, folder)
 
