@@ -1,7 +1,7 @@
 """The processes of a pair on the testbed: a lease server per host, and one worker per job and host.
 
-Workers are told what to do by lines on their standard input and answer with one JSON object a line; all other
-output is kept in case one of them fails.
+Workers read orders from standard input and answer with one JSON object per line; all other output is kept in case one
+of them fails.
 """
 
 from __future__ import annotations

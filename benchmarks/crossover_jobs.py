@@ -1,4 +1,4 @@
-"""What is trained by the pairs: one small transformer, communicated in three ways.
+"""The jobs of a pair: one small transformer, whose gradients are communicated in three ways.
 
     single      no communication at all: a job of one worker, and the measure of a step's compute
     plain       one all-reduce of all gradients when backward is over, as users write it by hand

@@ -35,7 +35,7 @@ def measure_lone(bed: Testbed, fleet: Fleet, lone: Lone) -> dict[str, Any]:
     blocks = {"do": "lone", "kind": lone.kind, "num_blocks": lone.num_blocks, "num_steps": lone.num_steps, **order}
     answers = fleet.ask({"A": blocks})["A"]
     if not all(answer["is_shared"] for answer in answers):
-        raise HostFailed(f"the {lone.kind} job has lost its lease server: what it did then is not sharing")
+        raise HostFailed(f"the {lone.kind} job lost its lease server, so what was measured is not sharing")
     off_s, on_s = answers[0]["blocks_s"]["off"], answers[0]["blocks_s"]["on"]
     return {
         "job": lone.kind,

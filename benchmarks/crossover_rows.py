@@ -1,4 +1,4 @@
-"""From when each step ended to one row of the table.  Pure.
+"""Turns the end times of steps into one row of the table.  Pure.
 
 c: compute of a step, measured on one worker without communication.  n: network time of a step at line rate.
 alone: a step of the job with its devices to itself; alone - c is exposed.  The job *waits* during only part of that: on
@@ -131,7 +131,7 @@ def middle_of(rounds: Sequence[Mapping[str, PairTimes]]) -> dict[str, PairTimes]
 
 
 def bound_s(first: Cost, second: Cost, handover_s: float = HANDOVER_S) -> float:
-    """The least a round of both can take; see the module's text.
+    """A lower bound on a round of both jobs; see [Note: bound].
 
     >>> job = Cost(compute_s=1.0, network_s=1.2, alone_s=2.2)
     >>> round(bound_s(job, job, 0.0), 3)

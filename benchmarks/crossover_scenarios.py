@@ -122,7 +122,7 @@ class Lone:
 
 
 def fitting(scenarios: Sequence[Scenario | Lone], left_s: float) -> list[Scenario | Lone]:
-    """Those that end in ``left_s`` if made with as few rounds as possible, the first ones first."""
+    """Those that fit into ``left_s`` with as few rounds as possible, taken in order."""
     found = []
     for scenario in scenarios:
         if scenario.least_s <= left_s:
@@ -132,7 +132,7 @@ def fitting(scenarios: Sequence[Scenario | Lone], left_s: float) -> list[Scenari
 
 
 def within(scenarios: Sequence[Scenario | Lone], left_s: float) -> Scenario | Lone:
-    """The first of the scenarios, with as many rounds as fit if all are to end in ``left_s``, but at least two."""
+    """The first of the scenarios, with as many rounds as fit if all have to end within ``left_s``, but at least two."""
     first = scenarios[0]
     if isinstance(first, Lone):
         return first

@@ -1,4 +1,4 @@
-"""From what the workers measured to one row of the table.  Pure."""
+"""Turns what the workers measured into one row of the table.  Pure."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ FIELDS = (
     *("model", "hosts", "emulated_compute", "network_over_compute"),
     *("alone_ms", "ddp_ms", "ddp_best_ms", "fsdp2_ms", "dear_ms", "weft_ms", "weft_eager_ms", "bound_ms"),
 )
-# Who is the same system with other options: a table quotes the best of each.
+# Contenders that are the same system with other options: a table quotes the best of each.
 PEERS = {
     "DDP": ("ddp", "ddp_best", "ddp_list", "ddp_plan", "ddp_1mb"),
     "FSDP2": ("fsdp2", "fsdp2_async"),

@@ -2,9 +2,9 @@
 
 A model's layer profile (sizes and shares of compute) is scaled down to ``PARAMETERS_PER_S`` for each second of compute,
 and the link and the default buckets of DDP and DeAR with it: bytes and rate change by the same factor, so the network
-takes as long as it would with the whole model on a link that much faster.  Compute is slept through.  Every row says
-what ``weft predict``'s model says about it, for the row's own compute time and latency as measured: a user gives it
-those of their cluster.
+takes as long as it would with the whole model on a link that much faster.  Compute is emulated by
+sleeping.  Every row carries what ``weft predict``'s model says about it, given the row's measured compute time and
+latency, as a user would give it those of their cluster.
 
 [Note: how long]  weft tunes itself for 55 to 58 steps and is timed after that, so a row takes as long as its steps.
 Short ones would measure the shaper, which lets 128 KB pass at once, and with eight workers the cores.  Layouts come in

@@ -1,4 +1,4 @@
-"""From one played queue to a row, and from rows to a comparison.  Pure."""
+"""Turns a played queue into a row, and rows into a comparison.  Pure."""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ from weft.sim.figure_style import RESTART, WIDTH_IN, pyplot, save
 
 NUM_WORKERS = 2
 WORKER = Path(__file__).with_name("restart_worker.py")
-# From one border to the next; each border is the last worker's.
+# Each part ends when the last worker has done it.
 PARTS = ("stop", "save", "exit", "launch", "import", "process group", "load", "first step")
 WORDS = {
     "warm": "weft, workers forked from a warm pool",
@@ -145,7 +145,7 @@ def _read(marks: Path) -> tuple[Mapping[str, float], ...]:
 
 
 def parts_s(before: JobRun, after: JobRun) -> dict[str, float]:
-    """The way from the stop request of one life to the first step of the next, border by border."""
+    """The time from the stop request of one run to the first step of the next, part by part."""
     borders = [
         before.asked_s,
         before.last("step"),

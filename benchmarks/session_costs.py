@@ -3,8 +3,8 @@
     python -m benchmarks.session_costs [--rounds 5] [--quick] [--out FOLDER]
 
 Two workers on this machine.  Agreeing is timed inside steps of 10 ms, by votes that travel with an overlapped model's
-gradients and by turns without.  Checkpoints: blocks of 50 steps with one checkpoint each alternate with blocks without,
-so that what else the machine does falls on both; the cost is the ratio of their medians.
+gradients, and by turns for other models.  Checkpoints: blocks of 50 steps with one checkpoint each alternate with
+blocks without one, so that other load on the machine affects both; the cost is the ratio of their medians.
 """
 
 from __future__ import annotations
@@ -124,7 +124,7 @@ def checkpoint_cost(folder: str) -> Row:
     return {
         "step_ms": plain_s / STEPS_PER_BLOCK * 1e3,
         "checkpoint_fraction": saving_s / plain_s - 1.0,
-        # Written on into a block without a checkpoint, which then counts too little.
+        # Still being written in a block without a checkpoint, so that the cost is underestimated.
         "num_late_checkpoints": float(num_late),
     }
 

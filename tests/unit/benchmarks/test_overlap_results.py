@@ -238,5 +238,5 @@ def test_the_quick_run_has_two_ratios_and_four_emulated_hosts() -> None:
 
 
 @pytest.mark.parametrize("original", [*full_run(), *quick_run()], ids=lambda s: s.label)
-def test_a_scenario_survives_the_way_to_the_worker(original: Scenario) -> None:
+def test_a_scenario_reaches_the_worker_unchanged(original: Scenario) -> None:
     assert scenario_from_json(json.loads(json.dumps(original.as_json()))) == original

@@ -80,7 +80,7 @@ def test_a_worker_runs_on_its_host_and_core() -> None:
 
 
 @pytest.mark.parametrize("rate_bits_per_s", [0, -1, 1e4, 1e12, float("nan")])
-def test_a_rate_that_cannot_be_meant_is_refused(rate_bits_per_s: float) -> None:
+def test_an_impossible_link_rate_is_refused(rate_bits_per_s: float) -> None:
     with pytest.raises(UsageError, match="bit/s"):
         PLAN.reshape(rate_bits_per_s)
 

@@ -63,7 +63,7 @@ COSTLY, CHEAP = Link(0.03, 1.2e-8, 3e-3), Link(1e-4, 1.2e-8, 5e-5)
 
 
 @pytest.mark.parametrize(("true_link", "believed"), [(COSTLY, CHEAP), (CHEAP, COSTLY)])
-def test_a_badly_fitted_link_is_made_good_by_measuring(true_link, believed):
+def test_measuring_makes_up_for_a_badly_fitted_link(true_link, believed):
     """The fit is off by a factor of hundreds; trials see the truth, with noise."""
     profile = blocks()
     truth = StepModel(profile, true_link, 2)
@@ -141,7 +141,7 @@ def test_searching_loads_nothing_into_a_training_process():
 
 
 @pytest.mark.parametrize("seconds", [0.0, -1.0, math.nan, math.inf])
-def test_times_that_cannot_be_are_refused(seconds):
+def test_impossible_times_are_refused(seconds):
     search = Search()
     with pytest.raises(UsageError, match="positive, finite"):
         search.tell(search.ask(), seconds)
