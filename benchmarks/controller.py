@@ -65,7 +65,7 @@ class Speed:
 
 
 def measure_speed() -> Speed:
-    """From two lengths of the same job, on each size, as many at once as there is room for."""
+    """From two lengths of the same job at each size, with as many jobs at a time as fit."""
     step_s: dict[int, float] = {}
     starts: list[float] = []
     with temporary_controller("fifo", num_devices=NUM_DEVICES) as client:

@@ -185,7 +185,7 @@ def _pieces(send: Tensor, shard: int, start: int, stop: int) -> Iterator[tuple[s
 
 
 def _split(model: nn.Module, bucket_bytes: int) -> list[list[nn.Parameter]]:
-    """Parameters in reverse order of definition, cut where the next one would not fit any more."""
+    """Parameters in reverse order of definition, cut where the next one would no longer fit."""
     buckets: list[list[nn.Parameter]] = []
     room_bytes = 0
     for parameter in reversed([p for p in model.parameters() if p.requires_grad]):

@@ -70,7 +70,7 @@ def make_row(scenario: Scenario, rate_bits_per_s: float, result: Mapping[str, An
         "loss_equal": measured["weft"]["loss_equal_to_ddp"] if "weft" in measured else None,
         "weft_eager_loss_equal": measured["weft_eager"]["loss_equal_to_ddp"] if "weft_eager" in measured else None,
         "wire_bytes_per_step": {name: round(lane["wire_bytes_per_step"]) for name, lane in measured.items()},
-        # Opened by rank 0 for this contender, beside those of the process group itself.
+        # Opened by rank 0 for this contender, besides those of the process group itself.
         "connections": {name: lane.get("num_connections") for name, lane in measured.items()},
         "state_bytes": {name: lane["state_bytes"] for name, lane in measured.items()},
         "round_ms": {name: [_ms(seconds) for seconds in lane["round_s"]] for name, lane in measured.items()},

@@ -1,7 +1,7 @@
 """How long until a lost node's job steps again, and until a node that joined is used; see ``ray_overhead.py``.
 
-Two hosts with two devices each, in namespaces of their own.  A process on the head asks Ray all the time which nodes it
-believes to be alive: times begin when Ray says so, not when the power was cut.
+Two hosts with two devices each, in their own namespaces.  A process on the head polls Ray for the nodes it considers
+alive: times start when Ray reports a change, not when the power was cut.
 """
 
 from __future__ import annotations

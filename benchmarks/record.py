@@ -35,7 +35,7 @@ Row = dict[str, Any]
 
 
 def results_folder(out: Path | None, *, quick: bool = False) -> Path:
-    """Where results go: as named, else the checkout's folder, else ``./weft-bench``.  Quick ones stay apart."""
+    """Where results go: as named, else the checkout's folder, else ``./weft-bench``.  Quick ones are separate."""
     if out is None:
         out = CHECKOUT_FOLDER if CHECKOUT_FOLDER.is_dir() else ELSEWHERE
     elif not out.is_dir():
@@ -104,7 +104,7 @@ class RowRecord:
 
     @classmethod
     def open(cls, folder: Path, name: str, command: str, asides: tuple[str, ...] = ()) -> RowRecord:
-        """With the rows that are there already."""
+        """A record with the rows that were saved before."""
         record = cls(folder, name, command, asides)
         if record.path("json").exists():
             document = read_document(record.path("json"))

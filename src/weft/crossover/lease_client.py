@@ -202,7 +202,7 @@ class LeaseGate:
         link.words[TURN] = self._turn
         self._gaps = GapWatch(link.handover_s)
         self._link = link
-        if self._ended is not None:  # long enough ago that no thread waits on it any more
+        if self._ended is not None:  # long enough ago that no thread still waits on it
             self._ended.forget()
             self._ended = None
         self._is_warned = False

@@ -102,8 +102,8 @@ def check_local(
 
 def _only_ignored(optimizer: torch.optim.Optimizer, named: dict[str, nn.Parameter], ignored: Collection[str]) -> bool:
     """Whether weft can leave this optimizer alone."""
-    apart = {id(named[name]) for name in ignored if name in named}
-    return all(id(p) in apart for group in optimizer.param_groups for p in group["params"])
+    ignored_ids = {id(named[name]) for name in ignored if name in named}
+    return all(id(p) in ignored_ids for group in optimizer.param_groups for p in group["params"])
 
 
 def _check_initialized(optimizer: torch.optim.Optimizer) -> None:

@@ -138,7 +138,7 @@ class Overlap:
     def clip_grad_norm_(self, max_norm: float, norm_type: float = 2.0) -> torch.Tensor:
         """Like ``torch.nn.utils.clip_grad_norm_`` over all parameters, with one scalar all-reduce.
 
-        With ``exact_clipping``, it is that very function, with an all-reduce of one number per parameter.
+        With ``exact_clipping``, it calls that function, with an all-reduce of one number per parameter.
         """
         ours = {id(parameter) for part in self.parts for parameter in part.schedule.parameters}
         parameters = [parameter for parameter in self.model.parameters() if id(parameter) in ours]

@@ -162,7 +162,7 @@ class Joining:
                     parameter.copy_(values)
         for part in self._parts:
             if part.optimizer is not None and not part.schedule.is_sharded:
-                state = self._send(part.optimizer.state_dict() if self._rank == source else None, source)
+                state = self._broadcast(part.optimizer.state_dict() if self._rank == source else None, source)
                 if self._rank != source:
                     part.optimizer.load_state_dict(state)
 
@@ -199,11 +199,11 @@ class Joining:
                     "a worker has no more batches, and throw_on_early_termination is set: handle.join() ends here on "
                     "all workers"
                 )
-            details = self._send(details, active[-1])
+            details = self._broadcast(details, active[-1])
         return kinds[0], details
 
-    def _send(self, thing: Any, source: int) -> Any:
-        box = [thing]
+    def _broadcast(self, value: Any, source: int) -> Any:
+        box = [value]
         with TURNS.yielded(later=True):
             dist.broadcast_object_list(box, group_src=source, group=self._group)
         return box[0]

@@ -82,7 +82,7 @@ class Checkpointing:
         return self._writer is not None and self._writer.busy
 
     def wanted(self, rank: int) -> bool:
-        """Whether this worker wants one now: the script asked, or (on rank 0 only) the interval is over."""
+        """Whether this worker wants one now: the script asked, or (on rank 0 only) the interval has passed."""
         if self._writer is None:
             return False
         due = rank == 0 and 0 < self._every_s <= time.monotonic() - self._since_s and not self.busy

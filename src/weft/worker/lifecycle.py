@@ -187,7 +187,7 @@ class Session:
         """A loader for this worker's part of every batch.
 
         Args:
-            batch_size: of all workers together, whatever their number.  An uneven split is weighted.
+            batch_size: the global batch, over however many workers there are.  Uneven splits are weighted.
             batch_size_per_worker: instead of ``batch_size``; the global batch grows with the number of workers, and
                 every learning rate by the same factor, linearly over ``warmup_steps``.
             batch_rule: allows ``weft submit --batch MIN:MAX`` to replace ``batch_size``, and says what every learning

@@ -2,9 +2,9 @@
 
 [Note: where the norms come from]  Both norms are taken before the script sees the gradients, so neither clipping nor a
 loss scaler comes between them.  A worker's own gradient passes through a hook of every parameter during backward.  The
-average over all workers is there when backward ends: DDP and overlap finish their work in a callback that they queue
-during backward, so our callback queues another one, which runs after theirs.  For an overlapped model it is
-a collective, and it waits for communication that would otherwise be hidden: one reason to measure only occasionally.
+average over all workers is available when backward ends: DDP and overlap finish their work in a callback that they
+queue during backward, so our callback queues another one, which runs after theirs.  For an overlapped model, it is a
+collective, and it waits for communication that would otherwise be hidden: one reason to measure only occasionally.
 """
 
 from __future__ import annotations

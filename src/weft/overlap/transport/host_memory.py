@@ -49,7 +49,7 @@ class Done(enum.IntEnum):
 
     CONTRIBUTED = 0  # its gradients of a bucket are complete
     ADDED = 1  # it has summed the rows it is the delegate for, and no longer reads its neighbors' gradients
-    UPDATED = 2  # its own shard's new values are there
+    UPDATED = 2  # its own shard has its new values
     TAKEN = 3  # it has copied all new values: those of the next step may arrive
 
 

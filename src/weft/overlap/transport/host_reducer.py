@@ -48,7 +48,7 @@ class HostSum:
         memory.tell(Done.ADDED, self.index)
 
     def wait(self) -> None:
-        """Wait until the sums are there."""
+        """Wait until the sums are complete."""
         if not self.is_added.wait(self.memory.timeout_s + 2 * _MAX_GOODBYE_S):
             raise OverlapError("this host's gradients were not summed in time: please report this")
         if self.error is not None:
