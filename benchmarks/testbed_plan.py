@@ -116,7 +116,7 @@ class NetworkPlan:
                 *("ip", "-n", self.switch, "link", "add", port, "type", "veth"),
                 *("peer", "name", HOST_INTERFACE, "netns", host),
             ),
-            # No IPv6 neighbour chatter: the interface counters are read as the benchmark's bytes on the wire.
+            # No IPv6 neighbor chatter: the interface counters are read as the benchmark's bytes on the wire.
             ("ip", "-n", self.switch, "link", "set", port, "addrgenmode", "none"),
             ("ip", "-n", host, "link", "set", HOST_INTERFACE, "addrgenmode", "none"),
             ("ip", "-n", self.switch, "link", "set", port, "master", BRIDGE, "up"),

@@ -63,7 +63,7 @@ def read_environment(environ: Mapping[str, str]) -> WorkerEnvironment:
     missing = [name for name in ("MASTER_ADDR", "MASTER_PORT") if not environ.get(name)]
     if world_size > 1 and missing:
         raise UsageError(
-            f"WORLD_SIZE is {world_size} but {' and '.join(missing)} is not set: the workers cannot find each other; "
+            f"WORLD_SIZE is {world_size} without {' and '.join(missing)}: the workers cannot find each other; "
             "start the script with `weft run --workers N` or torchrun"
         )
     master_port = _number(environ, "MASTER_PORT", 0)

@@ -78,7 +78,7 @@ def test_a_contender_that_was_left_out_is_null_not_missing() -> None:
     assert set(FIELDS) <= set(row)
 
 
-def test_emulated_compute_is_labelled() -> None:
+def test_emulated_compute_is_labeled() -> None:
     assert make_row(scenario("timed", 8, Timed()), 1e9, measured("alone"))["emulated_compute"] is True
     assert make_row(scenario(), 1e9, measured("alone"))["emulated_compute"] is False
 

@@ -52,7 +52,7 @@ def test_two_testbeds_share_no_name() -> None:
     assert not set(PLAN.namespaces) & set(other.namespaces)
 
 
-def test_own_namespaces_are_recognised_and_others_left_alone() -> None:
+def test_own_namespaces_are_recognized_and_others_left_alone() -> None:
     assert {owner_of(name) for name in PLAN.namespaces} == {PLAN.owner}
     for foreign in (
         "px0",

@@ -29,7 +29,7 @@ def run(search: Search, objective, noise: float = 0.0, seed: int = 0) -> list[tu
 
 
 def blocks() -> StepProfile:
-    """Forty layers that grow towards the end of the model, as in a pyramid of convolutions."""
+    """Forty layers that grow toward the end of the model, as in a pyramid of convolutions."""
     parameters = tuple(ParameterTiming(40_000 * (40 - i), 0.02 * (i + 1), 0.01 * (39 - i)) for i in range(40))
     return StepProfile(parameters, forward_s=0.4, backward_s=0.8, update_s_per_element=1e-9, element_bytes=4)
 
