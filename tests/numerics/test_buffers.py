@@ -115,7 +115,7 @@ def test_evaluating_a_part_sees_rank_0s_averages() -> None:
 
 
 @on_workers(2)
-def test_memory_stays_level_over_300_steps_without_a_forward_of_the_whole() -> None:
+def test_memory_does_not_grow_over_300_steps_without_a_forward_of_the_whole_model() -> None:
     def num_tensors() -> int:
         gc.collect()
         return sum(issubclass(type(thing), torch.Tensor) for thing in gc.get_objects())
@@ -132,7 +132,7 @@ def test_memory_stays_level_over_300_steps_without_a_forward_of_the_whole() -> N
 
 
 @on_workers(2)
-def test_parts_are_timed_and_tuned_like_a_whole_model() -> None:
+def test_a_model_called_by_its_parts_is_timed_and_tuned() -> None:
     torch.manual_seed(0)
     model = nn.ModuleDict({"first": nn.Linear(256, 256), "second": nn.Linear(256, 256)})
     optimizer = adamw(model)

@@ -125,7 +125,7 @@ def test_three_workers_that_detach_at_different_times_do_not_disturb_each_other(
 
 
 @on_workers(2)
-def test_detach_after_the_process_group_was_destroyed() -> None:
+def test_detach_works_after_the_process_group_was_destroyed() -> None:
     expected, run = with_ddp(made(Tower)).train(3), with_weft(made(Tower)).train(3)
     dist.barrier()
     dist.destroy_process_group()

@@ -67,11 +67,6 @@ class ReplicatedSchedule(Schedule):
         while not self.round.all_launched:
             self.round.launch_next()
 
-    def join_empty(self) -> None:
-        used = [bucket.used_lately() for bucket in self.buckets]
-        self._begin()
-        self.round.collect_zeros(used)
-
     def end_round(self) -> None:
         self.round.end()
         with TURNS.yielded(later=True):
