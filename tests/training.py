@@ -118,6 +118,18 @@ def adafactor(model: nn.Module) -> torch.optim.Optimizer:
     return torch.optim.Adafactor(model.parameters(), lr=0.01)
 
 
+class Several(list[torch.optim.Optimizer]):
+    """Optimizers that are stepped and zeroed together."""
+
+    def zero_grad(self) -> None:
+        for optimizer in self:
+            optimizer.zero_grad()
+
+    def step(self) -> None:
+        for optimizer in self:
+            optimizer.step()
+
+
 def grouped(model: nn.Module) -> torch.optim.Optimizer:
     """Decay for matrices only, another learning rate for the first parameter."""
     first, *rest = model.parameters()

@@ -13,6 +13,7 @@ from torch import nn
 import weft
 from training import (
     Run,
+    Several,
     Tangle,
     Tower,
     adamw,
@@ -29,18 +30,6 @@ from training import (
 from weft.errors import OverlapError
 from weft.worker.shards import capture_own, capture_replicated, register, restore
 from workers import gathered, on_workers
-
-
-class Several(list):
-    """Optimizers that are stepped and zeroed together."""
-
-    def zero_grad(self) -> None:
-        for optimizer in self:
-            optimizer.zero_grad()
-
-    def step(self) -> None:
-        for optimizer in self:
-            optimizer.step()
 
 
 def matrices(model: nn.Module) -> list[nn.Parameter]:
