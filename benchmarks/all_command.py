@@ -1,10 +1,10 @@
 """``scripts/bench all``: every benchmark in its own process, showing the time left.
 
-A benchmark that fails is reported at the end, and the others still run.  Results of this very code are kept.
+A benchmark that fails is reported at the end, and the others still run.  Results of the current code are kept.
 
-[Note: how the time is divided]  Each benchmark has a least time, in which it measures its most valuable rows with as
-few rounds as possible.  In order of value, each gets that as long as there is time; what is left goes to all of them in
-proportion to what they could use.  Those left out are named.
+[Note: how the time is divided]  Each benchmark has a minimum time, in which it measures its most valuable rows with as
+few rounds as possible.  In order of value, each gets its minimum while time lasts; the rest is divided in proportion to
+what each could use.  Benchmarks that get no time are listed.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from benchmarks.parts import PARTS, Part, Todo
+from benchmarks.program import say
 from benchmarks.record import commit, results_folder
 from weft.cli.render import duration
 from weft.errors import UsageError, WeftError
@@ -105,7 +106,7 @@ def plan_lines(parts: Sequence[Part], todo: Mapping[str, Todo], limits: Mapping[
     for part in parts:
         state = todo[part.name]
         if not state.num_left:
-            what = "measured already"
+            what = "already measured"
         else:
             what = f"about {duration(60 * limits[part.name])}" if limits[part.name] > 0 else "no time"
             what += f", {state.num_left} of {state.num_rows} rows left" if part.keys is not None else ""
@@ -125,7 +126,3 @@ def _todo(part: Part, folder: Path, *, quick: bool, fresh: bool) -> Todo:
 def _run(command: Sequence[str]) -> int:
     paths = [str(PARENT), *filter(None, [os.environ.get("PYTHONPATH")])]
     return subprocess.run(command, env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)}, check=False).returncode
-
-
-def say(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)

@@ -1,17 +1,16 @@
-"""Real jobs on a real controller: elastic against fixed sizes, and both against what the simulator predicts.
+"""Real jobs on a real controller: elastic vs. fixed sizes, and both vs. what the simulator predicts.
 
     python -m benchmarks.controller [--rounds 5] [--quick] [--out FOLDER]
 
-The queue is that of `weft demo`.  First two lengths of the same job give the time of a step and of a start, on one
-and on two workers; the simulator gets only these two.  Then the queue is run on two devices, round after round, in
-turn with moving workers and first in, first out with one and with two workers a job.
+The queue is that of `weft demo`.  First, jobs of two lengths are run to find the time of a step and of a start, on one
+and on two workers; the simulator is given only these.  Then the queue is run on two devices, round after round,
+alternating between elastic and first in, first out with one and with two workers per job.
 """
 
 from __future__ import annotations
 
 import argparse
 import shlex
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -20,7 +19,8 @@ from typing import Any
 
 from benchmarks.figures import Document, finish, head
 from benchmarks.intervals import paired_ratio
-from benchmarks.record import markdown_table, results_folder
+from benchmarks.program import parse, say
+from benchmarks.record import markdown_table
 from weft.client import Client
 from weft.core.cluster import Cluster
 from weft.core.job import JobSpec
@@ -65,7 +65,7 @@ class Speed:
 
 
 def measure_speed() -> Speed:
-    """From two lengths of the same job, on each size, as many at once as there is room for."""
+    """From two lengths of the same job at each size, with as many jobs at a time as fit."""
     step_s: dict[int, float] = {}
     starts: list[float] = []
     with temporary_controller("fifo", num_devices=NUM_DEVICES) as client:
@@ -109,14 +109,10 @@ def predicted(way: Way, speed: Speed, arrivals: Mapping[str, float]) -> dict[str
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(description="elastic against fixed, real against simulated")
-    parser.add_argument("--rounds", type=int, help="default: 5, with --quick 1")
-    parser.add_argument("--quick", action="store_true", help="one round")
-    parser.add_argument("--out", type=Path, help="folder for the results")
-    options = parser.parse_args(argv)
-    num_rounds = options.rounds or (1 if options.quick else 5)
-    folder = results_folder(options.out, quick=options.quick)
-    say("how long is a step, and a start?")
+    parser = argparse.ArgumentParser(description="elastic vs. fixed sizes, real vs. simulated")
+    options, folder = parse(parser, argv, quick="one round", rounds=5)
+    num_rounds = options.rounds
+    say("measuring how long a step and a start take")
     speed = measure_speed()
     say(f"steps { ({size: round(s * 1e3, 1) for size, s in speed.step_s.items()}) } ms, start {speed.start_s:.2f} s")
     rounds: dict[str, list[Played]] = {way.name: [] for way in WAYS}
@@ -239,10 +235,6 @@ def draw(document: Document, path: Path) -> None:
     head(figure, f"{len(QUEUE)} real jobs on {NUM_DEVICES} devices: workers moved between jobs, or fixed", document)
     figure.legend(*axis.get_legend_handles_labels(), loc="outside lower center", ncols=3)
     save(figure, path)
-
-
-def say(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)
 
 
 if __name__ == "__main__":

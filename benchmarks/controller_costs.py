@@ -3,7 +3,7 @@
     python -m benchmarks.controller_costs [--quick] [--out FOLDER]
 
 Everything is measured from outside, on processes like those a user starts; decisions are timed by the controller itself
-(`/metrics`), at the moment when one job more is handed in and cancelled beside five hundred that wait.
+(`/metrics`) while one more job is submitted and cancelled next to five hundred that wait.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ from typing import Any
 import psutil
 
 from benchmarks.figures import Document, draw_costs, finish
-from benchmarks.record import markdown_table, results_folder
+from benchmarks.program import parse, say
+from benchmarks.record import markdown_table
 from weft.client import Client
 from weft.control.reducer import reduce
 from weft.control.state import State
@@ -99,11 +100,11 @@ def idle_costs(client: Client) -> list[Cost]:
 def waiting_costs(client: Client, home: Path) -> list[Cost]:
     """Submissions from several clients at once, a decision about five hundred jobs, a list of a thousand."""
     first_s = _submit(client, NUM_DECIDED)
-    before = _decisions(client)
+    before = decisions(client)
     for _ in range(10):
         client.cancel(client.submit(_job()))
         time.sleep(0.3)
-    seconds, number = (after - was for after, was in zip(_decisions(client), before, strict=True))
+    seconds, number = (after - was for after, was in zip(decisions(client), before, strict=True))
     rest_s = _submit(client, NUM_SHOWN - NUM_DECIDED)
     status_s = _median_s(lambda: _weft("status", home=home), 7)
     return [
@@ -114,16 +115,16 @@ def waiting_costs(client: Client, home: Path) -> list[Cost]:
 
 
 def recovery_costs() -> list[Cost]:
-    """With a long history in the journal: taking it in, and all from starting the process to its first answer."""
+    """With a long history in the journal: the time to replay it, and from starting the process to its first answer."""
     home = Home(Path(tempfile.mkdtemp(prefix="weft-costs-")))
     try:
         home.prepare()
         with Journal.open(home.journal_file) as journal:
-            _live_through(journal, _history())
+            _write_history(journal, _history())
         began_s = time.monotonic()
         with Journal.open(home.journal_file) as journal:
             assert len(replayed(journal, Cluster((2,)), History()).jobs) == NUM_RECOVERED
-        taken_in_s, began_s = time.monotonic() - began_s, time.monotonic()
+        replay_s, began_s = time.monotonic() - began_s, time.monotonic()
         with (home.root / "log").open("wb") as log:
             process = subprocess.Popen(
                 ControllerOptions(port=0, devices=2).command("-P"),
@@ -150,15 +151,15 @@ def recovery_costs() -> list[Cost]:
     finally:
         shutil.rmtree(home.root, ignore_errors=True)
     return [
-        Cost(f"recovery of a journal with {NUM_RECOVERED} jobs", taken_in_s, "s", 2.0),
+        Cost(f"recovery of a journal with {NUM_RECOVERED} jobs", replay_s, "s", 2.0),
         Cost("the same from starting the process to its first answer", took_s, "s", 5.0),
         Cost(f"weft status with {NUM_RECOVERED} jobs", status_s, "s", 1.0),
         Cost(f"weft top --once with {NUM_RECOVERED} jobs", top_s, "s", 1.0),
     ]
 
 
-def _live_through(journal: Journal, events: Sequence[Event]) -> None:
-    """As a controller would have written it: a snapshot now and then, and since the last one nearly as many events."""
+def _write_history(journal: Journal, events: Sequence[Event]) -> None:
+    """Write what a controller would have: regular snapshots, and almost enough events for another one."""
     state = State(Cluster((2,)))
     for start in range(0, len(events), EVENTS_PER_SNAPSHOT):
         part = events[start : start + EVENTS_PER_SNAPSHOT]
@@ -192,7 +193,8 @@ def _submit(client: Client, number: int) -> float:
     return time.monotonic() - began_s
 
 
-def _decisions(client: Client) -> tuple[float, float]:
+def decisions(client: Client) -> tuple[float, float]:
+    """Seconds spent on decisions so far, and how many there were."""
     text = client.metrics()
     found = [re.search(rf"^weft_decision_seconds_{what} (\S+)$", text, re.MULTILINE) for what in ("sum", "count")]
     return (float(found[0][1]), float(found[1][1])) if found[0] and found[1] else (0.0, 0.0)
@@ -214,10 +216,7 @@ def _median_s(act: Callable[[], None], times: int) -> float:
 
 def main(argv: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description="what the controller costs")
-    parser.add_argument("--quick", action="store_true", help="the same; it takes two minutes anyway")
-    parser.add_argument("--out", type=Path, help="folder for the results")
-    options = parser.parse_args(argv)
-    folder = results_folder(options.out, quick=options.quick)
+    _, folder = parse(parser, argv, quick="the same; it takes two minutes anyway")
     costs = [help_cost()]
     say("an idle controller")
     with temporary_controller("balanced", num_devices=2) as client:
@@ -257,10 +256,6 @@ def draw(document: Document, path: Path) -> None:
         used = (measured, limit) if sign == "<=" else (limit, measured)
         costs.append((row["what"], *used, f"{measured:g} {row['unit']}".strip()))
     draw_costs("What the controller costs", costs, document, path)
-
-
-def say(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)
 
 
 if __name__ == "__main__":

@@ -113,7 +113,7 @@ class Measurement:
 
     def row(self) -> Row:
         jobs = ("A",) if self._same_size else ("A", "B")
-        # Link rate and row hang on this one number: measured once to set the rate, and again in every round.
+        # The link rate and the row depend on this number: measured once to set the rate, and again in every round.
         shapes = {job: self._compute(job, 2 * self._effort.num_alone_steps) for job in jobs}
         ratio_s = self._scenario.ratio * median(shapes["A"].steps_s)
         self._bed.set_rate(2 * half_exchange_s(shapes["A"].gradient_bytes, NUM_HOSTS, 1.0) / ratio_s)
@@ -224,7 +224,7 @@ class Measurement:
         answers = self._fleet.ask(orders)
         for job, found in answers.items():
             if cell in SHARED_CELLS and not all(answer["is_shared"] for answer in found):
-                raise HostFailed(f"job {job} has lost its lease server: what it did then is not crossover")
+                raise HostFailed(f"job {job} lost its lease server, so what was measured is not crossover")
             if cell == "lone":
                 self._waited_s = max(answer["waited_s"] for answer in found)
             if cell:

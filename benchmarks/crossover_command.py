@@ -15,7 +15,7 @@ from benchmarks.figures import draw_if_possible
 from benchmarks.record import results_folder
 from weft.cli import render
 from weft.cli.render import Column, number
-from weft.errors import UsageError, WeftError
+from weft.errors import UsageError
 
 COLUMNS = (
     Column("pair", "pair"),
@@ -84,14 +84,7 @@ def crossover(
         if lone:
             render.print_table(lone, LONE_COLUMNS, title="one job alone, with sharing enabled")
         render.note(f"written to {record.path('json')} (and .md{', .png' if document['rows'] else ''})")
-    num_left = sum(record.measured(scenario.key) is None for scenario in scenarios) - len(record.failures)
-    if num_left > 0:
-        render.note(f"{num_left} of {len(scenarios)} rows did not fit into the time: run the command again")
-    if record.failures:
-        raise WeftError(
-            f"{len(record.failures)} of {len(scenarios)} rows could not be measured; the others are in "
-            f"{record.path('json')}; first failure: {record.failures[0]}"
-        )
+    record.conclude(keys)
 
 
 def _only(scenarios: Sequence[Scenario | Lone], keys: list[str]) -> list[Scenario | Lone]:

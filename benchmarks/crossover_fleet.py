@@ -1,7 +1,7 @@
 """The processes of a pair on the testbed: a lease server per host, and one worker per job and host.
 
-Workers are told what to do by lines on their standard input and answer with one JSON object a line; all other
-output is kept in case one of them fails.
+Workers read orders from standard input and answer with one JSON object per line; all other output is kept in case one
+of them fails.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ class Fleet:
         while not self._socket(host).exists():
             if server.poll() is not None or time.monotonic() > deadline_s:
                 raise HostFailed(f"the lease server of host {host} did not start: {self._server_words(host)}")
-            time.sleep(0.02)  # it does not announce that it listens
+            time.sleep(0.02)  # there is no event for it
         return server
 
     def _popen_server(self, host: int, command: Command, log: IO[bytes]) -> subprocess.Popen[bytes]:
@@ -108,7 +108,7 @@ class Fleet:
 
     def _server_words(self, host: int) -> str:
         lines = self._socket(host).with_suffix(".log").read_text(errors="replace").splitlines()
-        return "\n    ".join(lines[-NUM_LINES_KEPT:]) or "(it said nothing)"
+        return "\n    ".join(lines[-NUM_LINES_KEPT:]) or "(no output)"
 
     def _start_worker(self, job: str, host: int, key: str) -> _Process:
         plan = self._bed.plan
@@ -191,8 +191,8 @@ class _Process:
         self._answers.put(None)
 
     def _failure(self, what: str) -> HostFailed:
-        words = "\n    ".join(self._said) or "(it said nothing)"
-        return HostFailed(f"{self._name} {what}; the last it said:\n    {words}")
+        words = "\n    ".join(self._said) or "(no output)"
+        return HostFailed(f"{self._name} {what}; its last output:\n    {words}")
 
 
 def _end(process: subprocess.Popen[Any]) -> None:

@@ -1,4 +1,4 @@
-"""What is trained by the pairs: one small transformer, communicated in three ways.
+"""The jobs of a pair: one small transformer, whose gradients are communicated in three ways.
 
     single      no communication at all: a job of one worker, and the measure of a step's compute
     plain       one all-reduce of all gradients when backward is over, as users write it by hand
@@ -16,13 +16,13 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch import Tensor, nn
+from torch import nn
 from torch.nn import functional as F
 from torch.nn.parallel import DistributedDataParallel
 
 import weft
 from benchmarks.crossover_scenarios import JobSize
-from benchmarks.models import SEED, Batch, LanguageModel
+from benchmarks.models import SEED, LanguageModel, numbered_batches, token_batch
 from weft.process.turns import TURNS
 
 NUM_BATCHES = 4
@@ -42,7 +42,8 @@ class Job:
         self.net = LanguageModel(VOCABULARY, size.width, size.num_layers, num_heads=8, length=LENGTH)
         self.optimizer = torch.optim.AdamW(self.net.parameters(), lr=3e-4)
         self.module: nn.Module = self.net
-        self.batches = [_batch(size.num_sequences, SEED + 7919 * rank + k) for k in range(NUM_BATCHES)]
+        make_batch = token_batch(VOCABULARY, size.num_sequences, LENGTH)
+        self.batches = numbered_batches(make_batch, rank, NUM_BATCHES)
         self.losses: list[float] = []
         self.spans: list[Span] = []
         self.prepare()
@@ -131,15 +132,5 @@ JOBS: dict[str, Callable[[JobSize, int], Job]] = {
 }
 
 
-def gradient_bytes(job: Job) -> int:
-    return sum(p.numel() * p.element_size() for p in job.net.parameters())
-
-
-def _batch(num_sequences: int, seed: int) -> Batch:
-    generator = torch.Generator().manual_seed(seed)
-    tokens: Tensor = torch.randint(0, VOCABULARY, (num_sequences, LENGTH + 1), generator=generator)
-    return tokens[:, :-1].contiguous(), tokens[:, 1:].flatten()
-
-
 def describe(job: Job) -> dict[str, Any]:
-    return {"gradient_bytes": gradient_bytes(job)}
+    return {"gradient_bytes": sum(p.numel() * p.element_size() for p in job.net.parameters())}

@@ -1,8 +1,8 @@
 """What sharing costs a job without a partner.
 
-The machine's speed changes by more from one minute to the next than what is looked for, so the job with sharing and the
-one without run in the same processes, a few steps by turns, and each block is compared with the one beside it only.
-The median of many such pairs, and between which two values it lies with 95 % confidence.
+The machine's speed varies from minute to minute by more than the cost to be measured.  So the job with sharing and the
+one without run in the same processes, alternating every few steps, and each block is compared only with the one next to
+it.  The result is the median of many such pairs, with its 95 % confidence interval.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from benchmarks.testbed import HostFailed, Testbed
 NUM_HOSTS = 2
 NUM_WARMUP_STEPS = 3
 NUM_COMPUTE_STEPS = 10
+RISK = 0.05
 
 
 def measure_lone(bed: Testbed, fleet: Fleet, lone: Lone) -> dict[str, Any]:
@@ -34,7 +35,7 @@ def measure_lone(bed: Testbed, fleet: Fleet, lone: Lone) -> dict[str, Any]:
     blocks = {"do": "lone", "kind": lone.kind, "num_blocks": lone.num_blocks, "num_steps": lone.num_steps, **order}
     answers = fleet.ask({"A": blocks})["A"]
     if not all(answer["is_shared"] for answer in answers):
-        raise HostFailed(f"the {lone.kind} job has lost its lease server: what it did then is not sharing")
+        raise HostFailed(f"the {lone.kind} job lost its lease server, so what was measured is not sharing")
     off_s, on_s = answers[0]["blocks_s"]["off"], answers[0]["blocks_s"]["on"]
     return {
         "job": lone.kind,
@@ -59,8 +60,8 @@ def compared(off_s: Sequence[float], on_s: Sequence[float]) -> dict[str, float]:
     return {name: round(value, 5) for name, value in found.items()}
 
 
-def _rank_of_bound(num_values: int, risk: float = 0.05) -> int:
-    """How many values may be left out on either side: each is on either side of the median like a coin's.
+def _rank_of_bound(num_values: int) -> int:
+    """How many values to leave out on either side: a value is on either side of the median with equal probability.
 
     >>> _rank_of_bound(100)
     39
@@ -68,7 +69,7 @@ def _rank_of_bound(num_values: int, risk: float = 0.05) -> int:
     below, rank = 0.0, -1
     while rank < (num_values - 1) // 2:
         below += math.comb(num_values, rank + 1) / 2**num_values
-        if 2 * below > risk:
+        if 2 * below > RISK:
             break
         rank += 1
     return max(0, rank)

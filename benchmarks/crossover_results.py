@@ -1,4 +1,4 @@
-"""The results of ``weft bench crossover`` as tables for people."""
+"""The results of ``weft bench crossover`` as Markdown tables."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From when each step ended to one row of the table.  Pure.
+"""Turns the end times of steps into one row of the table.  Pure.
 
 c: compute of a step, measured on one worker without communication.  n: network time of a step at line rate.
 alone: a step of the job with its devices to itself; alone - c is exposed.  The job *waits* during only part of that: on
@@ -25,10 +25,11 @@ from benchmarks.crossover_scenarios import Scenario
 from benchmarks.intervals import Ratio, paired_ratio
 from benchmarks.record import Row
 from weft.core.speed import StepTime
+from weft.crossover.phases import TurnLimits
 from weft.elastic.pairing import predicted_gain, refusal
+from weft.perf.crossover import MAX_STEPS_PER_ROUND
 
-HANDOVER_S = 0.0005
-MAX_STEPS_PER_ROUND = 8
+HANDOVER_S = TurnLimits().handover_s
 
 # The frozen part of a row.
 FIELDS = (
@@ -101,13 +102,13 @@ def slowest(answers: Sequence[Mapping[str, Any]]) -> Timed:
     return Timed(max(answer["began_s"] for answer in answers), ends_s)
 
 
-def pair_times(first: Timed, second: Timed, num_skipped: int = 1) -> PairTimes:
+def pair_times(first: Timed, second: Timed) -> PairTimes:
     """Speeds in the time both ran, from when both have made their first step on.
 
     >>> pair_times(Timed(0.0, (1.0, 2.0, 3.0)), Timed(0.5, (1.5, 2.5, 3.5)))
     PairTimes(first_s=1.0, second_s=1.0)
     """
-    from_s = max(first.ends_s[num_skipped - 1], second.ends_s[num_skipped - 1])
+    from_s = max(first.ends_s[0], second.ends_s[0])
     until_s = min(first.ends_s[-1], second.ends_s[-1])
     steps = [timed.steps_until(until_s) - timed.steps_until(from_s) for timed in (first, second)]
     if min(steps) <= 0:  # one ended before the other had started: nothing was shared
@@ -130,7 +131,7 @@ def middle_of(rounds: Sequence[Mapping[str, PairTimes]]) -> dict[str, PairTimes]
 
 
 def bound_s(first: Cost, second: Cost, handover_s: float = HANDOVER_S) -> float:
-    """The least a round of both can take; see the module's text.
+    """A lower bound on a round of both jobs; see [Note: bound].
 
     >>> job = Cost(compute_s=1.0, network_s=1.2, alone_s=2.2)
     >>> round(bound_s(job, job, 0.0), 3)

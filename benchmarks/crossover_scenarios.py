@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
-from typing import Any
+from dataclasses import dataclass, replace
 
 KINDS = ("plain", "ddp", "overlap")
 # Measured before the others.
@@ -31,7 +30,7 @@ WHOLE = JobSize(width=320, num_layers=4, num_sequences=11)
 # About half the compute and half the gradients.
 HALF = JobSize(width=224, num_layers=4, num_sequences=10)
 SMALL = JobSize(width=64, num_layers=1, num_sequences=2)
-# Short steps, and so many of them: a difference of one percent is far below what one step differs from the next.
+# Short steps, and therefore many: a difference of one percent is far smaller than that between single steps.
 SHORT = JobSize(width=192, num_layers=4, num_sequences=2)
 
 
@@ -92,9 +91,6 @@ class Scenario:
     def is_equal(self) -> bool:
         return (self.first.kind, self.first.size) == (self.second.kind, self.second.size)
 
-    def as_json(self) -> dict[str, Any]:
-        return asdict(self)
-
 
 @dataclass(frozen=True, slots=True)
 class Lone:
@@ -126,7 +122,7 @@ class Lone:
 
 
 def fitting(scenarios: Sequence[Scenario | Lone], left_s: float) -> list[Scenario | Lone]:
-    """Those that end in ``left_s`` if made with as few rounds as possible, the first ones first."""
+    """Those that fit into ``left_s`` with as few rounds as possible, taken in order."""
     found = []
     for scenario in scenarios:
         if scenario.least_s <= left_s:
@@ -136,7 +132,7 @@ def fitting(scenarios: Sequence[Scenario | Lone], left_s: float) -> list[Scenari
 
 
 def within(scenarios: Sequence[Scenario | Lone], left_s: float) -> Scenario | Lone:
-    """The first of the scenarios, with as many rounds as fit if all are to end in ``left_s``, but at least two."""
+    """The first of the scenarios, with as many rounds as fit if all have to end within ``left_s``, but at least two."""
     first = scenarios[0]
     if isinstance(first, Lone):
         return first

@@ -1,7 +1,7 @@
-"""One worker of one job of a pair, told by lines on its standard input what to run next.
+"""One worker of one job of a pair, which reads from standard input what to run next.
 
-It stays for the whole benchmark, so that torch is loaded once; each cell gets a fresh model, so that losses can be
-compared from the first step on.  Answers are one JSON object a line.
+It lives for the whole benchmark, so that torch is loaded once; each cell gets a fresh model, so that losses can be
+compared from the first step on.  Answers are one JSON object per line.
 """
 
 from __future__ import annotations
@@ -122,7 +122,7 @@ def _warmed_up(order: Message) -> Job:
 
 
 def _time_block(job: Job, num_steps: int) -> float:
-    """Seconds of a step, without the first, which finds nothing under way."""
+    """Seconds per step, without the first, which starts with nothing in flight."""
     dist.barrier()
     job.step()
     began_s = time.monotonic()
@@ -140,12 +140,12 @@ def main() -> None:
     worker = Worker()
     for line in sys.stdin:
         order = json.loads(line)
-        obey: dict[str, Callable[[Message], Message]] = {
+        handlers: dict[str, Callable[[Message], Message]] = {
             "prepare": worker.prepare,
             "run": worker.run,
             "lone": worker.lone,
         }
-        answer = obey[order["do"]](order)
+        answer = handlers[order["do"]](order)
         print(json.dumps(answer), flush=True)
     # The others may be gone already; there is nothing to keep.
     os._exit(0)

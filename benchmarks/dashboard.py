@@ -10,13 +10,13 @@ from __future__ import annotations
 
 import argparse
 import json
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 from benchmarks import dashboard_stream, timeline_frames
 from benchmarks.figures import Document, draw_costs, finish
-from benchmarks.record import markdown_table, results_folder
+from benchmarks.program import parse, say
+from benchmarks.record import markdown_table
 
 NUM_JOBS, NUM_READERS = 2000, 8
 NUM_ROUNDS, MEASURED_S = 3, 20.0
@@ -37,16 +37,13 @@ def has_browser() -> bool:
 
 def main(argv: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description="what the dashboard costs")
-    parser.add_argument("--quick", action="store_true", help="fewer jobs, bars, and rounds")
-    parser.add_argument("--out", type=Path, help="folder for the results")
-    options = parser.parse_args(argv)
-    folder = results_folder(options.out, quick=options.quick)
+    options, folder = parse(parser, argv, quick="fewer jobs, bars, and rounds")
     with_browser = has_browser()
     if not with_browser:
-        print("no Chromium, or not a checkout: only readers of the stream are measured", file=sys.stderr)
+        say("no Chromium, or not a checkout: only readers of the stream are measured")
     size = (200, 4, 1, 3.0) if options.quick else (NUM_JOBS, NUM_READERS, NUM_ROUNDS, MEASURED_S)
     stream = dashboard_stream.measure(*size, with_browser=with_browser)
-    print(json.dumps(stream), file=sys.stderr)
+    say(json.dumps(stream))
     document: dict[str, object] = {"stream": stream}
     if with_browser:
         bars = (1000, 8, 30) if options.quick else (NUM_BARS, NUM_BAR_DEVICES, NUM_FRAMES)

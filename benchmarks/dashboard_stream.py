@@ -1,4 +1,4 @@
-"""What an open dashboard costs the controller: its CPU time with and without readers, by turns.
+"""What an open dashboard costs the controller: its CPU time with and without readers, measured alternately.
 
 A controller with many jobs, of which one is changed every second, so that there is something to send.  CPU time is the
 controller process's own, so other work on the machine hardly changes it.

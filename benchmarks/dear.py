@@ -1,5 +1,5 @@
-"""DeAR as its paper describes it, as a rival: gradients are reduce-scattered under backward and gathered
-under the next forward, one bucket ahead; a bucket is updated just before its first layer runs.
+"""DeAR as its paper describes it, to compare with: gradients are reduce-scattered under backward and gathered under the
+next forward, one bucket ahead; a bucket is updated just before its first layer runs.
 
 The idea is the paper's (arXiv 2302.12445); this code is ours, written from the abstract's description.  The paper tunes
 the bucket size during training; the benchmark gives it the best of a short sweep in every row.  Update and optimizer
@@ -185,7 +185,7 @@ def _pieces(send: Tensor, shard: int, start: int, stop: int) -> Iterator[tuple[s
 
 
 def _split(model: nn.Module, bucket_bytes: int) -> list[list[nn.Parameter]]:
-    """Parameters in reverse order of definition, cut where the next one would not fit any more."""
+    """Parameters in reverse order of definition, cut where the next one would no longer fit."""
     buckets: list[list[nn.Parameter]] = []
     room_bytes = 0
     for parameter in reversed([p for p in model.parameters() if p.requires_grad]):

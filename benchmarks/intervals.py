@@ -1,4 +1,4 @@
-"""How sure a ratio of two step times is.  Pure.
+"""Confidence intervals for ratios of two step times.  Pure.
 
 Contenders take turns round after round, so a slow minute of the machine affects all of them.  Their times in one
 round are a pair; the logarithm of its ratio is one sample.  The ratio is the geometric mean over rounds, its interval
@@ -31,7 +31,7 @@ class Ratio:
         return f"{self.value:.2f}x ({self.low:.2f}-{self.high:.2f})"
 
 
-def paired_ratio(slower: Sequence[float], faster: Sequence[float], confidence: float = CONFIDENCE) -> Ratio:
+def paired_ratio(slower: Sequence[float], faster: Sequence[float]) -> Ratio:
     """How many times as fast ``faster`` was, from the times of both in the same rounds.
 
     >>> print(paired_ratio([2.0, 2.2, 1.8], [1.0, 1.1, 0.9]))
@@ -45,5 +45,5 @@ def paired_ratio(slower: Sequence[float], faster: Sequence[float], confidence: f
     middle = fmean(logs)
     if len(logs) == 1:
         return Ratio(math.exp(middle), 0.0, math.inf)
-    reach = float(stdtrit(len(logs) - 1, 0.5 + confidence / 2)) * stdev(logs) / math.sqrt(len(logs))
+    reach = float(stdtrit(len(logs) - 1, 0.5 + CONFIDENCE / 2)) * stdev(logs) / math.sqrt(len(logs))
     return Ratio(math.exp(middle), math.exp(middle - reach), math.exp(middle + reach))

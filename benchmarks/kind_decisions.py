@@ -1,4 +1,4 @@
-"""How far the program across device kinds is from the best, and what it costs: random queues next to an exact solver.
+"""How far decisions across device kinds are from optimal, and what they cost: random queues and an exact solver.
 
     python -m benchmarks.kind_decisions [--instances 8]
 

@@ -22,7 +22,8 @@ from multiprocessing.context import SpawnProcess
 from pathlib import Path
 
 from benchmarks.figures import Document, draw_costs, finish
-from benchmarks.record import markdown_table, results_folder
+from benchmarks.program import parse
+from benchmarks.record import markdown_table
 from weft.crossover.lease_client import LeaseGate
 from weft.crossover.lease_launch import ensure_server, status
 from weft.crossover.lease_messages import Join
@@ -32,6 +33,7 @@ TURN_S = 0.004
 GAP_S = 0.002
 """Long enough not to be bypassed, shorter than a turn: whoever comes back finds the other at work and waits."""
 MAX_WAIT_AFTER_DEATH_S = 0.05
+NUM_UNCONTENDED = 20_000
 
 
 def _take_turns(path: str, job: str, num_turns: int, core: int | None, reports: Connection) -> None:
@@ -65,17 +67,17 @@ def handovers_s(path: Path, num_turns: int, core: int | None) -> list[float]:
     return [turns[i + 1][0] - turns[i][1] for i in both if turns[i][2] != turns[i + 1][2]]
 
 
-def uncontended_s(path: Path, num: int = 20000) -> float:
+def uncontended_s(path: Path) -> float:
     """Time of one ``release`` and ``acquire`` without contention."""
     gate = LeaseGate(str(path), Join("alone", "1"))
     gate.acquire()
     begin_s = time.perf_counter()
-    for _ in range(num):
+    for _ in range(NUM_UNCONTENDED):
         gate.release()
         gate.acquire()
     took_s = time.perf_counter() - begin_s
     gate.close()
-    return took_s / num
+    return took_s / NUM_UNCONTENDED
 
 
 def _hold(path: str, job: str, reports: Connection) -> None:
@@ -143,12 +145,9 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--turns", type=int, help="of each job; default: 200, with --quick 50")
     parser.add_argument("--core", type=int, help="both jobs on this core, as when a core is the shared device")
     parser.add_argument("--deaths", type=int, help="how often holder and server are killed; default: 5, with --quick 2")
-    parser.add_argument("--quick", action="store_true", help="fewer turns and kills")
-    parser.add_argument("--out", type=Path, help="folder for the results")
-    options = parser.parse_args(argv)
+    options, folder = parse(parser, argv, quick="fewer turns and kills")
     num_turns = options.turns or (50 if options.quick else 200)
     num_deaths = options.deaths or (2 if options.quick else 5)
-    folder = results_folder(options.out, quick=options.quick)
     with tempfile.TemporaryDirectory() as home:
         path = ensure_server(Path(home), linger_s=60.0)
         alone_s = uncontended_s(path)

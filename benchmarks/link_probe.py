@@ -74,7 +74,7 @@ def _receive(link: socket.socket, num_bytes: int) -> None:
     while num_bytes > 0:
         taken = len(link.recv(PIECE_BYTES))
         if taken == 0:
-            raise ConnectionError(f"the other host hung up with {num_bytes} bytes to go")
+            raise ConnectionError(f"the other host closed the connection with {num_bytes} bytes left to receive")
         num_bytes -= taken
 
 

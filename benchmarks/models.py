@@ -40,9 +40,12 @@ class Workload:
 
     def batches(self, rank: int, num_batches: int) -> list[Batch]:
         """This rank's batches, to be used in turn."""
-        return [
-            self.make_batch(torch.Generator().manual_seed(SEED + 7919 * rank + index)) for index in range(num_batches)
-        ]
+        return numbered_batches(self.make_batch, rank, num_batches)
+
+
+def numbered_batches(make_batch: Callable[[torch.Generator], Batch], rank: int, num_batches: int) -> list[Batch]:
+    """Batches that depend only on the rank and their number."""
+    return [make_batch(torch.Generator().manual_seed(SEED + 7919 * rank + index)) for index in range(num_batches)]
 
 
 class Block(nn.Module):
@@ -132,7 +135,7 @@ def _module_list(name: str) -> Callable[[nn.Module], list[nn.Module]]:
     return lambda model: list(model.get_submodule(name).children())
 
 
-def _token_batch(vocabulary: int, num_sequences: int, length: int) -> Callable[[torch.Generator], Batch]:
+def token_batch(vocabulary: int, num_sequences: int, length: int) -> Callable[[torch.Generator], Batch]:
     def make(generator: torch.Generator) -> Batch:
         tokens = torch.randint(0, vocabulary, (num_sequences, length + 1), generator=generator)
         return tokens[:, :-1].contiguous(), tokens[:, 1:].flatten()
@@ -156,7 +159,7 @@ _REAL = {
     "transformer": Workload(
         "transformer",
         lambda: LanguageModel(vocabulary=256, width=512, num_layers=8, num_heads=8, length=96),
-        _token_batch(vocabulary=256, num_sequences=4, length=96),
+        token_batch(vocabulary=256, num_sequences=4, length=96),
         F.cross_entropy,
         _adamw,
         _module_list("blocks"),
@@ -165,7 +168,7 @@ _REAL = {
     "vocabulary": Workload(
         "vocabulary",
         lambda: LanguageModel(vocabulary=6144, width=512, num_layers=6, num_heads=8, length=80),
-        _token_batch(vocabulary=6144, num_sequences=7, length=80),
+        token_batch(vocabulary=6144, num_sequences=7, length=80),
         F.cross_entropy,
         _adamw,
         _module_list("blocks"),
@@ -197,7 +200,7 @@ def find_workload(name: str, timed: TimedSize | None = None) -> Workload:
     """The workload of that name; with ``timed``, layers of that size that only take time."""
     if name == "timed" or timed is not None:
         if timed is None:
-            raise UsageError("the timed model was asked for without a size: give parameters, layers and compute time")
+            raise UsageError("the timed model was requested without a size: give parameters, layers, and compute time")
         size = timed
         return Workload(
             name,

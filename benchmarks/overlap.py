@@ -97,7 +97,7 @@ def _measure(bed: Testbed, scenario: Scenario, on_progress: OnProgress, timeout_
     if scenario.timed is not None:
         shape = _nominal_shape(scenario.timed)
     else:  # right before each row: the speed of a shared machine changes
-        on_progress(0, f"{scenario.label}: how long is the compute?")
+        on_progress(0, f"{scenario.label}: measuring compute")
         shape = StepShape(**_work(bed, "overlap_worker", scenario.calibration(), None, timeout_s)["shape"])
     bed.set_rate(rate_for_ratio(shape, scenario.num_hosts, scenario.ratio))
     result = _work(bed, "overlap_worker", scenario, on_progress, timeout_s)
@@ -144,5 +144,5 @@ def _work(
         on_line=listen,
     )
     if not answers:
-        raise HostFailed(f"{scenario.label}: host 0 ended well but reported no result")
+        raise HostFailed(f"{scenario.label}: host 0 finished without an error but reported no result")
     return answers[-1]

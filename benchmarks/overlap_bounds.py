@@ -1,4 +1,4 @@
-"""How fast a step could be at best, from what one worker alone was measured to need.  Pure.
+"""Lower bounds on a step, from the measured step of one worker alone.  Pure.
 
 F, B, U: forward, backward and update of the worker alone; F + B + U is ``alone``, by construction
 (:meth:`StepShape.scaled_to`).  R = G: reduce-scatter and all-gather of all gradients at the set line rate, without

@@ -17,7 +17,7 @@ from benchmarks.profile_scenarios import profiles_run
 from benchmarks.record import results_folder
 from weft.cli import render
 from weft.cli.render import Column, number
-from weft.errors import UsageError, WeftError
+from weft.errors import UsageError
 
 TIMES = ("alone", "best_ddp", "fsdp2", "dear", "weft", "weft_eager", "bound")
 COLUMNS = (
@@ -92,14 +92,7 @@ def overlap(
         for line in prediction_errors(rows):
             print(line)
         print(f"written to {record.path('json')} (and .md, .png)")
-    num_left = sum(record.measured(scenario.key) is None for scenario in scenarios) - len(record.failures)
-    if num_left > 0:
-        render.note(f"{num_left} of {len(scenarios)} rows did not fit into the time: run the command again")
-    if record.failures:
-        raise WeftError(
-            f"{len(record.failures)} of {len(scenarios)} rows could not be measured; the others are in "
-            f"{record.path('json')}; first failure: {record.failures[0]}"
-        )
+    record.conclude(keys)
 
 
 def _only(scenarios: Sequence[Scenario], what: str, wanted: Sequence[str | float]) -> list[Scenario]:

@@ -1,4 +1,4 @@
-"""The results of ``weft bench overlap`` as tables for people."""
+"""The results of ``weft bench overlap`` as Markdown tables."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From what the workers measured to one row of the table.  Pure."""
+"""Turns what the workers measured into one row of the table.  Pure."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ FIELDS = (
     *("model", "hosts", "emulated_compute", "network_over_compute"),
     *("alone_ms", "ddp_ms", "ddp_best_ms", "fsdp2_ms", "dear_ms", "weft_ms", "weft_eager_ms", "bound_ms"),
 )
-# Who is the same system with other options: a table quotes the best of each.
+# Contenders that are the same system with other options: a table quotes the best of each.
 PEERS = {
     "DDP": ("ddp", "ddp_best", "ddp_list", "ddp_plan", "ddp_1mb"),
     "FSDP2": ("fsdp2", "fsdp2_async"),
@@ -70,7 +70,7 @@ def make_row(scenario: Scenario, rate_bits_per_s: float, result: Mapping[str, An
         "loss_equal": measured["weft"]["loss_equal_to_ddp"] if "weft" in measured else None,
         "weft_eager_loss_equal": measured["weft_eager"]["loss_equal_to_ddp"] if "weft_eager" in measured else None,
         "wire_bytes_per_step": {name: round(lane["wire_bytes_per_step"]) for name, lane in measured.items()},
-        # Opened by rank 0 for this contender, beside those of the process group itself.
+        # Opened by rank 0 for this contender, besides those of the process group itself.
         "connections": {name: lane.get("num_connections") for name, lane in measured.items()},
         "state_bytes": {name: lane["state_bytes"] for name, lane in measured.items()},
         "round_ms": {name: [_ms(seconds) for seconds in lane["round_s"]] for name, lane in measured.items()},

@@ -60,7 +60,6 @@ class Effort:
     num_steps_per_round: int = 1
     num_sweep_steps: int = 1
     num_calibration_steps: int = 5
-    # Not 25 MB: that is the default, which is measured anyway.
     ddp_sweep_mb: tuple[float, ...] = (1.0, 4.0, 10.0, 25.0)
     dear_sweep_mb: tuple[float, ...] = (2.0, 8.0, 25.0)
 
@@ -174,7 +173,7 @@ def scenario_from_json(data: dict[str, Any]) -> Scenario:
 
 
 def fitting(scenarios: Sequence[Scenario], left_s: float) -> list[Scenario]:
-    """Those that end in ``left_s`` if made with as few rounds as possible, the first ones first."""
+    """Those that fit into ``left_s`` with as few rounds as possible, taken in order."""
     found = []
     for scenario in scenarios:
         if scenario.least_s <= left_s:
@@ -184,9 +183,9 @@ def fitting(scenarios: Sequence[Scenario], left_s: float) -> list[Scenario]:
 
 
 def within(scenarios: Sequence[Scenario], left_s: float) -> Scenario:
-    """The first of the scenarios, with as many rounds as fit if all are to end in ``left_s``.
+    """The first of the scenarios, with as many rounds as fit if all of them have to end within ``left_s``.
 
-    What the rounds of all of them get less, each gets less in proportion; never fewer than ``min_rounds``.
+    If there is too little time, the rounds of all scenarios are cut in proportion; never below ``min_rounds``.
     """
     first = scenarios[0]
     spare_s = left_s - sum(scenario.least_s for scenario in scenarios)

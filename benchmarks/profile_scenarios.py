@@ -2,9 +2,9 @@
 
 A model's layer profile (sizes and shares of compute) is scaled down to ``PARAMETERS_PER_S`` for each second of compute,
 and the link and the default buckets of DDP and DeAR with it: bytes and rate change by the same factor, so the network
-takes as long as it would with the whole model on a link that much faster.  Compute is slept through.  Every row says
-what ``weft predict``'s model says about it, for the row's own compute time and latency as measured: a user gives it
-those of their cluster.
+takes as long as it would with the whole model on a link that much faster.  Compute is emulated by
+sleeping.  Every row carries what ``weft predict``'s model says about it, given the row's measured compute time and
+latency, as a user would give it those of their cluster.
 
 [Note: how long]  weft tunes itself for 55 to 58 steps and is timed after that, so a row takes as long as its steps.
 Short ones would measure the shaper, which lets 128 KB pass at once, and with eight workers the cores.  Layouts come in
@@ -33,14 +33,14 @@ DEFAULT_MB = 25.0
 EFFORT = Effort(round_budget_s=20.0, max_rounds=6, ddp_sweep_mb=(0.5, 1.0, 2.0))
 
 
-def profiles_run(effort: Effort | None = None) -> list[Scenario]:
+def profiles_run() -> list[Scenario]:
     """Five models on 2, 4 and 8 hosts, and on 2 hosts of 2 and 4 workers."""
     found = []
     for hosts, workers in SHAPES:
         for name in PROFILES:
             timed = timed_like(name, compute_s_on(hosts * workers))
             # DeAR with the buckets that the prediction gives it.
-            own = replace(effort or EFFORT, dear_sweep_mb=(DEFAULT_MB * timed.bucket_scale,))
+            own = replace(EFFORT, dear_sweep_mb=(DEFAULT_MB * timed.bucket_scale,))
             contenders = contenders_on(hosts, workers)
             found.append(Scenario(name, hosts, 1.0, contenders, own, timed, workers, part="profiles"))
     return found

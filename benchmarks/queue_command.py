@@ -1,6 +1,6 @@
 """``weft bench queue``: plays one queue with several contenders on a Ray cluster of shaped hosts.
 
-The way of the data: queue -> controller on host 0 -> workers on all hosts -> spans and counters -> row -> files.
+Data flow: queue -> controller on host 0 -> workers on all hosts -> spans and counters -> row -> files.
 """
 
 from __future__ import annotations

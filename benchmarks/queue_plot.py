@@ -13,7 +13,7 @@ from benchmarks.queue_rows import ContenderSummary, summaries, typical
 from benchmarks.record import Row
 from weft.sim.figure_style import INK, QUIET, WIDTH_IN, pyplot, save
 
-# Colors that are told apart without color vision: one per model.
+# One color per model, distinguishable by color-blind readers.
 MODEL_COLORS = {"resnet50": "#0072b2", "densenet201": "#56b4e9", "bert-base": "#e69f00"}
 
 

@@ -1,4 +1,4 @@
-"""The results of ``weft bench queue`` as tables for people."""
+"""The results of ``weft bench queue`` as Markdown tables."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From one played queue to a row, and from rows to a comparison.  Pure."""
+"""Turns a played queue into a row, and rows into a comparison.  Pure."""
 
 from __future__ import annotations
 
@@ -14,13 +14,14 @@ from benchmarks.queue_plan import CONTENDERS, QueueContender, QueueJob, simulate
 from benchmarks.record import Row
 from weft.core.status_rows import FINAL_STATES, JobDetail
 from weft.demo.contest import Played
+from weft.sim.result import percentile
 
 # (job, from, until, devices, partner)
 Span = tuple[str, float, float, tuple[int, ...], str]
 
 
 class SpanRecorder:
-    """Which job had which devices, as seen whenever somebody looked."""
+    """Which job had which devices, as observed at each poll."""
 
     def __init__(self) -> None:
         self.spans: list[Span] = []
@@ -93,7 +94,7 @@ def make_row(
         "round": number,
         "contender": contender.name,
         "mean_s": round(played.mean_s, 2),
-        "p90_s": round(percentile([job.took_s for job in played.completions], 90), 2),
+        "p90_s": round(percentile(sorted(job.took_s for job in played.completions), 90), 2),
         "makespan_s": round(makespan_s, 2),
         "device_utilization": round(counters.busy_device_s / (num_hosts * makespan_s), 3),
         "link_utilization": round(fmean(link_s) / makespan_s, 3),
@@ -105,19 +106,6 @@ def make_row(
         "jobs": jobs,
         "spans": [list(span) for span in recorder.spans],
     }
-
-
-def percentile(values: Sequence[float], percent: float) -> float:
-    """Linear between two values, as in the simulator.
-
-    >>> percentile([1.0, 2.0, 3.0], 50)
-    2.0
-    """
-    ordered = sorted(values)
-    position = (len(ordered) - 1) * percent / 100
-    below = int(position)
-    above = min(below + 1, len(ordered) - 1)
-    return ordered[below] + (ordered[above] - ordered[below]) * (position - below)
 
 
 @dataclass(frozen=True, slots=True)

@@ -175,9 +175,9 @@ class RayHosts:
         while b"Ray runtime started" not in self._log(index).read_bytes():
             if time.monotonic() > deadline_s:
                 said = self._log(index).read_text(errors="replace")[-2000:]
-                raise HostFailed(f"Ray did not start on host {index} within {STARTS_WITHIN_S:g} s; it said:\n{said}")
+                raise HostFailed(f"Ray did not start on host {index} within {STARTS_WITHIN_S:g} s; its output:\n{said}")
             if self._hosts[index].poll() is not None:
-                self._start(index)  # on a busy machine Ray loses patience with itself
+                self._start(index)  # on a busy machine, Ray may time out on itself
             time.sleep(_POLL_S)
 
     def _enter(self, index: int) -> tuple[str, ...]:

@@ -1,7 +1,7 @@
 """How long until a lost node's job steps again, and until a node that joined is used; see ``ray_overhead.py``.
 
-Two hosts with two devices each, in namespaces of their own.  A process on the head asks Ray all the time which nodes it
-believes to be alive: times begin when Ray says so, not when the power was cut.
+Two hosts with two devices each, in their own namespaces.  A process on the head polls Ray for the nodes it considers
+alive: times start when Ray reports a change, not when the power was cut.
 """
 
 from __future__ import annotations
@@ -41,14 +41,12 @@ with open(sys.argv[1], "a", buffering=1) as file:
 """
 
 
-def wait(holds: Callable[[], bool], words: str, within_s: float = WAITS_S) -> float:
-    """How long it took."""
+def wait(holds: Callable[[], bool], words: str) -> None:
     began_s = time.monotonic()
     while not holds():
-        if time.monotonic() - began_s > within_s:
+        if time.monotonic() - began_s > WAITS_S:
             raise WeftError(words)
         time.sleep(_POLL_S)
-    return time.monotonic() - began_s
 
 
 class Notes:
@@ -114,7 +112,7 @@ class NodeTimes:
         return found
 
     def _until_listed(self, alive: list[str]) -> float:
-        """When Ray first said that these nodes are alive and no others, as the last thing it said."""
+        """When Ray began to report exactly these nodes as alive, if that is its latest report."""
         found: list[float] = []
 
         def holds() -> bool:
@@ -123,7 +121,7 @@ class NodeTimes:
                 found.append(last["at_s"])
             return bool(found)
 
-        wait(holds, f"Ray never said that {alive} are its nodes")
+        wait(holds, f"Ray never listed exactly {alive} as its nodes")
         return found[0]
 
 

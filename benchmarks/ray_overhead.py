@@ -2,9 +2,9 @@
 
     python -m benchmarks.ray_overhead [--rounds 3] [--quick] [--out FOLDER]
 
-Both engines run on this machine, with two devices; Ray is started on the loopback interface and stopped in the end.
-In turns, each runs a job with a fresh interpreter and one from the warm pool until all its workers have taken a step,
-and a job with two workers is told to continue with one.  Times include the decision, which is the same for both.
+Both engines run on this machine, with two devices; Ray is started on the loopback interface and stopped at the end.
+They take turns: each runs a job with a fresh interpreter and one from the warm pool until all its workers have taken a
+step, and then resizes a job from two workers to one.  Times include the decision, which is the same for both.
 Then a node of a cluster of two is lost and comes back, see :mod:`benchmarks.ray_nodes`; that part needs root.
 """
 
@@ -29,8 +29,9 @@ from typing import Any
 import psutil
 
 from benchmarks.figures import Document, draw_costs, finish
+from benchmarks.program import parse, say
 from benchmarks.ray_nodes import Notes, cancel, node_times, wait
-from benchmarks.record import markdown_table, results_folder
+from benchmarks.record import markdown_table
 from benchmarks.testbed import missing_reason
 from weft.client import Client
 from weft.daemon.options import ControllerOptions
@@ -134,13 +135,8 @@ def one_round(client: Client, folder: Path) -> dict[str, float]:
 def main(argv: Sequence[str] | None = None) -> None:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # nothing may be left running
     parser = argparse.ArgumentParser(description="what the Ray engine costs over the local one")
-    parser.add_argument("--rounds", type=int, help="default: 3, with --quick 1")
-    parser.add_argument("--quick", action="store_true", help="one round")
-    parser.add_argument("--out", type=Path, help="folder for the results")
-    options = parser.parse_args(argv)
-    num_rounds = options.rounds or (1 if options.quick else 3)
-    num_node_rounds = min(num_rounds, NODE_ROUNDS)
-    folder = results_folder(options.out, quick=options.quick)
+    options, folder = parse(parser, argv, quick="one round", rounds=3)
+    num_rounds, num_node_rounds = options.rounds, min(options.rounds, NODE_ROUNDS)
     rounds: dict[str, list[dict[str, float]]] = {"local": [], "ray": []}
     with ray_node() as (address, environment), tempfile.TemporaryDirectory() as marks:
         local = ControllerOptions(devices=2, port=0, hold_s=0.5, no_share=True)
@@ -225,10 +221,6 @@ def draw(document: Document, path: Path) -> None:
         text = f"{measured_s:.2f} s" if row["more_s"] is None else f"{measured_s:.2f} s more"
         costs.append((WORDS[row["what"]], max(measured_s, 0.0), row["allowed_s"], text))
     draw_costs("What the Ray engine costs, and how fast nodes are replaced", costs, document, path)
-
-
-def say(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)
 
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@ import json
 import os
 import platform
 import subprocess
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import cache
@@ -24,7 +24,8 @@ from pathlib import Path
 from typing import Any
 
 import weft
-from weft.errors import InputError
+from weft.cli import render
+from weft.errors import InputError, WeftError
 from weft.version import __version__
 
 CHECKOUT_FOLDER = Path("benchmarks") / "results"
@@ -34,7 +35,7 @@ Row = dict[str, Any]
 
 
 def results_folder(out: Path | None, *, quick: bool = False) -> Path:
-    """Where results go: as named, else the checkout's folder, else ``./weft-bench``.  Quick ones stay apart."""
+    """Where results go: as named, else the checkout's folder, else ``./weft-bench``.  Quick ones are separate."""
     if out is None:
         out = CHECKOUT_FOLDER if CHECKOUT_FOLDER.is_dir() else ELSEWHERE
     elif not out.is_dir():
@@ -103,7 +104,7 @@ class RowRecord:
 
     @classmethod
     def open(cls, folder: Path, name: str, command: str, asides: tuple[str, ...] = ()) -> RowRecord:
-        """With the rows that are there already."""
+        """A record with the rows that were saved before."""
         record = cls(folder, name, command, asides)
         if record.path("json").exists():
             document = read_document(record.path("json"))
@@ -114,7 +115,7 @@ class RowRecord:
         return self.folder / f"{self.name}.{suffix}"
 
     def measured(self, key: str) -> Row | None:
-        """The row of that name, if this very code has measured it."""
+        """The row of that name, if the current code has measured it."""
         return next((row for row in self.rows if row["key"] == key and row["code"] == code_id()), None)
 
     def put(self, key: str, row: Mapping[str, Any]) -> None:
@@ -133,6 +134,17 @@ class RowRecord:
         """Both files; ``text`` is what people read."""
         write_whole(self.path("json"), as_text(self.document()))
         write_whole(self.path("md"), text)
+
+    def conclude(self, keys: Collection[str]) -> None:
+        """Say how many of these rows are missing, and raise an error if some could not be measured."""
+        num_left = sum(self.measured(key) is None for key in keys) - len(self.failures)
+        if num_left > 0:
+            render.note(f"{num_left} of {len(keys)} rows did not fit into the time: run the command again")
+        if self.failures:
+            raise WeftError(
+                f"{len(self.failures)} of {len(keys)} rows could not be measured; the others are in "
+                f"{self.path('json')}; first failure: {self.failures[0]}"
+            )
 
 
 def read_document(path: Path) -> dict[str, Any]:

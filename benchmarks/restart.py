@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.figures import Document, finish, head
-from benchmarks.record import results_folder
+from benchmarks.program import parse, say
 from weft.core.worker_environment import CHECKPOINT_DIR, STOPPED_EXIT_CODE
 from weft.engines import process_tree
 from weft.engines.gang import Gang
@@ -36,7 +36,7 @@ from weft.sim.figure_style import RESTART, WIDTH_IN, pyplot, save
 
 NUM_WORKERS = 2
 WORKER = Path(__file__).with_name("restart_worker.py")
-# From one border to the next; each border is the last worker's.
+# Each part ends when the last worker has done it.
 PARTS = ("stop", "save", "exit", "launch", "import", "process group", "load", "first step")
 WORDS = {
     "warm": "weft, workers forked from a warm pool",
@@ -145,7 +145,7 @@ def _read(marks: Path) -> tuple[Mapping[str, float], ...]:
 
 
 def parts_s(before: JobRun, after: JobRun) -> dict[str, float]:
-    """The way from the stop request of one life to the first step of the next, border by border."""
+    """The time from the stop request of one run to the first step of the next, part by part."""
     borders = [
         before.asked_s,
         before.last("step"),
@@ -157,7 +157,7 @@ def parts_s(before: JobRun, after: JobRun) -> dict[str, float]:
     return {**parts, "total": borders[-1] - borders[0]}
 
 
-def measure(num_rounds: int, folder: Path, say: Callable[[str], None]) -> dict[str, list[dict[str, float]]]:
+def measure(num_rounds: int, folder: Path) -> dict[str, list[dict[str, float]]]:
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
     warm = PoolClient.launch(warm=True, environment=environment)
     cold = PoolClient.launch(warm=False, environment=environment)
@@ -220,18 +220,12 @@ def draw(document: Document, path: Path) -> None:
 
 def main(argv: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--rounds", type=int, help="default: 5, with --quick 1")
-    parser.add_argument("--quick", action="store_true", help="one round")
-    parser.add_argument("--out", type=Path, help="folder for the results")
-    options = parser.parse_args(argv)
-    num_rounds = options.rounds or (1 if options.quick else 5)
-    if num_rounds < 1:
-        parser.error("--rounds: expected a whole number from 1 up")
-    out = results_folder(options.out, quick=options.quick)
+    options, out = parse(parser, argv, quick="one round", rounds=5)
+    num_rounds = options.rounds
     process_tree.adopt_orphans()
     signal.signal(signal.SIGTERM, lambda signum, frame: sys.exit(128 + signum))
     with tempfile.TemporaryDirectory() as folder:
-        times = measure(num_rounds, Path(folder), lambda line: print(line, file=sys.stderr, flush=True))
+        times = measure(num_rounds, Path(folder))
     command = f"python -m benchmarks.restart --rounds {num_rounds}"
     finish("restart", command, {"rounds": num_rounds, "times_s": times}, tables, draw, out)
 

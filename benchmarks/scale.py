@@ -27,8 +27,10 @@ from typing import Any
 
 import psutil
 
+from benchmarks.controller_costs import decisions
 from benchmarks.figures import Document, finish
-from benchmarks.record import markdown_table, results_folder
+from benchmarks.program import parse, say
+from benchmarks.record import markdown_table
 from benchmarks.scale_figure import draw
 from weft.client import Client
 from weft.core.cluster import Cluster
@@ -83,12 +85,12 @@ def measured(load: Load, seconds: float) -> dict[str, Any]:
         num_running = min(load.num_jobs, load.num_workers // WORKERS_PER_JOB)
         _wait_until_running(client, num_running)
         time.sleep(2.0)  # the first reports of all lead to decisions
-        before, arrived, decided = json.loads(counts.read_text()), _reports(client), _decisions(client)
+        before, arrived, decided = json.loads(counts.read_text()), _reports(client), decisions(client)
         cpu_s, began_s = _cpu_s(process), time.monotonic()
         waits = _ask_all_the_time(client, seconds)
         took_s, used_s = time.monotonic() - began_s, _cpu_s(process) - cpu_s
         after, arrived = json.loads(counts.read_text()), _reports(client) - arrived
-        decided_s, num_decided = (now - was for now, was in zip(_decisions(client), decided, strict=True))
+        decided_s, num_decided = (now - was for now, was in zip(decisions(client), decided, strict=True))
         sent = after["sent"] - before["sent"]
         lost = (after["missed"] - before["missed"]) / max(sent, 1)
         row = {
@@ -197,12 +199,6 @@ def _reports(client: Client) -> float:
     return float(found[1]) if found else 0.0
 
 
-def _decisions(client: Client) -> tuple[float, float]:
-    text = client.metrics()
-    found = [re.search(rf"^weft_decision_seconds_{what} (\S+)$", text, re.MULTILINE) for what in ("sum", "count")]
-    return (float(found[0][1]), float(found[1][1])) if found[0] and found[1] else (0.0, 0.0)
-
-
 def decision(num_nodes: int, num_jobs: int) -> dict[str, Any]:
     """All jobs arrive at once and are decided on hour by hour, eight devices a node."""
     profile = TableProfile({size: StepTime(1.0 / size + 0.02) for size in (1, 2, 4, 8)})
@@ -223,10 +219,7 @@ def decision(num_nodes: int, num_jobs: int) -> dict[str, Any]:
 
 def main(argv: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description="how many nodes, workers and jobs one controller can take")
-    parser.add_argument("--quick", action="store_true", help="one small cluster")
-    parser.add_argument("--out", type=Path, help="folder for the results")
-    options = parser.parse_args(argv)
-    folder = results_folder(options.out, quick=options.quick)
+    options, folder = parse(parser, argv, quick="one small cluster")
     loads = QUICK if options.quick else tuple(dict.fromkeys(load for sweep in SWEEPS.values() for load in sweep))
     rows = []
     for load in loads:
@@ -234,8 +227,8 @@ def main(argv: Sequence[str] | None = None) -> None:
         rows.append(measured(load, 2.0 if options.quick else MEASURED_S))
         say(json.dumps(rows[-1]))
     say("decisions")
-    decisions = [decision(*size) for size in (QUICK_DECISIONS if options.quick else DECISIONS)]
-    document = {"decisions": decisions, "rows": rows}
+    simulated = [decision(*size) for size in (QUICK_DECISIONS if options.quick else DECISIONS)]
+    document = {"decisions": simulated, "rows": rows}
     finish("scale", "python -m benchmarks.scale", document, tables, draw, folder)
 
 
@@ -266,10 +259,6 @@ def tables(document: Document) -> str:
         for row in document["decisions"]
     ]
     return "\n".join([f"Limits: {limits}.", "", *lines, "", *markdown_table(heads, simulated)])
-
-
-def say(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)
 
 
 if __name__ == "__main__":

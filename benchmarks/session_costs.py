@@ -3,8 +3,8 @@
     python -m benchmarks.session_costs [--rounds 5] [--quick] [--out FOLDER]
 
 Two workers on this machine.  Agreeing is timed inside steps of 10 ms, by votes that travel with an overlapped model's
-gradients and by turns without.  Checkpoints: blocks of 50 steps with one checkpoint each alternate with blocks without,
-so that what else the machine does falls on both; the cost is the ratio of their medians.
+gradients, and by turns for other models.  Checkpoints: blocks of 50 steps with one checkpoint each alternate with
+blocks without one, so that other load on the machine affects both; the cost is the ratio of their medians.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from benchmarks.figures import Document, draw_costs, finish
-from benchmarks.record import results_folder
+from benchmarks.program import parse, say
 
 NUM_WORKERS = 2
 STEP_S = 0.010
@@ -124,7 +124,7 @@ def checkpoint_cost(folder: str) -> Row:
     return {
         "step_ms": plain_s / STEPS_PER_BLOCK * 1e3,
         "checkpoint_fraction": saving_s / plain_s - 1.0,
-        # Written on into a block without a checkpoint, which then counts too little.
+        # Still being written in a block without a checkpoint, so that the cost is underestimated.
         "num_late_checkpoints": float(num_late),
     }
 
@@ -155,7 +155,7 @@ def _worker(rank: int, port: int, folder: str, num_rounds: int) -> None:
     for number in range(num_rounds):
         rows.append({**by_turns_cost(), **by_votes_cost(), **checkpoint_cost(str(Path(folder, str(number))))})
         if rank == 0:
-            print(f"round {number + 1} of {num_rounds}: {rows[-1]}", file=sys.stderr, flush=True)
+            say(f"round {number + 1} of {num_rounds}: {rows[-1]}")
     if rank == 0:
         Path(folder, "rows.json").write_text(json.dumps(rows))
     dist.destroy_process_group()
@@ -208,12 +208,8 @@ def draw(document: Document, path: Path) -> None:
 
 def main(argv: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--rounds", type=int, help="default: 5, with --quick 1")
-    parser.add_argument("--quick", action="store_true", help="one round")
-    parser.add_argument("--out", type=Path, help="folder for the results")
-    options = parser.parse_args(argv)
-    num_rounds = options.rounds or (1 if options.quick else 5)
-    folder = results_folder(options.out, quick=options.quick)
+    options, folder = parse(parser, argv, quick="one round", rounds=5)
+    num_rounds = options.rounds
     document = {"rounds": num_rounds, "rows": measure(num_rounds)}
     finish("session_costs", f"python -m benchmarks.session_costs --rounds {num_rounds}", document, tables, draw, folder)
 

@@ -53,7 +53,7 @@ def missing_reason() -> str | None:
         return "network namespaces need root: use sudo, or a container that may administer its network"
     for tool, package in TOOLS.items():
         if shutil.which(tool) is None:
-            return f"the command `{tool}` is not here: install {package} (Debian: apt-get install {package})"
+            return f"the command `{tool}` is not installed: install {package} (Debian: apt-get install {package})"
     return None
 
 
@@ -68,13 +68,12 @@ class Testbed:
         rate_bits_per_s: float,
         *,
         workers_per_host: int = 1,
-        cores: Sequence[int] | None = None,
     ) -> None:
         reason = missing_reason()
         if reason is not None:
             raise MissingToolError(f"the shaped-network testbed cannot start: {reason}")
         self.plan = NetworkPlan(_this_process(), num_hosts, rate_bits_per_s, workers_per_host)
-        self.cores = tuple(cores) if cores is not None else tuple(sorted(os.sched_getaffinity(0)))
+        self.cores = tuple(sorted(os.sched_getaffinity(0)))
         self.rate_bits_per_s = rate_bits_per_s
         self._workers: list[subprocess.Popen[str]] = []
         self._previous_sigterm: object = None
@@ -283,9 +282,9 @@ def _read_lines(
 
 
 def _failure(rank: int, what: str, command: Command, reader: threading.Thread, kept: Iterable[str]) -> HostFailed:
-    reader.join(GRACE_S)  # the last words may still be in the pipe
-    words = "\n    ".join(list(kept)[-60:]) or "(it printed nothing)"
-    return HostFailed(f"worker {rank}: `{shorten(' '.join(command), 100)}` {what}; the last it said:\n    {words}")
+    reader.join(GRACE_S)  # the last lines may still be in the pipe
+    words = "\n    ".join(list(kept)[-60:]) or "(no output)"
+    return HostFailed(f"worker {rank}: `{shorten(' '.join(command), 100)}` {what}; its last output:\n    {words}")
 
 
 def _this_process() -> Owner:

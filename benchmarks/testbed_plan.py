@@ -1,4 +1,4 @@
-"""Which commands make, reshape and remove a small network of namespaces.  Pure: nothing is run here.
+"""Which commands build and reshape a small network of namespaces.  Pure: nothing is run here.
 
     host 0 [eth0 10.77.0.1] ---- port0 \\
     host 1 [eth0 10.77.0.2] ---- port1  } br0, in a namespace of its own
@@ -30,8 +30,8 @@ BURST_BYTES = 128 * 1024
 # benchmark of packet loss.
 QUEUE_BYTES = 4 * 1024 * 1024
 
-# A step frees and asks again for hundreds of megabytes.  By default the C library hands them back to the kernel each
-# time, and everybody's step is a tenth longer, unevenly, for clearing pages.  So all contenders keep what they freed.
+# A step frees and allocates hundreds of megabytes.  By default, the C library returns them to the kernel each time, and
+# clearing pages makes every contender's step about a tenth longer, unevenly.  So all contenders keep what they free.
 KEEP_MEMORY = {"MALLOC_MMAP_THRESHOLD_": str(32 << 20), "MALLOC_TRIM_THRESHOLD_": str(16 << 30)}
 
 _NAMESPACE = re.compile(r"^weft-(?P<pid>\d+)-(?P<born>\d+)-(?:switch|host\d+)$")
@@ -68,9 +68,9 @@ class NetworkPlan:
 
     def __post_init__(self) -> None:
         if not 1 <= self.num_hosts <= 200:
-            raise UsageError(f"a testbed of {self.num_hosts} hosts was asked for: between 1 and 200 fit its network")
+            raise UsageError(f"a testbed of {self.num_hosts} hosts was requested: expected 1 to 200")
         if not 1 <= self.workers_per_host <= 64:
-            raise UsageError(f"{self.workers_per_host} workers per host were asked for: expected 1 to 64")
+            raise UsageError(f"{self.workers_per_host} workers per host were requested: expected 1 to 64")
         check_rate(self.rate_bits_per_s)
 
     @property
@@ -109,10 +109,6 @@ class NetworkPlan:
         check_rate(rate_bits_per_s)
         return self._shape("change", rate_bits_per_s)
 
-    def remove(self) -> list[Command]:
-        """Commands that remove everything; veth pairs and the bridge go with their namespaces."""
-        return [("ip", "netns", "del", name) for name in self.namespaces]
-
     def _cable(self, index: int) -> list[Command]:
         host, port = self.host(index), f"port{index}"
         return [
@@ -120,7 +116,7 @@ class NetworkPlan:
                 *("ip", "-n", self.switch, "link", "add", port, "type", "veth"),
                 *("peer", "name", HOST_INTERFACE, "netns", host),
             ),
-            # No IPv6 neighbour chatter: the interface counters are read as the benchmark's bytes on the wire.
+            # No IPv6 neighbor chatter: the interface counters are read as the benchmark's bytes on the wire.
             ("ip", "-n", self.switch, "link", "set", port, "addrgenmode", "none"),
             ("ip", "-n", host, "link", "set", HOST_INTERFACE, "addrgenmode", "none"),
             ("ip", "-n", self.switch, "link", "set", port, "master", BRIDGE, "up"),
@@ -147,7 +143,7 @@ class NetworkPlan:
 def check_rate(rate_bits_per_s: float) -> None:
     """Refuse rates that ``tc`` would misread or that no run would end with."""
     if not 1e5 <= rate_bits_per_s <= 1e11:
-        raise UsageError(f"a link rate of {rate_bits_per_s:g} bit/s was asked for: expected between 1e5 and 1e11")
+        raise UsageError(f"a link rate of {rate_bits_per_s:g} bit/s was requested: expected between 1e5 and 1e11")
 
 
 def worker_environment(plan: NetworkPlan, rank: int) -> dict[str, str]:

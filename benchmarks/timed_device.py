@@ -1,8 +1,7 @@
 """A timed device: layers that take a set time without using the core, like an accelerator's.
 
-Parameters, gradients and therefore communication are real; only the arithmetic is replaced by waiting.  Eight
-hosts then fit on two cores, which a real model of each would fill.  Rows measured with it say so
-(``emulated_compute``).
+Parameters, gradients, and therefore communication are real; only the arithmetic is replaced by waiting.  So eight hosts
+fit on two cores, which real models would overload.  Rows measured with it say so (``emulated_compute``).
 """
 
 from __future__ import annotations

@@ -106,6 +106,30 @@ def adamw(model: nn.Module) -> torch.optim.Optimizer:
     return torch.optim.AdamW(model.parameters(), lr=3e-3, weight_decay=0.1)
 
 
+class SubclassedSGD(torch.optim.SGD):
+    """A subclass may do anything in its step, so it gets the replicated update."""
+
+
+def replicated_sgd(model: nn.Module) -> torch.optim.Optimizer:
+    return SubclassedSGD(model.parameters(), lr=0.05)
+
+
+def adafactor(model: nn.Module) -> torch.optim.Optimizer:
+    return torch.optim.Adafactor(model.parameters(), lr=0.01)
+
+
+class Several(list[torch.optim.Optimizer]):
+    """Optimizers that are stepped and zeroed together."""
+
+    def zero_grad(self) -> None:
+        for optimizer in self:
+            optimizer.zero_grad()
+
+    def step(self) -> None:
+        for optimizer in self:
+            optimizer.step()
+
+
 def grouped(model: nn.Module) -> torch.optim.Optimizer:
     """Decay for matrices only, another learning rate for the first parameter."""
     first, *rest = model.parameters()
@@ -179,6 +203,16 @@ class _Loss(nn.Module):
     def forward(self, step: int) -> torch.Tensor:
         loss: torch.Tensor = self.model.loss(step)
         return loss
+
+
+def two_backwards(run: Run) -> Run:
+    """Four steps, each with the gradients of two backward passes, without no_sync()."""
+    for step in range(4):
+        run.optimizer.zero_grad()
+        run.backward(2 * step)
+        run.backward(2 * step + 1)
+        run.optimizer.step()
+    return run
 
 
 def with_ddp(model: nn.Module, make_optimizer: MakeOptimizer = sgd, **options: Any) -> Run:

@@ -1,4 +1,4 @@
-"""What the replays are meant to show, held against what they did show."""
+"""What the replays are expected to show, checked against the results."""
 
 from __future__ import annotations
 

@@ -48,7 +48,7 @@ SIDE_TABLES = (
     "parts",
 )
 LOADS = (0.25, 0.5, 1.0, 2.0)
-# The knobs of the full run: what happens to the default policy when the world is less kind than assumed.
+# The knobs of the full run: how the default policy does under worse conditions than assumed.
 HARDSHIPS: dict[str, dict[str, Any]] = {
     "predictions 20 % off": {"prediction_error": 0.2},
     "predictions 50 % off": {"prediction_error": 0.5},

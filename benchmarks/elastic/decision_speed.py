@@ -1,6 +1,6 @@
 """How long one decision takes on a large cluster, and how fast whole workloads are replayed.
 
-Both in time of one core, not of the clock on the wall: a busy machine must not look like a slow program.
+Both in CPU time, not wall-clock time: a busy machine must not make the program look slow.
 """
 
 from __future__ import annotations

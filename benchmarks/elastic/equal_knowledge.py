@@ -35,7 +35,7 @@ CONDITIONS: dict[str, dict[str, Any]] = {
         for every_s in (60, 30, 10)
     },
 }
-# What each of our policies knows; those of other people are replayed only under the published conditions.
+# What each policy knows; only ``balanced`` is also replayed under the other conditions.
 OURS = (
     ("lengths", "optimus", Lengths.KNOWN),
     ("lengths", "srtf", Lengths.KNOWN),

@@ -49,6 +49,6 @@ def sample_tables(applications: ApplicationFolder, cluster: Cluster) -> Iterator
                     shape = cluster.packed_shape(size)
                     time = profile.step_time(shape)
                     samples.append(SpeedSample(shape, time.step_s, time.exposed_s))
-            # With fewer than three sizes there is nothing to learn from and something to predict at once.
+            # With fewer than three sizes, too little is left to fit once one is left out.
             if len(samples) >= 3:
                 yield samples

@@ -1,8 +1,8 @@
 """How far the doubling heuristic is from the exact solution of its own objective.
 
-The objective is the sum over jobs of the remaining time at the allotted size.  Instances: random jobs of the
-given kinds with 5 to 100 % of their work left, on clusters of 16 to 128 devices, at most half as many jobs as
-devices (everybody gets at least one worker, as the objective demands, and there is something to hand out).
+The objective is the sum over jobs of the remaining time at the allotted size.  Instances: random jobs of the given
+kinds with 5 to 100 % of their work left, on clusters of 16 to 128 devices, at most half as many jobs as devices (so
+that every job gets at least one worker, as the objective requires, and devices are left to distribute).
 """
 
 from __future__ import annotations

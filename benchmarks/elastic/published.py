@@ -1,4 +1,4 @@
-"""Completion times that the Pollux authors' simulator reports, to hold ours against."""
+"""Completion times that the Pollux authors' simulator reports, to compare with ours."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ import torch
 from tests.compat import loops, tasks
 from torch import nn
 
-from training import MakeOptimizer, adamw, sgd
+from training import MakeOptimizer, Several, adamw, sgd
 
 BIT_EQUAL = "bit-equal"
 TO_ROUNDING = "to rounding"
@@ -47,18 +47,6 @@ def from_timm(name: str) -> MakeOptimizer:
 
 def of_torch(name: str, **options: Any) -> MakeOptimizer:
     return lambda model: getattr(torch.optim, name)(model.parameters(), **options)
-
-
-class Several(list[torch.optim.Optimizer]):
-    """Optimizers that are stepped together."""
-
-    def zero_grad(self) -> None:
-        for optimizer in self:
-            optimizer.zero_grad()
-
-    def step(self) -> None:
-        for optimizer in self:
-            optimizer.step()
 
 
 def muon_and_adamw(model: nn.Module) -> Any:

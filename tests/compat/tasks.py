@@ -252,8 +252,9 @@ def declare_missing_operators() -> None:
     """
     import importlib.util
 
-    if not torch.cuda.is_available() and not hasattr(torch.ops.torchvision, "nms"):
-        assert importlib.util.find_spec("torchvision"), "install weft[compat]"
+    if torch.cuda.is_available() or importlib.util.find_spec("torchvision") is None:
+        return
+    if not hasattr(torch.ops.torchvision, "nms"):
         for operator in ("nms", "qnms"):
             _TORCHVISION.define(f"{operator}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
 

@@ -131,7 +131,7 @@ def test_a_hanging_worker_is_detected_and_its_stack_is_shown(start: Start, fault
     assert cause(said).startswith("worker 1 failed first")
     report = "\n".join(said)
     # The limit grows with the steps measured so far, which a busy machine makes long.
-    assert re.search(r"worker 1 hangs: it has not finished a step for \d+ s", report), report
+    assert re.search(r"worker 1 hangs: it has not finished a step in \d+ s", report), report
     assert "in go_wrong" in report
 
 

@@ -8,26 +8,30 @@ import pytest
 import torch
 from test_must_work import REPLICATED
 
-from training import Run, Tangle, Tower, adamw, assert_close, assert_same, made, same_as_ddp, sgd, with_ddp, with_weft
+from training import (
+    Run,
+    Tangle,
+    Tower,
+    adamw,
+    assert_close,
+    assert_same,
+    made,
+    same_as_ddp,
+    sgd,
+    two_backwards,
+    with_ddp,
+    with_weft,
+)
 from weft.errors import OverlapError
 from workers import on_workers
 
 OPTIMIZERS: dict[str, Any] = {"sgd": sgd, "adamw": adamw, "replicated": REPLICATED["lamb-like"]}
 
 
-def _two_backwards(run: Run) -> Run:
-    for step in range(4):
-        run.optimizer.zero_grad()
-        run.backward(2 * step)
-        run.backward(2 * step + 1)
-        run.optimizer.step()
-    return run
-
-
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
 @on_workers(2)
 def test_two_backwards_without_no_sync_have_ddp_bits(optimizer: str) -> None:
-    same_as_ddp(_two_backwards, Tower, OPTIMIZERS[optimizer])
+    same_as_ddp(two_backwards, Tower, OPTIMIZERS[optimizer])
 
 
 @on_workers(2)
@@ -35,7 +39,7 @@ def test_two_backwards_that_use_different_parameters_have_ddp_bits() -> None:
     def make() -> Tangle:
         return Tangle(lambda step: [[0, 1], [], [0], [0, 1], [1], [0]][step % 6])
 
-    same_as_ddp(_two_backwards, make, sgd)
+    same_as_ddp(two_backwards, make, sgd)
 
 
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
@@ -54,15 +58,15 @@ def test_two_backwards_in_half_precision_follow_ddp_to_rounding() -> None:
     def make() -> Tower:
         return Tower(torch.bfloat16)
 
-    found, expected = _two_backwards(with_weft(made(make), sgd)), _two_backwards(with_ddp(made(make), sgd))
+    found, expected = two_backwards(with_weft(made(make), sgd)), two_backwards(with_ddp(made(make), sgd))
     assert_close(found.state(), expected.state(), tolerance=0.05)
 
 
 @on_workers(3)
 def test_two_backwards_on_three_workers_have_the_bits_of_overlap_off() -> None:
-    found = _two_backwards(with_weft(made(Tower), adamw))
-    assert_same(found.state(), _two_backwards(with_weft(made(Tower), adamw, enabled=False)).state())
-    assert_close(found.state(), _two_backwards(with_ddp(made(Tower), adamw)).state(), tolerance=1e-3)
+    found = two_backwards(with_weft(made(Tower), adamw))
+    assert_same(found.state(), two_backwards(with_weft(made(Tower), adamw, enabled=False)).state())
+    assert_close(found.state(), two_backwards(with_ddp(made(Tower), adamw)).state(), tolerance=1e-3)
 
 
 @on_workers(2)

@@ -15,7 +15,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 import weft
 from gates import NotedGate, behind
-from training import Parameters, adamw, assert_differ, assert_same, batch_generator, made, sgd
+from training import Parameters, adamw, assert_differ, assert_same, batch_generator, made, replicated_sgd, sgd
 from weft.errors import OverlapError
 from workers import gathered, on_workers
 
@@ -83,15 +83,7 @@ class Pair:
         assert_same(dict(self.model.state_dict()), dict(self.plain.state_dict()))
 
 
-class Unknown(torch.optim.SGD):
-    """Not known to be element-wise: gets the replicated update."""
-
-
-def unknown(model: nn.Module) -> torch.optim.Optimizer:
-    return Unknown(model.parameters(), lr=0.05)
-
-
-@pytest.mark.parametrize("optimizer", [adamw, unknown])
+@pytest.mark.parametrize("optimizer", [adamw, replicated_sgd])
 @on_workers(2)
 def test_running_averages_are_shared_when_only_parts_of_the_model_are_called(optimizer: Any) -> None:
     pair = Pair(optimizer=optimizer)
@@ -123,7 +115,7 @@ def test_evaluating_a_part_sees_rank_0s_averages() -> None:
 
 
 @on_workers(2)
-def test_memory_stays_level_over_300_steps_without_a_forward_of_the_whole() -> None:
+def test_memory_does_not_grow_over_300_steps_without_a_forward_of_the_whole_model() -> None:
     def num_tensors() -> int:
         gc.collect()
         return sum(issubclass(type(thing), torch.Tensor) for thing in gc.get_objects())
@@ -140,7 +132,7 @@ def test_memory_stays_level_over_300_steps_without_a_forward_of_the_whole() -> N
 
 
 @on_workers(2)
-def test_parts_are_timed_and_tuned_like_a_whole_model() -> None:
+def test_a_model_called_by_its_parts_is_timed_and_tuned() -> None:
     torch.manual_seed(0)
     model = nn.ModuleDict({"first": nn.Linear(256, 256), "second": nn.Linear(256, 256)})
     optimizer = adamw(model)
@@ -195,7 +187,7 @@ def removed(model: Any, size: int) -> None:
 CHANGES = {change.__name__: change for change in (grow, other_dtype, added, removed)}
 
 
-@pytest.mark.parametrize("optimizer", [adamw, unknown])
+@pytest.mark.parametrize("optimizer", [adamw, replicated_sgd])
 @pytest.mark.parametrize("change", sorted(CHANGES))
 @on_workers(2)
 def test_buffers_that_change_on_every_worker_are_broadcast_with_current_values(change: str, optimizer: Any) -> None:
@@ -225,7 +217,7 @@ def test_buffers_that_change_on_one_worker_are_an_error_on_all(change: str, rank
         optimizer.zero_grad()
 
 
-@pytest.mark.parametrize("optimizer", [adamw, unknown])
+@pytest.mark.parametrize("optimizer", [adamw, replicated_sgd])
 @on_workers(2)
 def test_submodules_take_the_device_before_they_compute_when_another_job_shares_it(optimizer: Any) -> None:
     model = made(lambda: nn.ModuleDict({"first": nn.Linear(7, 9), "second": nn.Linear(9, 3)}))

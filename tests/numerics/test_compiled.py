@@ -169,21 +169,21 @@ def test_every_form_compiled_by_inductor_trains_as_with_compiled_ddp(form: str, 
 @pytest.mark.parametrize("eager", [False, True])
 @pytest.mark.parametrize("what", ["tied", "checkpointed"])
 @on_workers(2)
-def test_tied_and_checkpointed_blocks_compiled_by_inductor(what: str, eager: bool) -> None:
+def test_tied_and_checkpointed_blocks_compiled_by_inductor_train_as_with_compiled_ddp(what: str, eager: bool) -> None:
     _same_as_compiled_ddp("blocks", backend="inductor", make=lambda: Stack(**{what: True}), eager=eager)
 
 
 @pytest.mark.parametrize("late", [False, True])
 @pytest.mark.parametrize("form", FORMS)
 @on_workers(2)
-def test_compiled_before_or_after_overlap_as_one_graph_and_never_again(form: str, late: bool) -> None:
+def test_a_model_compiled_before_or_after_overlap_is_compiled_once(form: str, late: bool) -> None:
     _same_as_compiled_ddp(form, late=late, fullgraph=True)
 
 
 @pytest.mark.parametrize("eager", [False, True])
 @pytest.mark.parametrize("what", ["tied", "checkpointed"])
 @on_workers(2)
-def test_tied_weights_and_checkpointing_inside_compiled_blocks(what: str, eager: bool) -> None:
+def test_tied_weights_and_checkpointing_in_compiled_blocks_train_as_with_compiled_ddp(what: str, eager: bool) -> None:
     _same_as_compiled_ddp("blocks", make=lambda: Stack(**{what: True}), eager=eager)
 
 

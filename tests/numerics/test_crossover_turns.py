@@ -13,18 +13,10 @@ from torch import nn
 
 import weft
 from gates import FileGate, behind
-from training import Parameters, Run, Tangle, Tower, adamw, assert_same, made, sgd, with_ddp, with_weft
+from training import Parameters, Run, Tangle, Tower, adamw, assert_same, made, replicated_sgd, sgd, with_ddp, with_weft
 from workers import gathered, on_workers
 
 NUM_STEPS = 12
-
-
-class Unknown(torch.optim.SGD):
-    """Not known to be element-wise: gets the replicated update."""
-
-
-def unknown(model: nn.Module) -> torch.optim.Optimizer:
-    return Unknown(model.parameters(), lr=0.05)
 
 
 class Talking(nn.Module):
@@ -90,7 +82,7 @@ KINDS: dict[str, Callable[[], Run]] = {
     "ddp": ddp,
     "overlap": overlapped(),
     "eager": overlapped(eager=True),
-    "replicated": overlapped(optimizer=unknown),
+    "replicated": overlapped(optimizer=replicated_sgd),
 }
 
 

@@ -14,16 +14,24 @@ import torch.distributed.checkpoint as dcp
 from torch import nn
 from torch.distributed.checkpoint.state_dict import StateDictOptions, get_state_dict, set_state_dict
 
-from training import Run, Tower, adamw, assert_equal_states, assert_same, grouped, made, sgd, with_ddp, with_weft
+from training import (
+    Run,
+    Tower,
+    adafactor,
+    adamw,
+    assert_equal_states,
+    assert_same,
+    grouped,
+    made,
+    sgd,
+    with_ddp,
+    with_weft,
+)
 from workers import call_on_workers, on_workers
 
 
 def fused(model: nn.Module) -> torch.optim.Optimizer:
     return torch.optim.AdamW(model.parameters(), lr=3e-3, fused=True)
-
-
-def adafactor(model: nn.Module) -> torch.optim.Optimizer:
-    return torch.optim.Adafactor(model.parameters(), lr=0.01)
 
 
 OPTIMIZERS = {"sgd": sgd, "adamw": adamw, "fused": fused, "grouped": grouped, "adafactor": adafactor}

@@ -13,11 +13,10 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
-from torch import nn
 
 import weft
 from hang_limit import HANG_S
-from training import Tower, adamw, assert_same, made, with_ddp, with_weft
+from training import Tower, adafactor, adamw, assert_same, made, with_ddp, with_weft
 from weft.errors import OverlapError
 from weft.overlap.transport.groups import timeout_of
 from workers import call_on_workers, on_workers
@@ -31,10 +30,6 @@ def held_by_this_process() -> dict[str, int]:
         "Python threads": threading.active_count(),
         "process groups": len(dist.distributed_c10d._world.pg_map),
     }
-
-
-def adafactor(model: nn.Module) -> torch.optim.Optimizer:
-    return torch.optim.Adafactor(model.parameters())
 
 
 @pytest.mark.parametrize("optimizer", [adamw, adafactor])
@@ -130,7 +125,7 @@ def test_three_workers_that_detach_at_different_times_do_not_disturb_each_other(
 
 
 @on_workers(2)
-def test_detach_after_the_process_group_was_destroyed() -> None:
+def test_detach_works_after_the_process_group_was_destroyed() -> None:
     expected, run = with_ddp(made(Tower)).train(3), with_weft(made(Tower)).train(3)
     dist.barrier()
     dist.destroy_process_group()

@@ -13,7 +13,19 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from training import Run, Tangle, Tower, adamw, assert_differ, assert_same, grouped, made, sgd, with_weft
+from training import (
+    Run,
+    Tangle,
+    Tower,
+    adamw,
+    assert_differ,
+    assert_same,
+    grouped,
+    made,
+    replicated_sgd,
+    sgd,
+    with_weft,
+)
 from weft.overlap.transport import Transport
 from weft.overlap.transport.gloo import GlooTransport
 from weft.overlap.transport.hosts import HostsTransport
@@ -136,10 +148,6 @@ def _with_a_round_dropped(run: Run) -> None:
             run.optimizer.step()
 
 
-class SubclassedSGD(torch.optim.SGD):
-    """A subclass may do anything in its step, so gradients are gathered for it."""
-
-
 LOOPS: dict[str, tuple[Callable[[Run], None], Callable[[], nn.Module], Any, dict[str, Any]]] = {
     "accumulation": (_accumulated, some_tangle, adamw, {}),
     "exact_clipping": (_clipped, Tower, grouped, {"exact_clipping": True}),
@@ -147,7 +155,7 @@ LOOPS: dict[str, tuple[Callable[[Run], None], Callable[[], nn.Module], Any, dict
     "gradients_not_zeroed": (_with_gradients_kept, Tower, adamw, {}),
     "written_in_place": (_with_values_read_and_written, some_tangle, sgd, {}),
     "a_dropped_round": (_with_a_round_dropped, Tower, adamw, {}),
-    "replicated": (lambda run: run.train(STEPS), Tower, lambda m: SubclassedSGD(m.parameters(), lr=0.1), {}),
+    "replicated": (lambda run: run.train(STEPS), Tower, replicated_sgd, {}),
     "bfloat16": (lambda run: run.train(STEPS), some_tangle, adamw, {"comm_dtype": torch.bfloat16}),
     "double": (lambda run: run.train(STEPS), lambda: Tower(torch.float64), adamw, {}),
 }

@@ -67,7 +67,7 @@ def test_torchs_own_join_is_refused_at_once_and_changes_nothing() -> None:
 
 
 @on_workers(2)
-def test_an_epoch_after_an_epoch_and_steps_without_join() -> None:
+def test_epochs_with_join_and_steps_without_it_give_ddp_numbers() -> None:
     def loop(run: Run) -> None:
         epoch(run, (3, 1))
         run.train(2, first=10)
@@ -83,7 +83,7 @@ def test_an_epoch_after_an_epoch_and_steps_without_join() -> None:
 
 @pytest.mark.parametrize("optimizer", [muon_and_adamw, sgd])
 @on_workers(2)
-def test_accumulation_and_several_optimizers(optimizer: Any) -> None:
+def test_uneven_batches_with_accumulation_or_several_optimizers_give_ddp_numbers(optimizer: Any) -> None:
     found, expected = both(Tower, optimizer, lambda run: epoch(run, (5, 2), accumulate=2))
     assert_same(found.state(), expected.state())
 

@@ -110,7 +110,7 @@ class Matrices(nn.Module):
 
 @pytest.mark.parametrize("name", REPLICATED)
 @on_workers(2)
-def test_other_optimizers_are_updated_everywhere(name: str) -> None:
+def test_optimizers_that_are_not_element_wise_get_ddp_numbers(name: str) -> None:
     make = Matrices if name == "muon" else Tangle
 
     def loop(run: Run) -> None:
@@ -122,7 +122,7 @@ def test_other_optimizers_are_updated_everywhere(name: str) -> None:
 
 
 @on_workers(2)
-def test_lbfgs_with_its_closure() -> None:
+def test_lbfgs_with_a_closure_trains_as_with_ddp() -> None:
     def loop(run: Run) -> None:
         for step in range(4):
 
@@ -211,7 +211,7 @@ class Late(Mixed):
 
 @pytest.mark.parametrize("make", [Mixed, Late])
 @on_workers(2)
-def test_parameters_of_several_dtypes(make: type) -> None:
+def test_parameters_of_several_dtypes_train_as_with_ddp(make: type) -> None:
     same_as_ddp(lambda run: run.train(8), make, bucket_bytes=128)
     same_as_ddp(lambda run: run.train(8), make, tune=True)
 
@@ -243,7 +243,7 @@ class Pictures(nn.Module):
 
 
 @on_workers(2)
-def test_channels_last_and_odd_parameters_and_buffers() -> None:
+def test_channels_last_and_odd_parameters_and_buffers_train_as_with_ddp() -> None:
     def loop(run: Run) -> None:
         run.train(6)
         run.model.eval()
@@ -310,19 +310,22 @@ def test_buffers_changed_in_a_closure_are_those_of_rank_0(kind: str) -> None:
     assert_same(gathered(own)[0], dict(model.named_buffers()))
 
 
+def _interrupted_backward(run: Run, step: int) -> None:
+    def interrupt(gradient: torch.Tensor) -> None:
+        raise KeyboardInterrupt
+
+    hook = run.model.layers[2].weight.register_hook(interrupt)
+    run.optimizer.zero_grad()
+    with pytest.raises(KeyboardInterrupt):
+        run.backward(step)
+    hook.remove()
+
+
 @on_workers(2)
 def test_an_exception_during_backward_loses_only_that_step() -> None:
     expected = with_ddp(made(Tower), adamw).train(3).train(4, first=4)
     found = with_weft(made(Tower), adamw).train(3)
-
-    def fail(gradient: torch.Tensor) -> None:
-        raise KeyboardInterrupt
-
-    hook = found.model.layers[2].weight.register_hook(fail)
-    found.optimizer.zero_grad()
-    with pytest.raises(KeyboardInterrupt):
-        found.backward(3)
-    hook.remove()
+    _interrupted_backward(found, 3)
     found.train(4, first=4)
     assert_same(found.state(), expected.state())
 
@@ -332,15 +335,7 @@ def test_an_exception_in_an_eager_backward_says_that_a_checkpoint_is_needed_and_
     expected = with_ddp(made(Tower), sgd).train(6)
     found = with_weft(made(Tower), sgd, eager=True).train(3)
     saved = copy.deepcopy((found.model.state_dict(), found.optimizer.state_dict()))
-
-    def fail(gradient: torch.Tensor) -> None:
-        raise KeyboardInterrupt
-
-    hook = found.model.layers[2].weight.register_hook(fail)
-    found.optimizer.zero_grad()
-    with pytest.raises(KeyboardInterrupt):
-        found.backward(3)
-    hook.remove()
+    _interrupted_backward(found, 3)
     with pytest.raises(weft.errors.OverlapError, match="load the last checkpoint"):
         found.backward(3)
     found.model.load_state_dict(saved[0])
@@ -350,7 +345,7 @@ def test_an_exception_in_an_eager_backward_says_that_a_checkpoint_is_needed_and_
 
 
 @on_workers(2)
-def test_gradients_zeroed_in_place() -> None:
+def test_zeroing_gradients_in_place_trains_as_with_ddp() -> None:
     def loop(run: Run) -> None:
         for step in range(6):
             run.backward(step)
@@ -381,7 +376,7 @@ def _quietly(make: Callable[[], nn.Module]) -> nn.Module:
 
 
 @on_workers(2)
-def test_loading_a_model_while_gathers_are_in_flight() -> None:
+def test_loading_a_model_while_gathers_are_in_flight_trains_as_with_ddp() -> None:
     def loop(run: Run) -> None:
         run.train(2)
         saved = copy.deepcopy(run.model.state_dict())
@@ -393,7 +388,7 @@ def test_loading_a_model_while_gathers_are_in_flight() -> None:
 
 
 @on_workers(2)
-def test_an_average_of_parameters_kept_right_after_each_step() -> None:
+def test_a_moving_average_updated_right_after_each_step_is_that_of_ddp() -> None:
     def loop(run: Run) -> Parameters:
         average = torch.optim.swa_utils.AveragedModel(
             run.model, multi_avg_fn=torch.optim.swa_utils.get_ema_multi_avg_fn(0.9)
@@ -434,7 +429,7 @@ def test_detached_models_keep_training_as_plain_models() -> None:
 
 
 @on_workers(2)
-def test_detach_after_a_forward_without_backward() -> None:
+def test_detach_works_after_a_forward_without_backward() -> None:
     found = with_weft(made(Tower), adamw, eager=True).train(3)
     found.model.loss(3)
     assert found.handle is not None

@@ -56,7 +56,7 @@ def test_one_worker_alone_can_save_while_the_others_keep_training() -> None:
 
 
 @on_workers(2)
-def test_state_asked_for_after_every_step_while_buckets_are_tuned() -> None:
+def test_state_requested_after_every_step_is_right_while_buckets_are_tuned() -> None:
     expected, found = with_ddp(made(Tower), adamw), with_weft(made(Tower), adamw, tune=True)
     for step in range(12):
         for run in (expected, found):

@@ -14,12 +14,8 @@ from tests.integrations import environment
 from torch import nn
 
 import weft
-from training import Tower, adamw, assert_equal_states, assert_same, made, sgd, with_ddp, with_weft
+from training import Tower, adafactor, adamw, assert_equal_states, assert_same, made, sgd, with_ddp, with_weft
 from workers import on_workers
-
-
-def adafactor(model: nn.Module) -> torch.optim.Optimizer:
-    return torch.optim.Adafactor(model.parameters(), lr=0.01)
 
 
 def size_of(value: Any, path: Path) -> int:

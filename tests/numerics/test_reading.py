@@ -36,7 +36,7 @@ class Words(nn.Module):
 
 @pytest.mark.parametrize("eager", [False, True])
 @on_workers(2)
-def test_parameters_read_in_unusual_ways(eager: bool) -> None:
+def test_parameters_read_in_unusual_ways_train_as_with_ddp(eager: bool) -> None:
     same_as_ddp(lambda run: run.train(8), Words, eager=eager, bucket_bytes=512)
 
 

@@ -68,7 +68,7 @@ def test_a_missing_process_group_is_refused() -> None:
 @pytest.mark.parametrize("clip", ["handle", "torch"])
 @pytest.mark.parametrize("after_steps", [0, 3])
 @on_workers(2)
-def test_clipping_while_eager(after_steps: int, clip: str) -> None:
+def test_clipping_while_eager_is_refused(after_steps: int, clip: str) -> None:
     run = with_weft(Tower(), eager=True).train(after_steps)
     run.backward(after_steps)
     with pytest.raises(OverlapError, match="eager=False"):
@@ -78,7 +78,7 @@ def test_clipping_while_eager(after_steps: int, clip: str) -> None:
 @pytest.mark.parametrize("unscale", [False, True])
 @pytest.mark.parametrize("fused", [False, True])
 @on_workers(2)
-def test_grad_scaler_while_eager(fused: bool, unscale: bool) -> None:
+def test_grad_scaler_while_eager_is_refused(fused: bool, unscale: bool) -> None:
     model = Tower()
     run = with_weft(model, lambda m: torch.optim.AdamW(m.parameters(), fused=fused), eager=True)
     scaler = torch.amp.GradScaler("cpu", init_scale=8.0)
@@ -128,7 +128,7 @@ def test_a_model_wrapped_in_ddp_is_refused() -> None:
 
 @pytest.mark.parametrize("early", [True, False])
 @on_workers(2)
-def test_a_learning_rate_that_changes_after_eager_has_used_it(early: bool) -> None:
+def test_a_learning_rate_that_changes_after_eager_has_used_it_is_refused(early: bool) -> None:
     run = with_weft(Tower(), eager=True).train(3)
     assert run.handle is not None
     run.handle.schedule.pacing.early = early  # also when tuning found that early gathers do not help
@@ -139,7 +139,7 @@ def test_a_learning_rate_that_changes_after_eager_has_used_it(early: bool) -> No
 
 
 @on_workers(2)
-def test_a_parameter_read_while_eager_replaces_it() -> None:
+def test_reading_a_parameter_while_eager_replaces_it_is_refused() -> None:
     run = with_weft(Tower(), eager=True).train(3)
     run.optimizer.zero_grad()
     run.backward(3)
@@ -150,7 +150,7 @@ def test_a_parameter_read_while_eager_replaces_it() -> None:
 
 
 @on_workers(2)
-def test_a_frozen_parameter_that_is_thawed() -> None:
+def test_a_parameter_unfrozen_after_overlap_is_refused() -> None:
     run = with_weft(made(Tangle)).train(2)
     run.model.frozen.requires_grad_(True)
     run.backward(2)
@@ -159,7 +159,7 @@ def test_a_frozen_parameter_that_is_thawed() -> None:
 
 
 @on_workers(2)
-def test_parameters_added_to_the_optimizer_later() -> None:
+def test_parameters_added_to_the_optimizer_later_are_refused() -> None:
     run = with_weft(Tower()).train(1)
     run.optimizer.add_param_group({"params": [nn.Parameter(torch.zeros(2))]})
     run.backward(1)

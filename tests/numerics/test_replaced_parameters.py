@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
-from contextlib import suppress
 from typing import Any
 
 import pytest
 import torch
 import torch.distributed as dist
+from tests.compat.tasks import declare_missing_operators
 from torch import nn
 from torch.nn.utils import parametrize
 
 import weft
-from training import Run, Tower, adamw, assert_same, made, sgd, with_weft
+from training import Run, Tower, adafactor, adamw, assert_same, made, sgd, with_weft
 from weft.errors import OverlapError
 from workers import on_workers
 
@@ -57,7 +57,7 @@ def test_a_replaced_parameter_is_detected_at_the_next_forward_and_training_can_c
 
 @on_workers(2)
 def test_a_parameter_replaced_between_backward_and_step_is_detected_at_the_step() -> None:
-    run = with_weft(made(Tower), torch_adafactor).train(2)
+    run = with_weft(made(Tower), adafactor).train(2)
     run.backward(2)
     new_weight(run.model)
     with pytest.raises(OverlapError, match=r"layers\.2\.weight was replaced"):
@@ -66,16 +66,10 @@ def test_a_parameter_replaced_between_backward_and_step_is_detected_at_the_step(
     run.handle.detach()
 
 
-def torch_adafactor(model: nn.Module) -> torch.optim.Optimizer:
-    return torch.optim.Adafactor(model.parameters(), lr=0.01)
-
-
 @on_workers(2)
 def test_resized_token_embeddings_are_detected_and_train_after_a_new_overlap() -> None:
     pytest.importorskip("transformers")
-    for needed in ("nms", "qnms"):  # by torchvision's CUDA build on a CPU, which has no operators of its own
-        with suppress(RuntimeError):
-            torch.library.define(f"torchvision::{needed}", "(Tensor d, Tensor s, float t) -> Tensor")
+    declare_missing_operators()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         from transformers import GPT2Config, GPT2LMHeadModel

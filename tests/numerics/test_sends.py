@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
-from contextlib import suppress
 from functools import partial
 from importlib.util import find_spec
 from typing import Any
@@ -12,9 +11,10 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
+from tests.compat.tasks import declare_missing_operators
 from torch import nn
 
-from training import Run, Tower, assert_same, made, with_ddp, with_weft
+from training import Run, Tower, assert_same, made, replicated_sgd, with_ddp, with_weft
 from weft.overlap.transport import Exchange
 from weft.overlap.transport.gloo import GlooTransport
 from workers import gathered, on_workers
@@ -79,17 +79,11 @@ class LambLike(torch.optim.Optimizer):
             p.grad.zero_()
 
 
-class SubclassedSGD(torch.optim.SGD):
-    """A subclass may do anything in its step, so gradients are gathered for it."""
-
-
 def _timm(name: str, **options: float) -> Callable[[nn.Module], torch.optim.Optimizer]:
     def make(model: nn.Module) -> torch.optim.Optimizer:
         if find_spec("timm") is None:
             pytest.skip("timm is not installed")
-        for name_needed in ("nms", "qnms"):  # by torchvision's CUDA build on a CPU, which has no operators of its own
-            with suppress(RuntimeError):
-                torch.library.define(f"torchvision::{name_needed}", "(Tensor d, Tensor s, float t) -> Tensor")
+        declare_missing_operators()
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             from timm import optim
@@ -123,7 +117,7 @@ def test_unscaling_gathered_gradients_does_not_make_workers_diverge() -> None:
             scaler.step(run.optimizer)
             scaler.update()
 
-    _assert_workers_agree_with_ddp(loop, lambda m: SubclassedSGD(m.parameters(), lr=0.1, momentum=0.9))
+    _assert_workers_agree_with_ddp(loop, replicated_sgd)
 
 
 @torch.no_grad()

@@ -127,7 +127,7 @@ def test_ddp_resumes_bit_for_bit_too(tmp_path: Path) -> None:
     assert pieces[-1].digest == whole.digest
 
 
-def test_uneven_batches_under_ddp_are_weighted_like_one_worker_does_them(tmp_path: Path) -> None:
+def test_uneven_batches_under_ddp_are_weighted_as_on_one_worker(tmp_path: Path) -> None:
     alone = in_pieces(Job(folder(tmp_path, "alone"), wrap="alone", epochs=2, batch_size=21), [1], seed=0)
     two = in_pieces(Job(folder(tmp_path, "two"), wrap="ddp", epochs=2, batch_size=21), [2], seed=0)
     assert losses(two) == pytest.approx(losses(alone), rel=1e-5)

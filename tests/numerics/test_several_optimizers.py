@@ -13,6 +13,7 @@ from torch import nn
 import weft
 from training import (
     Run,
+    Several,
     Tangle,
     Tower,
     adamw,
@@ -29,18 +30,6 @@ from training import (
 from weft.errors import OverlapError
 from weft.worker.shards import capture_own, capture_replicated, register, restore
 from workers import gathered, on_workers
-
-
-class Several(list):
-    """Optimizers that are stepped and zeroed together."""
-
-    def zero_grad(self) -> None:
-        for optimizer in self:
-            optimizer.zero_grad()
-
-    def step(self) -> None:
-        for optimizer in self:
-            optimizer.step()
 
 
 def matrices(model: nn.Module) -> list[nn.Parameter]:
@@ -116,37 +105,27 @@ def test_gradients_of_all_optimizers_are_clipped_together(recipe: str, clip: str
     torch.testing.assert_close(norms[1], norms[0])
 
 
-@on_workers(2)
-def test_one_optimizer_is_stepped_every_second_time() -> None:
-    """Muon's gradients add up over two passes as with DDP, bit for bit; AdamW's are used each time."""
-
-    def loop(run: Run) -> None:
-        muon, rest = run.optimizer
-        for step in range(7):
-            run.backward(step)
-            rest.step()
-            rest.zero_grad()
-            if step % 2:
-                muon.step()
-                muon.zero_grad()
-
-    same_as_ddp(loop, Tower, muon_and_adamw)
+def _first_every_second_time(run: Run) -> Run:
+    """The first optimizer's gradients add up over two passes; the second one's are used each time."""
+    first, second = run.optimizer
+    for step in range(7):
+        run.backward(step)
+        second.step()
+        second.zero_grad()
+        if step % 2:
+            first.step()
+            first.zero_grad()
+    return run
 
 
 @on_workers(2)
-def test_a_sharded_optimizer_is_stepped_every_second_time() -> None:
-    def loop(run: Run) -> Run:
-        sgd, adam = run.optimizer
-        for step in range(7):
-            run.backward(step)
-            adam.step()
-            adam.zero_grad()
-            if step % 2:
-                sgd.step()
-                sgd.zero_grad()
-        return run
+def test_a_replicated_optimizer_stepped_every_second_time_has_ddp_bits() -> None:
+    same_as_ddp(_first_every_second_time, Tower, muon_and_adamw)
 
-    expected, found = (loop(make(made(Tower), sgd_and_adam)) for make in (with_ddp, with_weft))
+
+@on_workers(2)
+def test_a_sharded_optimizer_stepped_every_second_time_follows_ddp_to_rounding() -> None:
+    expected, found = (_first_every_second_time(make(made(Tower), sgd_and_adam)) for make in (with_ddp, with_weft))
     assert_close(found.state(), expected.state())
 
 

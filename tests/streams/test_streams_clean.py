@@ -20,6 +20,7 @@ from training import (
     assert_same,
     made,
     sgd,
+    two_backwards,
     with_ddp,
     with_weft,
 )
@@ -68,14 +69,6 @@ def accumulated(run: Run) -> None:
     run.train(3, accumulate=3)
 
 
-def added_up(run: Run) -> None:
-    for step in range(4):
-        run.optimizer.zero_grad()
-        run.backward(2 * step)
-        run.backward(2 * step + 1)
-        run.optimizer.step()
-
-
 def scaled(run: Run) -> None:
     scaler = torch.amp.GradScaler("cpu", init_scale=8.0, growth_interval=2)
     for step in range(5):
@@ -110,10 +103,10 @@ def _fail(gradient: torch.Tensor) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("optimizer", [adamw, replicated], ids=["sharded", "replicated"])
-@pytest.mark.parametrize("loop", [clipped, accumulated, added_up, scaled, saved_and_loaded, failed_backward])
+@pytest.mark.parametrize("loop", [clipped, accumulated, two_backwards, scaled, saved_and_loaded, failed_backward])
 @on_workers(2)
 def test_operations_between_backward_and_step_are_synchronized(
-    loop: Callable[[Run], None], optimizer: MakeOptimizer
+    loop: Callable[[Run], Any], optimizer: MakeOptimizer
 ) -> None:
     with recorded() as record:
         run = with_weft(record.made(Tower), optimizer)

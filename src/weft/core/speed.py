@@ -8,6 +8,8 @@ from functools import cached_property
 
 from weft.errors import UsageError
 
+MIN_GAP_HANDOVERS = 3.0
+"""A gap shorter than this many handovers is not offered to another job, and not counted on in a prediction."""
 MIN_STEP_S = 1e-6
 MAX_STEP_S = 1e7
 """A step reported as shorter or longer than this is not a measurement; within the limits, products stay finite."""

@@ -10,7 +10,7 @@ change nothing.  At most one token is valid at any time.
 
 [Note: when a holder is asked back]
 Two equal jobs must not interrupt each other: each computes until it waits for the network, and that makes them
-alternate.  Interrupted half-way, they would compute in slices and then both communicate at the same time, and nothing
+alternate.  Interrupted halfway, they would compute in slices and then both communicate at the same time, and nothing
 would be gained.  But a job with short turns must not wait for every turn of one with long turns.  So a holder is asked
 back when it is ahead of a waiting job, in time over weight, by more than 1.5 of that job's usual turns: never between
 equals, soon between unequals.  A holder that never communicates is eventually ahead of every other job; for a waiting
@@ -169,7 +169,7 @@ class Arbiter:
             case RoleChanged():
                 for member in self.members.values():
                     if member.job == event.job:
-                        member.role, member.weight = event.role, event.weight
+                        member.role = event.role
             case Ordered():
                 self._follow(event.order)
             case Ticked():

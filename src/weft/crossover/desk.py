@@ -17,7 +17,7 @@ from weft.crossover.lease_messages import (
     MAX_PACKET_BYTES,
     Join,
     LeaseVerb,
-    Saying,
+    TurnMessage,
     join_from,
     lead_from,
     packed,
@@ -117,7 +117,7 @@ class Desk:
     def hear(self, peer: Peer, packet: bytes) -> bool:
         """Act on a packet; ``False`` if it is invalid and the peer should be dropped."""
         message = unpacked(packet)
-        if isinstance(message, Saying):
+        if isinstance(message, TurnMessage):
             return self._turn(peer, message)
         if message is None:
             return False
@@ -187,24 +187,24 @@ class Desk:
         if join.lead:
             self._enter_group(device, join)
 
-    def _turn(self, peer: Peer, saying: Saying) -> bool:
+    def _turn(self, peer: Peer, message: TurnMessage) -> bool:
         if peer not in self._members:
             return False
         key, device = self._members[peer]
         now_s = self._now()
-        if saying.verb is not LeaseVerb.ASK:
-            self._tell(device, Released(now_s, key, saying.token, saying.turn, saying.verb is LeaseVerb.YIELD))
-        if saying.verb is not LeaseVerb.RELEASE:
-            self._tell(device, Asked(now_s, key, saying.turn))
+        if message.verb is not LeaseVerb.ASK:
+            self._tell(device, Released(now_s, key, message.token, message.turn, message.verb is LeaseVerb.YIELD))
+        if message.verb is not LeaseVerb.RELEASE:
+            self._tell(device, Asked(now_s, key, message.turn))
         return True
 
     def _change_role(self, message: dict[str, Any]) -> bool:
-        role, weight = role_from(message)
+        role, _ = role_from(message)
         job = message.get("job")
         if role is None or not isinstance(job, str):
             return False
         for device in self._devices.values():
-            self._tell(device, RoleChanged(self._now(), job, role, weight))
+            self._tell(device, RoleChanged(self._now(), job, role))
         return True
 
     def _tell(self, device: SharedDevice, event: Event) -> None:

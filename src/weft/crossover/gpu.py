@@ -33,7 +33,7 @@ def check_sharing(backend: str, environment: Mapping[str, str], proc: Path = Pat
     if "nccl" in backend.lower() and not has_mps(environment, proc):
         where = environment.get(PIPE_DIRECTORY) or _DEFAULT_PIPES
         raise LeaseError(
-            f"this job uses NCCL and shares its GPU, but MPS is not running (no control pipe with a {_DAEMON} at "
+            f"this job uses NCCL and shares its GPU, but MPS is not running (no {_DAEMON} with a control pipe in "
             f"{where}): NCCL's waiting kernels would keep the other job from computing. Start it with "
             f"`{_DAEMON} -d` before the jobs, or do not share"
         )

@@ -39,7 +39,7 @@ _watched_steps = False
 
 
 def install_gate(environment: Mapping[str, str] = os.environ) -> None:
-    """Share as the environment says; called by the computing thread before it first computes."""
+    """Set up sharing as the environment says; called by the computing thread before it first computes."""
     if dist.is_initialized():
         check_sharing(dist.get_backend(), environment)
     computing = threading.get_native_id()

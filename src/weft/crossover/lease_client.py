@@ -22,7 +22,7 @@ from collections.abc import Callable, Mapping
 
 from weft.core.worker_environment import JOB_ID, LEASE, LEASE_DEVICE, LEASE_KEY, LEASE_LEAD, LEASE_ROLE, LEASE_WEIGHT
 from weft.crossover.lease_connection import LeaseConnection, connect
-from weft.crossover.lease_messages import Join, LeaseVerb, Saying
+from weft.crossover.lease_messages import Join, LeaseVerb, TurnMessage
 from weft.crossover.phases import GapWatch, Role, TurnLimits
 from weft.crossover.shared_page import (
     ASKED_BACK,
@@ -53,12 +53,12 @@ class LeaseGate:
     Every call may return without the device if the server is gone, stuck, or has overruled us.
     """
 
-    def __init__(self, path: str, join: Join, on_company: Callable[[], None] = lambda: None) -> None:
-        """``on_company`` is called once, by the computing thread, when another job first wants the device."""
+    def __init__(self, path: str, join: Join, on_contention: Callable[[], None] = lambda: None) -> None:
+        """``on_contention`` is called once, by the computing thread, when another job first wants the device."""
         self._path = path
         self._join = join
-        self._on_company = on_company
-        self._has_met = False
+        self._on_contention = on_contention
+        self._was_contended = False
         self._link: LeaseConnection | None = None
         self._ended: LeaseConnection | None = None
         self._turn = 0
@@ -117,7 +117,7 @@ class LeaseGate:
         words = link.words
         words[TURN] = self._turn
         if words[NUM_WAITING]:
-            self._meet()
+            self._note_contention()
         is_for_fillers = words[NUM_WAITING] > 0 and not words[NUM_EQUALS]
         if (self._gaps.is_too_short or (briefly and is_for_fillers)) and not words[ASKED_BACK]:
             words[STATE] = PAUSED  # we will want the device back before another job could use it
@@ -127,7 +127,7 @@ class LeaseGate:
         if words[NUM_WAITING]:
             token = words[TOKEN]
             if token:
-                link.say(Saying(LeaseVerb.RELEASE, token, self._turn))
+                link.send(TurnMessage(LeaseVerb.RELEASE, token, self._turn))
 
     def close(self) -> None:
         """Leave the server; the gate is open from now on."""
@@ -146,19 +146,19 @@ class LeaseGate:
             with contextlib.suppress(OSError):  # closed twice
                 os.close(end)
 
-    def _meet(self) -> None:
-        if not self._has_met:
-            self._has_met = True
-            self._on_company()
+    def _note_contention(self) -> None:
+        if not self._was_contended:
+            self._was_contended = True
+            self._on_contention()
 
     def _wait_for_turn(self, link: LeaseConnection, token: int) -> None:
         words = link.words
         if words[NUM_WAITING] or words[NUM_EQUALS]:
-            self._meet()
+            self._note_contention()
         words[STATE] = WAITING
         link.token = max(link.token, token)  # only a newer one is a grant
         try:
-            if link.say(Saying(LeaseVerb.YIELD if token else LeaseVerb.ASK, token, self._turn)):
+            if link.send(TurnMessage(LeaseVerb.YIELD if token else LeaseVerb.ASK, token, self._turn)):
                 self._sleep_until_ours(link)
         except BaseException:
             self._is_computing = False
@@ -202,7 +202,7 @@ class LeaseGate:
         link.words[TURN] = self._turn
         self._gaps = GapWatch(link.handover_s)
         self._link = link
-        if self._ended is not None:  # long enough ago that no thread waits on it any more
+        if self._ended is not None:  # long enough ago that no thread still waits on it
             self._ended.forget()
             self._ended = None
         self._is_warned = False
@@ -244,7 +244,7 @@ def _leave_gates_to_the_parent() -> None:
 os.register_at_fork(after_in_child=_leave_gates_to_the_parent)
 
 
-def gate_from_environment(environment: Mapping[str, str], on_company: Callable[[], None] = lambda: None) -> Gate:
+def gate_from_environment(environment: Mapping[str, str], on_contention: Callable[[], None] = lambda: None) -> Gate:
     """This worker's gate: a ``LeaseGate`` if WEFT_LEASE names a server, else the open one.
 
     A server that is not running is not an error: the job runs unshared and joins when the server starts.
@@ -253,7 +253,7 @@ def gate_from_environment(environment: Mapping[str, str], on_company: Callable[[
     True
     """
     path = environment.get(LEASE)
-    return LeaseGate(path, join_from_environment(environment), on_company) if path else OPEN
+    return LeaseGate(path, join_from_environment(environment), on_contention) if path else OPEN
 
 
 def _device(listed: str, local_rank: str) -> str:

@@ -8,7 +8,7 @@ import select
 import socket
 
 from weft.crossover import lease_kernel
-from weft.crossover.lease_messages import MAX_PACKET_BYTES, Join, Saying, unpacked
+from weft.crossover.lease_messages import MAX_PACKET_BYTES, Join, TurnMessage, unpacked
 from weft.crossover.shared_page import Page
 from weft.errors import LeaseError
 
@@ -31,10 +31,10 @@ class LeaseConnection:
         self._poll = select.poll()
         self._poll.register(connection, select.POLLIN)
 
-    def say(self, saying: Saying) -> bool:
+    def send(self, message: TurnMessage) -> bool:
         """Whether it could be sent."""
         try:
-            self._connection.send(saying.packed())
+            self._connection.send(message.packed())
         except OSError:
             return False
         return True

@@ -49,7 +49,6 @@ class RoleChanged:
     at_s: float
     job: str
     role: Role
-    weight: float
 
 
 @dataclass(frozen=True, slots=True)

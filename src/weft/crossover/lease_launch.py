@@ -51,7 +51,7 @@ def ensure_server(home: Path, *, linger_s: float = LINGER_S, environment: Mappin
         )
     if not _answers(path):  # an exit code is fine if another server was started at the same time
         raise LeaseError(
-            f"the lease server cannot be started at {path} (exit code {started.returncode}): see {home / LOG_NAME}"
+            f"the lease server could not be started at {path} (exit code {started.returncode}): see {home / LOG_NAME}"
         )
     return path
 
@@ -64,9 +64,9 @@ def status(path: Path) -> dict[str, Any]:
     return answer
 
 
-def set_role(path: Path, job: str, role: Role, weight: float = 1.0) -> None:
-    """Change how a job shares from now on, on every device of this host."""
-    _ask(path, {"kind": "role", "job": job, "role": role.value, "weight": weight})
+def set_role(path: Path, job: str, role: Role) -> None:
+    """Change how a job shares from now on, on every device of this host; its weight stays."""
+    _ask(path, {"kind": "role", "job": job, "role": role.value})
 
 
 def tell_roles(path: Path, wanted: Mapping[str, Role]) -> None:

@@ -1,9 +1,9 @@
 """The protocol between client and lease server: packets over a Unix socket.
 
 A client's first packet is a JSON object: ``join`` (it becomes a member; the answer is ``welcome`` with the shared page
-attached), ``role`` (change how a job shares), ``lead`` (where is the group led whose rank 0 has this device?), or
-``status``.  After that, a member sends :class:`Saying` packets, and
-the server sends bells: one byte that means "look at your page".
+attached), ``role`` (change how a job shares), ``lead`` (ask for the address of the lead of the group whose rank 0 has
+this device), or ``status``.  After that, a member sends :class:`TurnMessage` packets, and the server sends bells: one
+byte that means "look at your page".
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ MAX_TEXT: Final = 512
 MAX_WEIGHT: Final = 1e6
 ROLES: Final = [role.value for role in Role]  # not a set: the value looked up may be unhashable
 BELL: Final = b"!"
-_SAYING = struct.Struct("<BQQ")
+_TURN_MESSAGE = struct.Struct("<BQQ")
 
 
 def check_path(path: Path) -> None:
@@ -46,13 +46,13 @@ class LeaseVerb(enum.IntEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Saying:
+class TurnMessage:
     verb: LeaseVerb
     token: int
     turn: int
 
     def packed(self) -> bytes:
-        return _SAYING.pack(self.verb, self.token, self.turn)
+        return _TURN_MESSAGE.pack(self.verb, self.token, self.turn)
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,11 +76,11 @@ def packed(message: dict[str, Any]) -> bytes:
     return json.dumps(message, separators=(",", ":")).encode()
 
 
-def unpacked(packet: bytes) -> Saying | dict[str, Any] | None:
+def unpacked(packet: bytes) -> TurnMessage | dict[str, Any] | None:
     """Parse a packet; ``None`` if it is invalid."""
-    if len(packet) == _SAYING.size and packet[0] <= max(LeaseVerb):
-        verb, token, turn = _SAYING.unpack(packet)
-        return Saying(LeaseVerb(verb), token, turn) if verb else None
+    if len(packet) == _TURN_MESSAGE.size and packet[0] <= max(LeaseVerb):
+        verb, token, turn = _TURN_MESSAGE.unpack(packet)
+        return TurnMessage(LeaseVerb(verb), token, turn) if verb else None
     return parse_object(packet)
 
 

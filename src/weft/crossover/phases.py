@@ -9,6 +9,8 @@ import enum
 from collections import deque
 from dataclasses import dataclass
 
+from weft.core.speed import MIN_GAP_HANDOVERS
+
 
 class Role(enum.Enum):
     """How a job shares its device."""
@@ -49,9 +51,6 @@ class TurnLimits:
 def smoothed(old: float | None, new: float, weight: float = 0.3) -> float:
     """Exponential moving average of a duration."""
     return new if old is None else old + weight * (new - old)
-
-
-MIN_GAP_HANDOVERS = 3.0
 
 
 class GapWatch:

@@ -93,8 +93,12 @@ class Server:
                 self._watch(self._listener, 0, self._accept)  # until a peer leaves: this would loop without a pause
             return  # otherwise the client disconnected first
         pid, uid = lease_kernel.peer(connection)
-        if uid != os.geteuid() or len(self._peers) >= MAX_PEERS:
+        if uid != os.geteuid():
             log.warning("refused process %d of user %d: this server belongs to user %d", pid, uid, os.geteuid())
+            connection.close()
+            return
+        if len(self._peers) >= MAX_PEERS:
+            log.warning("refused process %d: %d processes are connected already", pid, MAX_PEERS)
             connection.close()
             return
         peer = Peer(connection, lease_kernel.peer_pidfd(connection, pid), pid)
@@ -106,11 +110,11 @@ class Server:
     def _hear(self, peer: Peer) -> None:
         for packet in peer.packets():
             try:
-                is_sense = self._desk.hear(peer, packet)
+                is_valid = self._desk.hear(peer, packet)
             except Exception:
-                log.exception("cannot handle a message of process %d, which continues unshared", peer.pid)
-                is_sense = False
-            if not is_sense:
+                log.exception("cannot handle a message from process %d, which continues unshared", peer.pid)
+                is_valid = False
+            if not is_valid:
                 peer.is_gone = True
         if peer.is_gone:
             self._drop(peer)

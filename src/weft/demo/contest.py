@@ -61,7 +61,7 @@ def temporary_controller(policy: str, *, num_devices: int | None = None, hold_s:
     home = Path(tempfile.mkdtemp(prefix="weft-demo-"))
     options = ControllerOptions(policy=policy, port=0, devices=num_devices, hold_s=hold_s, grace_s=10.0)
     with (home / "controller.log").open("wb") as log:
-        # A session of its own: Ctrl-C reaches only the demo, which then shuts down the controller in order.
+        # A session of its own: Ctrl-C reaches only the demo, which then shuts the controller down cleanly.
         process = subprocess.Popen(
             options.command("-P"),
             stdin=subprocess.DEVNULL,
@@ -141,7 +141,9 @@ def _wait_until_it_responds(client: Client, process: subprocess.Popen[bytes], lo
         except NoControllerError:
             if process.poll() is not None or time.monotonic() > deadline_s:
                 said = log.read_text(errors="replace").strip() or "its log is empty"
-                raise ControllerError(f"the controller did not start: {said}") from None
+                raise ControllerError(
+                    f"the controller did not start ({said}): run `weft doctor` to look for problems on this machine"
+                ) from None
         time.sleep(0.02)
 
 

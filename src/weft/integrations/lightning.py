@@ -17,7 +17,7 @@ import weft
 from weft.integrations.trainer_batches import TrainerBatches
 from weft.overlap.handle import Overlap
 
-_LIGHTNINGS_OWN = (
+_DDP_STRATEGY_OPTIONS = (
     "accelerator",
     "parallel_devices",
     "cluster_environment",
@@ -37,7 +37,7 @@ class WeftStrategy(DDPStrategy):  # type: ignore[misc]
     strategy_name = "weft"
 
     def __init__(self, **options: Any) -> None:
-        super().__init__(**{name: options.pop(name) for name in _LIGHTNINGS_OWN if name in options})
+        super().__init__(**{name: options.pop(name) for name in _DDP_STRATEGY_OPTIONS if name in options})
         self._overlap_options = options
         self._handle: Overlap | None = None
 

@@ -1,4 +1,4 @@
-"""A session's batches in the form in which trainers take them: an iterable with a length, one pass per epoch.
+"""A session's batches in the form that trainers expect: an iterable with a length, one pass per epoch.
 
 ``run.steps`` counts a step when the loop asks for the next batch.  Trainers may ask early, or not at all after the last
 batch of an epoch, so here the trainer's own "step done" callback counts.
@@ -50,7 +50,10 @@ class TrainerBatches:
 
     def __iter__(self) -> Iterator[Any]:
         if self._steps is None:
-            raise UsageError("the trainer asked for batches before its model and optimizer were set up")
+            raise UsageError(
+                "the trainer asked for batches before its model and optimizer were set up: give it SessionCallback "
+                "(Lightning) or OverlapMixin (transformers), which call begin(), or call begin() yourself"
+            )
         epoch = self.epoch
         while not self.over and self.epoch == epoch:
             self._handed_out = True

@@ -84,7 +84,7 @@ def overlap(
     """
     if not dist.is_available() or not dist.is_initialized():
         raise OverlapError(
-            "weft.overlap needs a process group, and there is none: start the script with torchrun and call "
+            "weft.overlap needs a process group, but none is initialized: start the script with torchrun and call "
             "torch.distributed.init_process_group() first"
         )
     group = dist.group.WORLD if process_group is None else process_group
@@ -119,7 +119,7 @@ def overlap(
     services = [StateService(make_group(group, "gloo")) if plan.needs_service(group) else None for plan in plans]
     _agree_on_values(model, transports[0], ignored, broadcast_buffers)
     shared = _shared_parameters(model)
-    apart = [parameter for name, parameter in model.named_parameters() if name in ignored]
+    ignored_parameters = [parameter for name, parameter in model.named_parameters() if name in ignored]
     parts: list[Part] = []
     connections = Connections(group, services, transports)
     rnns = RnnWeights(model)
@@ -149,7 +149,7 @@ def overlap(
                 if plan.optimizer is not None:
                     undo.callback(setattr, plan.optimizer, "state", plan.optimizer.state)
                 tuned = tune and enabled and bucket_bytes is None and not parts
-                parts.append(Part(plan.optimizer, schedule, make_state(), ignored=apart, tune=tuned))
+                parts.append(Part(plan.optimizer, schedule, make_state(), ignored=ignored_parameters, tune=tuned))
             handle = Overlap(model, parts, passes, buffers, group, connections)
             undo.callback(handle.remove_hooks)
             _hook_up(model, handle)

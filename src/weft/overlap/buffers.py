@@ -1,8 +1,8 @@
 """Buffers (BatchNorm's running averages): rank 0's values are copied to all workers once per round, as DDP does.
 
-They are sent when backward ends, before the gathers, behind which they would arrive halfway through forward, and are
-written when the next forward begins.  A buffer that this worker has written in between (``load_state_dict``,
-``reset_running_stats``) keeps its value.
+They are sent when backward ends and written when the next forward begins.  They go ahead of the gathers: queued behind
+them, they would arrive halfway through forward.  A buffer that this worker has written in the meantime
+(``load_state_dict``, ``reset_running_stats``) keeps its value.
 
 [Note: layout]  A message has the size on which all workers have agreed, even if the buffers have changed since.  A
 worker whose buffers have changed in shape, dtype, or name sends an objection with its gradients (``Round``), so that
@@ -133,12 +133,12 @@ class BufferSync:
         buffers = self._buffers()
         lines = [f"buffer {name} {shape} {dtype}" for name, shape, dtype in _layout(buffers)]
         with TURNS.yielded(later=True):
-            checks.check_alike(self._group, self._device(buffers), lines, None)
+            checks.check_alike(self._group, self._device(), lines, None)
         self._layout = _layout(buffers)
         self.launch()
 
     def _send(self, buffers: dict[str, torch.Tensor], valid: bool) -> None:
-        device = self._device(buffers)
+        device = self._device()
         num_bytes = _HEADER_BYTES + sum(torch.Size(s).numel() * t.itemsize for _, s, t in self._layout)
         packed = torch.zeros(num_bytes, dtype=torch.uint8, device=device)
         if self._transport.rank == 0 and valid:
@@ -150,7 +150,7 @@ class BufferSync:
             packed, self._transport.broadcast(packed), kept, versions, self._transport.device.current_stream()
         )
 
-    def _device(self, buffers: dict[str, torch.Tensor]) -> torch.device:
+    def _device(self) -> torch.device:
         return next(self._model.parameters()).device
 
     def _buffers(self) -> dict[str, torch.Tensor]:

@@ -102,8 +102,8 @@ def check_local(
 
 def _only_ignored(optimizer: torch.optim.Optimizer, named: dict[str, nn.Parameter], ignored: Collection[str]) -> bool:
     """Whether weft can leave this optimizer alone."""
-    apart = {id(named[name]) for name in ignored if name in named}
-    return all(id(p) in apart for group in optimizer.param_groups for p in group["params"])
+    ignored_ids = {id(named[name]) for name in ignored if name in named}
+    return all(id(p) in ignored_ids for group in optimizer.param_groups for p in group["params"])
 
 
 def _check_initialized(optimizer: torch.optim.Optimizer) -> None:
@@ -183,7 +183,10 @@ def _check_parameters(named: dict[str, nn.Parameter]) -> None:
         if hasattr(parameter, "_local_tensor"):
             raise OverlapError(f"parameter {name} is a DTensor (FSDP?): give weft.overlap the plain module")
         if parameter.is_complex():
-            raise OverlapError(f"parameter {name} is complex, weft.overlap handles real parameters only")
+            raise OverlapError(
+                f"parameter {name} is complex, but weft.overlap supports real parameters only: use "
+                "DistributedDataParallel for this model"
+            )
         pointer = parameter.data_ptr()
         if pointer and pointer in seen:
             raise OverlapError(
@@ -193,7 +196,10 @@ def _check_parameters(named: dict[str, nn.Parameter]) -> None:
         seen[pointer] = name
     devices = {parameter.device for parameter in named.values()}
     if len(devices) > 1:
-        raise OverlapError(f"the model's parameters are on several devices ({sorted(map(str, devices))}), expected one")
+        raise OverlapError(
+            f"the model's parameters are on several devices ({sorted(map(str, devices))}), expected one: move the "
+            "whole model to one device before calling weft.overlap"
+        )
 
 
 def _check_modules(model: nn.Module) -> None:
@@ -201,8 +207,8 @@ def _check_modules(model: nn.Module) -> None:
         check_not_captured(name, module)
         if getattr(module, "sparse", False) and isinstance(module, nn.Embedding | nn.EmbeddingBag):
             raise OverlapError(
-                f"module {name} has sparse=True: weft.overlap handles dense gradients only; set sparse=False, or leave "
-                "this model to DistributedDataParallel"
+                f"module {name} has sparse=True, but weft.overlap supports only dense gradients: set sparse=False, or "
+                "use DistributedDataParallel for this model"
             )
 
 
@@ -221,7 +227,7 @@ def meeting_device(group: dist.ProcessGroup, device: torch.device) -> torch.devi
 def check_alike(
     group: dist.ProcessGroup, device: torch.device, description: list[str], refusal: OverlapError | None
 ) -> None:
-    """Raise on all workers unless all have the same description.  Collective.  ``device``: of the parameters."""
+    """Raise on all workers unless all have the same description.  Collective.  ``device``: that of the parameters."""
     device = meeting_device(group, device)
     workers = dist.get_world_size(group)
     refused = -1

@@ -26,7 +26,7 @@ from torch import nn
 from torch.utils.hooks import RemovableHandle
 
 from weft.overlap.part import Part
-from weft.overlap.reading import on_guard, use_all
+from weft.overlap.reading import is_guarded, use_all
 
 _log = logging.getLogger("weft.overlap")
 
@@ -95,9 +95,9 @@ class CompiledModules:
         self._num_inside = 0
         self._surprised_at: set[int] = set()
         self._on_compile = _listener(self)
-        self.look_again()
+        self.hook_new_modules()
 
-    def look_again(self) -> None:
+    def hook_new_modules(self) -> None:
         """Install hooks on modules compiled since the last call."""
         for module in self._model.modules():
             if module is not self._root and id(module) not in self._hooks and is_compiled(module):
@@ -152,13 +152,13 @@ class CompiledModules:
     def compile_begins(self) -> None:
         for part in self._parts:
             schedule = part.schedule
-            if schedule.readable and any(map(on_guard, schedule.parameters)):
+            if schedule.readable and any(map(is_guarded, schedule.parameters)):
                 if not self._num_inside:  # otherwise a known module, which will not be compiled in every step
                     self._surprised_at.add(schedule.num_steps)
                 schedule.flush()
         if len(self._surprised_at) == MAX_STEPS_SURPRISED:
             self._wait_in_step()
-        self.look_again()
+        self.hook_new_modules()
 
     def _hook_up(self, module: nn.Module) -> list[RemovableHandle]:
         parameters = list(module.parameters())

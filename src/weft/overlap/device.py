@@ -52,7 +52,7 @@ class Device(Protocol):
     def current_stream(self) -> Any: ...
 
     def on_own_stream(self) -> AbstractContextManager[Any]:
-        """Makes a stream current that only this interface uses, for a thread besides the training loop."""
+        """Makes a stream current that only this interface uses, for a thread other than the training loop's."""
 
     def on_stream(self, stream: Any) -> AbstractContextManager[Any]: ...
 
@@ -118,7 +118,7 @@ class HostDevice:
 
 
 class CudaDevice:
-    """One GPU, through torch.cuda.  Nobody has run it on a GPU yet; tests/streams runs its callers."""
+    """One GPU, through torch.cuda.  It has not been run on a GPU yet; tests/streams runs its callers."""
 
     has_streams = True
 
@@ -205,7 +205,7 @@ class Arrival:
             self._waiting.add(stream)
 
     def ended(self) -> bool:
-        """Whether the collective is over, so that no stream has to wait any more.  Never blocks."""
+        """Whether the collective has ended, so that no stream has to wait for it.  Never blocks."""
         # Querying an event would break a graph capture.
         return not self._device.capturing() and bool(self._work.is_completed())
 

@@ -152,7 +152,7 @@ class Gathers:
             self._readers.release(number)
 
     def release_ended(self) -> None:
-        """On a device with streams: release parameters that no stream has to wait for any more."""
+        """On a device with streams: release parameters that no stream still has to wait for."""
         in_flight = {b.plan.index for b in self._buckets if not self._transport.gather_ended(b.exchange)}
         for number, buckets in enumerate(self._buckets_of):
             if not any(bucket.plan.index in in_flight for bucket in buckets):

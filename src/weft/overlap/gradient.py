@@ -6,7 +6,7 @@ memory, and supports what people do with gradients between ``backward()`` and ``
 
     torch.nn.utils.clip_grad_norm_      norms are summed over workers; each scales its own shard
     torch.amp.GradScaler                all workers see an infinite value on any of them
-    element-wise changes in place       applied to the own shard (gradient_changes.py)
+    element-wise changes in place       each worker changes its own shard (gradient_changes.py)
     another backward() without zeroing  the new gradients are added to the old ones
     p.grad = tensor, p.grad = None      noticed before the gradient is used (norms.py)
 
@@ -111,7 +111,7 @@ def _flatten(values: Sequence[Any]) -> list[Any]:
     return found
 
 
-def _sorted_out(
+def _by_keeper(
     gradients: Sequence[torch.Tensor],
 ) -> tuple[list[tuple[GradientKeeper, list[int]]], list[torch.Tensor]]:
     """The sharded ones by their keeper (each optimizer of a model has one), and the ordinary ones."""
@@ -136,7 +136,7 @@ def _norm(
 
 
 def _norms(gradients: list[torch.Tensor], order: Any = 2, *, dtype: Any = None) -> list[torch.Tensor]:
-    plain = _sorted_out(gradients)[1]
+    plain = _by_keeper(gradients)[1]
     others = iter(torch._foreach_norm(plain, order, dtype=dtype) if plain else [])
     return [_norm(g, order, dtype=dtype) if isinstance(g, ShardedGradient) else next(others) for g in gradients]
 
@@ -167,7 +167,7 @@ def _in_backward() -> bool:
 
 
 def _unscale(gradients: list[torch.Tensor], found_inf: torch.Tensor, inverse: torch.Tensor) -> None:
-    sharded, plain = _sorted_out(gradients)
+    sharded, plain = _by_keeper(gradients)
     if plain:
         torch._amp_foreach_non_finite_check_and_unscale_(plain, found_inf, inverse)
     for keeper, numbers in sharded:
@@ -180,7 +180,7 @@ def _zero(gradient: ShardedGradient) -> ShardedGradient:
 
 
 def _zero_all(gradients: list[torch.Tensor]) -> None:
-    sharded, plain = _sorted_out(gradients)
+    sharded, plain = _by_keeper(gradients)
     for keeper, numbers in sharded:
         keeper.zero_gradients(numbers)
     if plain:

@@ -29,7 +29,7 @@ class Captures:
         if self._device.capturing():
             raise OverlapError(
                 f"{what} was called during a CUDA graph capture: its replays could not exchange gradients with the "
-                "other workers; capture the model with torch.cuda.make_graphed_callables, which leaves this outside"
+                "other workers; capture the model with torch.cuda.make_graphed_callables, which leaves this call out"
             )
 
     def read(self, name: str, num_steps: int, settled: bool) -> None:

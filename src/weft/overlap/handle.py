@@ -138,7 +138,7 @@ class Overlap:
     def clip_grad_norm_(self, max_norm: float, norm_type: float = 2.0) -> torch.Tensor:
         """Like ``torch.nn.utils.clip_grad_norm_`` over all parameters, with one scalar all-reduce.
 
-        With ``exact_clipping``, it is that very function, with an all-reduce of one number per parameter.
+        With ``exact_clipping``, it calls that function, with an all-reduce of one number per parameter.
         """
         ours = {id(parameter) for part in self.parts for parameter in part.schedule.parameters}
         parameters = [parameter for parameter in self.model.parameters() if id(parameter) in ours]
@@ -152,7 +152,10 @@ class Overlap:
             for number, own in enumerate(part.schedule.parameters):
                 if own is parameter:
                     return part.schedule.full_gradient(number)
-        raise OverlapError("this is not a trainable parameter of the overlapped model")
+        raise OverlapError(
+            "full_gradient was given something that is not a trainable parameter of the overlapped model: pass one of "
+            "model.parameters() that requires a gradient"
+        )
 
     def flush(self) -> None:
         """Wait until every parameter has its newest value.

@@ -148,13 +148,13 @@ def keep_whole(lane: Lane, cuts: Sequence[int], num_workers: int) -> tuple[Lane,
 
 def _balanced_buckets(lane: Lane, cuts: Sequence[int], num_workers: int) -> list[list[list[Slot]]]:
     """For each bucket, the slots of each shard.  A parameter belongs to the bucket that contains its middle."""
-    wished: dict[int, list[Slot]] = {}
+    wanted: dict[int, list[Slot]] = {}
     for slot in lane.slots:
-        wished.setdefault(bisect(cuts, slot.offset + slot.room // 2), []).append(slot)
+        wanted.setdefault(bisect(cuts, slot.offset + slot.room // 2), []).append(slot)
     found: list[list[list[Slot]]] = []
     joined: list[Slot] = []
     num_joined = 0
-    for _, slots in sorted(wished.items()):
+    for _, slots in sorted(wanted.items()):
         joined += slots
         num_joined += 1
         shards = _shards(joined, num_workers)

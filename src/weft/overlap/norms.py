@@ -1,4 +1,4 @@
-"""Arithmetic on sharded gradients: norms over all workers, and changes of the own shard."""
+"""Arithmetic on sharded gradients: norms over all workers, and changes to this worker's shard."""
 
 from __future__ import annotations
 

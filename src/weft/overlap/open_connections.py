@@ -65,7 +65,7 @@ class Connections:
 
 
 def close_abandoned(group: dist.ProcessGroup, device: torch.device) -> None:
-    """Close the connections for which no worker has a handle any more.  Collective."""
+    """Close the connections whose handle is gone on every worker.  Collective."""
     ours = list(_OPEN.get(group, ()))
     if not ours:
         return

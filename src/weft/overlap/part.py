@@ -83,7 +83,7 @@ class Part:
         self.state.move_to(order, cuts)
 
     def give_back(self) -> None:
-        """Make state, gradients, and memory ordinary ones again.  Collective; nothing is in flight."""
+        """Turn state, gradients, and memory back into ordinary ones.  Collective; nothing is in flight."""
         self.state.give_back()
         self.schedule.give_back_gradients()
         self.schedule.memory.release()

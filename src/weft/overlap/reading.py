@@ -149,7 +149,7 @@ def _only_computes(func: Any, kwargs: dict[str, Any]) -> bool:
     return all(kwargs.get(option) is None for option in _WRITING_OPTIONS)
 
 
-def on_guard(parameter: torch.Tensor) -> bool:
+def is_guarded(parameter: torch.Tensor) -> bool:
     """Whether using this parameter may wait."""
     return hasattr(type(parameter), _BEFORE_USE)
 

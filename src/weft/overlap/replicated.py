@@ -28,7 +28,7 @@ class ReplicatedSchedule(Schedule):
     def lay_out(self, memory: FlatMemory, cuts: Sequence[Sequence[int]]) -> None:
         plans = self.round.take_up(memory, cuts)
         buffers = [torch.zeros_like(buffer) for buffer in memory.buffers]
-        slots = {slot.parameter: (lane, slot) for lane, of in enumerate(memory.lanes) for slot in of.slots}
+        slots = {slot.parameter: (k, slot) for k, lane in enumerate(memory.lanes) for slot in lane.slots}
         self._views = []
         for number, parameter in enumerate(self.parameters):
             lane, slot = slots[number]
@@ -66,11 +66,6 @@ class ReplicatedSchedule(Schedule):
         self.round.collect_left_over(lambda number: self.parameters[number].grad)
         while not self.round.all_launched:
             self.round.launch_next()
-
-    def join_empty(self) -> None:
-        used = [bucket.used_lately() for bucket in self.buckets]
-        self._begin()
-        self.round.collect_zeros(used)
 
     def end_round(self) -> None:
         self.round.end()
@@ -143,7 +138,10 @@ class ReplicatedSchedule(Schedule):
     def full_gradient(self, number: int) -> torch.Tensor:
         gradient = self.parameters[number].grad
         if gradient is None:
-            raise OverlapError("there is no gradient: call backward() first")
+            raise OverlapError(
+                f"{self.names[number]} has no gradient: call backward() first (if it has run, no worker used the "
+                "parameter)"
+            )
         return gradient.clone()
 
     def bound_s(self, forward_s: float, backward_s: float, reduce_s: float, gather_s: float, update_s: float) -> float:

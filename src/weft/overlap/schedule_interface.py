@@ -99,8 +99,14 @@ class Schedule(ABC):
         """Launch the remaining buckets, with zeros for parameters this worker did not use."""
 
     @abstractmethod
+    def _begin(self) -> None:
+        """Begin a round: wait for what is in flight, and let the others send."""
+
     def join_empty(self) -> None:
         """Take part in a round of the others, with zeros for parameters used by any worker so far, like DDP's join."""
+        used = [bucket.used_lately() for bucket in self.buckets]
+        self._begin()
+        self.round.collect_zeros(used)
 
     @abstractmethod
     def end_round(self) -> None:

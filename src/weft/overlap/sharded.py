@@ -148,11 +148,6 @@ class ShardedSchedule(Schedule):
         while not self.round.all_launched:
             self._launch_next()
 
-    def join_empty(self) -> None:
-        used = [bucket.used_lately() for bucket in self.buckets]
-        self._begin()
-        self.round.collect_zeros(used)
-
     def end_round(self) -> None:
         self.round.end()
         # Also for parameters used only on other workers: our shard of them is scaled and clipped like the rest.

@@ -20,8 +20,8 @@ a worker that ends without an error stays until all others are leaving, too, or 
 has passed.
 
 [Note: dropped models]  The thread does not keep the service alive.  When a model is gone and nothing else refers to its
-service, the service says goodbye to the other workers, and each thread ends when all others have said it.  Nothing else
-can end it: a receive from any worker that was launched cannot be canceled.
+service, the service says goodbye to the other workers, and each thread ends when all others have said goodbye.  Nothing
+else can end it: once launched, a receive from any worker cannot be canceled.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ from weft.overlap.state_runs import StateRun, decode, encode
 from weft.overlap.transport.groups import end_group, timeout_of
 
 _ASK, _SIZE, _DATA, _MOVED_SIZE, _MOVED_DATA, _BYE = 1, 2, 3, 4, 5, 6
-_FOR_EVER = datetime.timedelta(days=3650)
+_FOREVER = datetime.timedelta(days=3650)
 _AHEAD, _GONE = -1, -2
 _EVERYTHING = -1
 _STOP, _THANKS = -1, -2
@@ -75,7 +75,7 @@ class StateService:
         self._replaced: list[dict[int, list[StateRun]]] = []
         self._lock = threading.RLock()
         self._waiting: list[tuple[int, int, int]] = []
-        self._on_their_way: dict[int, list[Any]] = {}
+        self._in_flight: dict[int, list[Any]] = {}
         goodbyes: list[Any] = []
         self._thread = threading.Thread(
             target=_answer, args=(weakref.ref(self), backend, num_workers - 1, goodbyes), name="weft-state", daemon=True
@@ -183,7 +183,7 @@ class StateService:
         """A message from another worker; called by the thread."""
         with self._lock:
             if num_changes == _THANKS:
-                self._on_their_way.pop(other, None)
+                self._in_flight.pop(other, None)
             else:
                 self._waiting.append((other, num_changes, parameter))
                 self._answer_pending()
@@ -202,7 +202,7 @@ class StateService:
                 works = [self._send_to([torch.tensor([refusal or message.numel()])], other, _SIZE)]
                 if not refusal:
                     works.append(self._send_to([message], other, _DATA))
-                self._on_their_way[other] = works
+                self._in_flight[other] = works
 
     def _runs_after(self, num_changes: int, parameter: int) -> tuple[list[StateRun], int]:
         """The state after ``num_changes`` changes, or a reason why not."""
@@ -240,7 +240,7 @@ def _answer(service_of: weakref.ref[StateService], backend: Any, num_others: int
         message = torch.zeros(2, dtype=torch.int64)
         try:
             work = backend.recv_anysource([message], _ASK)
-            work.wait(_FOR_EVER)
+            work.wait(_FOREVER)
         except RuntimeError:
             break  # the group is gone
         other, (num_changes, parameter) = work._source_rank(), message.tolist()

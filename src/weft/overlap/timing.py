@@ -138,7 +138,7 @@ class StepClock:
         return self._record.current.forward_end_s + last.backward_end_s - last.forward_end_s
 
     def median(self, value: Callable[[StepTimes], float]) -> float:
-        """Over the last steps, except the very first, whose beginning is unknown."""
+        """Over the last steps, except the first, whose beginning is unknown."""
         values = [value(step) for step in self.steps if step.number > 0]
         return statistics.median(values) if values else 0.0
 

@@ -30,7 +30,13 @@ from weft.overlap.part import Part
 from weft.overlap.passes import Passes
 from weft.process.turns import TURNS
 
-_KINDS = ("forward", "round", "call", "stepped")
+# What workers do when they meet, and how an error names it.
+_KINDS = {
+    "forward": "forward",
+    "round": "backward",
+    "call": "step() or an operation on gradients",
+    "stepped": "step()",
+}
 
 
 class Joining:
@@ -156,7 +162,7 @@ class Joining:
                     parameter.copy_(values)
         for part in self._parts:
             if part.optimizer is not None and not part.schedule.is_sharded:
-                state = self._send(part.optimizer.state_dict() if self._rank == source else None, source)
+                state = self._broadcast(part.optimizer.state_dict() if self._rank == source else None, source)
                 if self._rank != source:
                     part.optimizer.load_state_dict(state)
 
@@ -173,7 +179,7 @@ class Joining:
         flags = torch.zeros(self._num_workers + len(_KINDS), dtype=torch.int64)
         if kind is not None:
             flags[self._rank] = 1
-            flags[self._num_workers + _KINDS.index(kind)] = 1
+            flags[self._num_workers + list(_KINDS).index(kind)] = 1
         with TURNS.yielded(later=True):
             dist.all_reduce(flags, group=self._group)
         counts = flags.tolist()
@@ -181,8 +187,8 @@ class Joining:
         kinds = [kind for kind, count in zip(_KINDS, counts[self._num_workers :], strict=True) if count]
         if len(kinds) > 1:
             raise OverlapError(
-                f"inside handle.join() some workers did {kinds[0]!r} while others did {kinds[1]!r}: workers that still "
-                "have batches must call forward, backward, clipping and step() in the same order"
+                f"inside handle.join(), some workers called {_KINDS[kinds[0]]} while others called {_KINDS[kinds[1]]}: "
+                "workers that still have batches must call forward, backward, clipping, and step() in the same order"
             )
         if not active:
             return None, None
@@ -193,11 +199,11 @@ class Joining:
                     "a worker has no more batches, and throw_on_early_termination is set: handle.join() ends here on "
                     "all workers"
                 )
-            details = self._send(details, active[-1])
+            details = self._broadcast(details, active[-1])
         return kinds[0], details
 
-    def _send(self, thing: Any, source: int) -> Any:
-        box = [thing]
+    def _broadcast(self, value: Any, source: int) -> Any:
+        box = [value]
         with TURNS.yielded(later=True):
             dist.broadcast_object_list(box, group_src=source, group=self._group)
         return box[0]

@@ -6,8 +6,8 @@ Pollux use the same ratio), a step at B makes as much progress as
 
     gain = (B / base) x (N + base) / (N + B)
 
-steps at the base batch: in proportion to B while B is far below N, and hardly more once it is far above.  What a step
-costs is the fixed part plus the part that grows with each worker's samples.  The best batch is the one with the most
+steps at the base batch: in proportion to B while B is far below N, and hardly more once it is far above.  A step costs
+a fixed part plus a part that grows with each worker's samples.  The best batch is the one with the most
 progress per second.  If a step had no fixed part, the smallest batch would always be the best one.
 """
 
@@ -19,9 +19,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 _NUM_TRIED = 48
-"""Batch sizes that are compared, at equal ratios within the range."""
+"""Batch sizes compared, evenly spaced on a logarithmic scale."""
 _WORTHWHILE = 1.02
-"""A larger batch has to make this much more progress per second: measurements are not more exact than that."""
+"""A larger batch has to make this much more progress per second: measurements are no more accurate than that."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,8 +47,9 @@ def gain(batch: float, base: float, noise_scale: float) -> float:
 def fitted_cost(samples: Iterable[tuple[float, float, float]]) -> StepCost | None:
     """From (samples per worker, step time, time spent waiting for the network) of some steps; None without any.
 
-    With several batch sizes the line through their medians; with one, the wait is taken for the fixed part.  That
-    understates what a larger batch is worth where a step has other fixed costs, and never overstates it.
+    With several batch sizes, a line through the medians of the smallest and the largest; with one, the wait counts as
+    the fixed part.  That understates what a larger batch is worth if a step has other fixed costs, and never overstates
+    it.
 
     >>> fitted_cost([(10, 1.5, 0.5), (10, 1.5, 0.5)])
     StepCost(fixed_s=0.5, sample_s=0.1)
@@ -72,7 +73,7 @@ def fitted_cost(samples: Iterable[tuple[float, float, float]]) -> StepCost | Non
 
 
 def best_batch(low: int, high: int, num_workers: int, noise_scale: float, cost: StepCost) -> int:
-    """The batch within ``low`` to ``high`` with the most progress per second; even shares if the range has some.
+    """The batch from ``low`` to ``high`` with the most progress per second; a multiple of the workers if there is one.
 
     >>> best_batch(256, 2048, num_workers=4, noise_scale=1e9, cost=StepCost(fixed_s=1.0, sample_s=0.001))
     2048
@@ -89,10 +90,10 @@ def best_batch(low: int, high: int, num_workers: int, noise_scale: float, cost: 
 
 def _candidates(low: int, high: int, num_workers: int) -> list[int]:
     ratio = (high / low) ** (1.0 / (_NUM_TRIED - 1))
-    wished = [low * ratio**number for number in range(_NUM_TRIED)] if high > low else [float(low)]
-    even = {num_workers * round(batch / num_workers) for batch in wished}
+    wanted = [low * ratio**number for number in range(_NUM_TRIED)] if high > low else [float(low)]
+    even = {num_workers * round(batch / num_workers) for batch in wanted}
     even |= {num_workers * math.ceil(low / num_workers), num_workers * (high // num_workers)}
     # Without a multiple of the number of workers in the range, the shares are uneven, and weighted.
     return sorted(batch for batch in even if low <= batch <= high) or sorted(
-        {min(math.ceil(batch), high) for batch in wished}
+        {min(math.ceil(batch), high) for batch in wanted}
     )

@@ -11,6 +11,8 @@ from scipy.optimize import minimize_scalar, nnls
 
 from weft.errors import UsageError
 
+_MIN_GAIN = 0.01
+
 
 @dataclass(frozen=True, slots=True)
 class LossCurve:
@@ -23,8 +25,8 @@ class LossCurve:
     def loss(self, step: float) -> float:
         return 1.0 / (self.rate * step + self.offset) + self.floor
 
-    def steps_to_standstill(self, steps_per_epoch: float, min_gain: float = 0.01) -> float:
-        """Steps until an epoch improves the loss by less than ``min_gain`` of its value.
+    def steps_to_standstill(self, steps_per_epoch: float) -> float:
+        """Steps until an epoch improves the loss by less than 1 % of its value.
 
         The improvement per epoch only decreases, so bisection works.
         """
@@ -33,7 +35,7 @@ class LossCurve:
 
         def gains(step: float) -> bool:
             before = self.loss(step)
-            return before - self.loss(step + steps_per_epoch) >= min_gain * before
+            return before - self.loss(step + steps_per_epoch) >= _MIN_GAIN * before
 
         if not gains(0.0):
             return 0.0

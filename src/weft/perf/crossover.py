@@ -31,7 +31,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from weft.core.speed import StepTime
+from weft.core.speed import MIN_GAP_HANDOVERS, StepTime
 
 FloatArray = NDArray[np.float64]
 
@@ -40,8 +40,6 @@ MAX_STEPS_PER_ROUND = 8
 
 MIN_GAIN = 0.05
 """Minimum gain of a pair over running one after the other."""
-
-MIN_GAP_HANDOVERS = 3.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -59,7 +59,7 @@ def explored_curve(measured: Mapping[Shape, StepTime], allowed: Sequence[int], c
             continue
         if len(tried) > 1:
             low_s, high_s = sorted((perfect_s, known_s))
-            step_s = max(model.predict_s(shape), perfect_s if size > nearest else low_s)
+            step_s = max(model.predict_s(shape), low_s)
             step_s = min(step_s, high_s if size < nearest else slowest_expected_s(tried, size))
         elif size > nearest:
             step_s = known_s / UNTRIED_GAIN ** math.log2(size / nearest)
@@ -70,7 +70,7 @@ def explored_curve(measured: Mapping[Shape, StepTime], allowed: Sequence[int], c
 
 
 def relatives_curve(measured: Mapping[Shape, StepTime], allowed: Sequence[int], cluster: Cluster) -> SpeedCurve | None:
-    """What to expect of a job that has not run, by times ``measured`` in other jobs of its family; None if unknown."""
+    """What to expect of a job that has not run, from times measured in other jobs of its family; None if unknown."""
     if not measured:
         return None
     curve = explored_curve(measured, allowed, cluster)

@@ -1,4 +1,4 @@
-"""What jobs of one family have in common, so that a job that has never run is not a blank.
+"""What jobs of one family have in common, so that something is known about a job that has never run.
 
 A family is the jobs of one owner whose names differ only in a number at the end.  An estimate from the family counts
 only until the job itself has been measured.
@@ -14,7 +14,7 @@ from weft.core.cluster import Shape
 from weft.core.speed import StepTime
 
 MAX_FAMILIES = 500
-"""The ones that were not measured for the longest time are forgotten first."""
+"""The least recently measured are forgotten first."""
 MAX_SHAPES = 16
 UNKNOWN_STEP_S = 1.0
 _NUMBER_AT_END = re.compile(r"[-_. ]?\d+$")

@@ -180,19 +180,19 @@ def _refined(
     while unchanged <= len(cuts):
         at = at - 1 if at > 0 else len(cuts)
         unchanged += 1
-        for neighbour in _neighbours(cuts, at, places, model.num_elements):
-            budget -= len(neighbour) + 1 + (len(model.hooks) if mode == Mode.EAGER else 0)
+        for neighbor in _neighbors(cuts, at, places, model.num_elements):
+            budget -= len(neighbor) + 1 + (len(model.hooks) if mode == Mode.EAGER else 0)
             if budget < 0:
                 return cuts, step_s
-            neighbour_s = model.step_s(neighbour, mode)
-            if neighbour_s < step_s or (neighbour_s == step_s and len(neighbour) < len(cuts)):
-                cuts, step_s, unchanged = neighbour, neighbour_s, 0
+            neighbor_s = model.step_s(neighbor, mode)
+            if neighbor_s < step_s or (neighbor_s == step_s and len(neighbor) < len(cuts)):
+                cuts, step_s, unchanged = neighbor, neighbor_s, 0
                 at = min(at, len(cuts))
                 break
     return cuts, step_s
 
 
-def _neighbours(cuts: Cuts, at: int, places: list[int], num_elements: int) -> Iterator[Cuts]:
+def _neighbors(cuts: Cuts, at: int, places: list[int], num_elements: int) -> Iterator[Cuts]:
     """Plans that differ by one move at bucket ``at``: drop or move the cut at its end, or add one or two inside."""
     before, after = cuts[:at], cuts[at + 1 :]
     low = before[-1] if before else 0

@@ -14,8 +14,9 @@ from __future__ import annotations
 import math
 
 _HALF_LIFE = 20.0
-"""Measurements after which an old one counts half."""
+"""Measurements after which an older one has half its weight."""
 _MIN_MEASURED = 10
+MAX_NOISE_SCALE = 1e12
 
 
 class NoiseScale:
@@ -39,16 +40,13 @@ class NoiseScale:
 
     @property
     def samples(self) -> float | None:
-        """The noise scale in samples; None until it can be told from nothing.
+        """The noise scale in samples; None until enough steps have been measured.
 
-        The averages may come out at or below zero: of |G|^2 near a minimum, where the noise drowns the gradient (any
-        batch within reason is then worth its samples), and of S where gradients hardly differ (none is).
+        Either average may be zero or negative: that of |G|^2 near a minimum, where noise drowns the gradient (then any
+        reasonable batch is worth its samples), and that of S where gradients hardly differ (then none is).
         """
         if self.num_measured < _MIN_MEASURED:
             return None
         if self._mean_var <= 0.0:
             return 0.0
         return min(self._mean_var / self._mean_sqr, MAX_NOISE_SCALE) if self._mean_sqr > 0.0 else MAX_NOISE_SCALE
-
-
-MAX_NOISE_SCALE = 1e12

@@ -1,4 +1,4 @@
-"""How much work a job has left when nobody has said so: learned from finished jobs, else from the job itself.
+"""How much work a job has left if its owner did not say: learned from finished jobs, else from the job itself.
 
 Work is counted in seconds on the job's smallest size, so that jobs of different scripts can be compared.
 
@@ -37,7 +37,7 @@ def attained_remaining_s(done_s: float, usual_s: float) -> float:
 
 
 def least_assumed_s(usual_s: float, restart_s: float) -> float:
-    """What a job is assumed to need at the least if nothing is known about it.
+    """The least work a job is assumed to need if nothing is known about it.
 
     >>> least_assumed_s(usual_s=60.0, restart_s=0.3), least_assumed_s(usual_s=60.0, restart_s=30.0)
     (60.0, 300.0)
@@ -77,7 +77,7 @@ class LengthHistory:
         own = self._families.pop(family, [])
         self._families[family] = own
         if len(self._families) > _MAX_FAMILIES:
-            del self._families[next(iter(self._families))]  # no job of it has finished for the longest time
+            del self._families[next(iter(self._families))]  # its last job finished longest ago
         for kept in (own, self._all):
             insort(kept, length_s)
             if len(kept) > _MAX_KEPT:

@@ -49,12 +49,12 @@ class LayerProfile:
 
     @property
     def forward_share(self) -> float:
-        """Of forward and backward together."""
+        """Forward's share of forward and backward together."""
         total = self.forward_flops_per_sample + self.backward_flops_per_sample
         return self.forward_flops_per_sample / total
 
     def compute_s(self, batch: int, flops_per_s: float) -> float:
-        """Forward and backward of ``batch`` samples on a device that keeps up so many operations per second."""
+        """Forward and backward of ``batch`` samples on a device that sustains ``flops_per_s``."""
         return batch * (self.forward_flops_per_sample + self.backward_flops_per_sample) / flops_per_s
 
     def step(self, compute_s: float) -> StepProfile:
@@ -64,7 +64,7 @@ class LayerProfile:
         timings: list[ParameterTiming] = []
         read_s, after_s = 0.0, backward_s
         for layer in self.layers:
-            # Backward runs from the last layer to the first: a gradient is there when its layer is done.
+            # Backward runs from the last layer to the first: a gradient is ready when its layer is done.
             timings.append(ParameterTiming(layer.num_elements, after_s, read_s))
             read_s += layer.forward_share * forward_s
             after_s = max(0.0, after_s - layer.backward_share * backward_s)
@@ -90,13 +90,15 @@ def profile_from_json(data: dict[str, Any]) -> LayerProfile:
 def profile_of_trace(spans: Sequence[Span]) -> StepProfile:
     """A step as a trace of ``handle.trace`` shows it, without its communication.
 
-    A trace knows buckets, not layers: a bucket counts as one parameter, whose gradient is there when its reduction
-    was launched.  The trace does not say when forward reads it; forward is taken to run through the buckets in the
+    A trace shows buckets, not layers: a bucket counts as one parameter, whose gradient is ready when its reduction is
+    launched.  The trace does not say when forward reads it; forward is assumed to go through the buckets in the
     opposite order, at the same pace.
     """
     summaries = summarize(spans)
     if not summaries:
-        raise UsageError("this trace has no forward: record `with handle.trace(path):` around some training steps")
+        raise UsageError(
+            "this trace has no forward: record one using `with handle.trace(path):` around some training steps"
+        )
     first = summaries[0]
     own = [span for span in spans if span.process == first.worker]
     backwards = sorted((s for s in own if s.name == "backward"), key=lambda s: s.start_s)
@@ -112,8 +114,8 @@ def profile_of_trace(spans: Sequence[Span]) -> StepProfile:
     buckets = sorted((median(times), sizes[number]) for number, times in ready.items() if sizes[number] > 0)
     if not buckets or not math.isfinite(first.backward_s) or first.backward_s <= 0:
         raise UsageError(
-            "this trace shows no reduce-scatter under a backward with its bucket's size: record it on two workers or "
-            "more, with this version of weft, by `with handle.trace(path):` around some training steps"
+            "this trace shows no reduce-scatter under a backward with its bucket's size: record it on at least two "
+            "workers, with this version of weft, using `with handle.trace(path):` around some training steps"
         )
     timings = [
         ParameterTiming(

@@ -1,6 +1,6 @@
-"""DeAR's way through a step: all reductions end before the update, and forward gathers one bucket ahead.
+"""DeAR's schedule: all reductions end before the update, and forward gathers one bucket ahead.
 
-When forward comes to a bucket, the gather of the next one is launched, then forward waits for its own.  While layers
+When forward reaches a bucket, it launches the gather of the next one, then waits for its own.  While layers
 with much compute and few bytes run (the first ones of most image models), the link is idle: only one bucket may travel
 ahead.  That is the difference from ``Mode.BARRIER`` of :mod:`weft.perf.recurrence`, which launches all gathers at once.
 """

@@ -3,12 +3,12 @@
 [Note: what is assumed]
 - Every host has one full-duplex link of the given rate, and all hosts are alike.  Inside a host bytes are free.
 - DDP's all-reduce is one ring through all workers: with P workers a link carries (P-1)/P of the bytes in each phase,
-  however many share it, and a phase has P-1 latencies.  That is NCCL's and gloo's way for large buckets.
+  however many share it, and a phase has P-1 latencies.  NCCL and gloo do this for large buckets.
 - weft and DeAR reduce inside each host first: a link carries (H-1)/H of the bytes with H hosts.  Between few workers
-  they send direct messages, one latency a phase.  Over gloo weft does so at any size; from ``RING_FROM`` workers on the
-  latencies of a ring of hosts are counted, as with NCCL: the more cautious assumption.
-- DDP and DeAR never cut a parameter.  DDP closes a bucket once it has reached 25 MB (the first one 1 MB); at its best
-  it takes the best of several sizes.  DeAR closes one before it would exceed 25 MB.  weft cuts by its own planner.
+  they send direct messages, one latency per phase.  Over gloo, weft does so at any size; from ``RING_FROM`` workers on,
+  the latencies of a ring of hosts are counted, as with NCCL, which is the more cautious assumption.
+- DDP and DeAR never cut a parameter.  DDP closes a bucket once it has reached 25 MB (the first one 1 MB); ``ddp_best``
+  uses the best of several sizes.  DeAR closes one before it would exceed 25 MB.  weft cuts by its own planner.
 - DeAR gathers one bucket ahead of forward (one_ahead.py); weft launches all gathers at once.
 - Computing is not slowed down by communication.  Updates take what the profile says: nothing for a known model.
 """
@@ -88,7 +88,7 @@ class Predicted:
 
 
 def predict(profile: StepProfile, cluster: TargetCluster, *, bucket_scale: float = 1.0) -> list[Predicted]:
-    """Steps of each contender; the first row computes alone.
+    """Steps of each contender; the first row has no communication.
 
     ``bucket_scale``: of a model whose layers were all scaled by that factor, so that default buckets are scaled too.
     """

@@ -27,14 +27,6 @@ from weft.perf.step_profile import Mode, StepProfile
 Interval = tuple[float, float]
 
 
-@dataclass(frozen=True, slots=True)
-class EarlyGather:
-    """Eager's decision: gather ``bucket`` at the gradient hook of parameter ``hook`` (its flat index)."""
-
-    bucket: int
-    hook: int
-
-
 @dataclass(slots=True)
 class Course:
     """The result of the recurrence.  Intervals are by bucket."""
@@ -47,7 +39,8 @@ class Course:
     forward_start_s: float = 0.0
     exposed_s: float = 0.0
     step_s: float = 0.0
-    early: list[EarlyGather] = field(default_factory=list)
+    # buckets that eager gathers during backward
+    early: list[int] = field(default_factory=list)
 
 
 @dataclass(slots=True)
@@ -171,7 +164,7 @@ class StepModel:
                 reduced.pop()
                 work_s = buckets.update_s[k] + launch_s
                 course.pauses.append(("update", now_s, now_s + work_s))
-                course.early.append(EarlyGather(k, hook))
+                course.early.append(k)
                 early_s += work_s
                 now_s += work_s
                 start_s = max(now_s, link_free_s)
@@ -190,7 +183,7 @@ class StepModel:
     def _gathered(self, buckets: Buckets, course: Course) -> Course:
         """``step()`` and the next forward: update and gather the remaining buckets, first read first."""
         course.gathers = course.gathers or [(math.nan, math.nan)] * len(course.reduces)
-        gathered = {gather.bucket for gather in course.early}
+        gathered = set(course.early)
         link_free_s = max(end for _, end in course.reduces)
         link_free_s = max([link_free_s, *(course.gathers[k][1] for k in gathered)])
         now_s, num_updated, num_buckets = course.backward_end_s, 0, len(course.reduces)

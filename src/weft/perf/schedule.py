@@ -28,7 +28,7 @@ from dataclasses import dataclass
 from weft.core.chrome_trace import Span
 from weft.errors import UsageError
 from weft.perf.link import Link
-from weft.perf.recurrence import Buckets, Course, EarlyGather, StepModel
+from weft.perf.recurrence import Buckets, Course, StepModel
 from weft.perf.step_profile import Mode, StepProfile
 
 
@@ -39,7 +39,6 @@ class Timeline:
     step_s: float
     exposed_s: float
     spans: tuple[Span, ...]
-    early: tuple[EarlyGather, ...] = ()
 
 
 def simulate(profile: StepProfile, cuts: Sequence[int], link: Link, num_workers: int, mode: Mode) -> Timeline:
@@ -47,7 +46,7 @@ def simulate(profile: StepProfile, cuts: Sequence[int], link: Link, num_workers:
     model = StepModel(profile, link, num_workers)
     course = model.course(cuts, mode)
     spans = _spans(course, model.buckets(cuts), profile, mode)
-    return Timeline(course.step_s, course.exposed_s, spans, tuple(course.early))
+    return Timeline(course.step_s, course.exposed_s, spans)
 
 
 def _spans(course: Course, buckets: Buckets, profile: StepProfile, mode: Mode) -> tuple[Span, ...]:

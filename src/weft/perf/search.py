@@ -17,12 +17,14 @@ from statistics import median
 from weft.errors import UsageError
 from weft.perf.gaussian import Point, Proposals
 
+_MIN_GAIN = 0.005
+
 
 class Search:
     """Find the knobs with the shortest time in at most ``max_trials`` measurements; deterministic.
 
     Zero (the model's plan) is measured first, then points halfway out along each axis, then what Bayesian optimization
-    proposes (weft.perf.gaussian).  After ``patience`` proposals without a gain of ``min_gain``, the best
+    proposes (weft.perf.gaussian).  After ``patience`` proposals without a gain of half a percent, the best
     ``num_finalists`` points, always including zero, are measured ``num_final_rounds`` more times in turn, because the
     best of many noisy values is partly luck.  Then ``finished`` is true, and ``ask`` and ``best`` return the point to
     keep.
@@ -34,7 +36,6 @@ class Search:
         *,
         max_trials: int = 20,
         patience: int = 7,
-        min_gain: float = 0.005,
         num_finalists: int = 2,
         num_final_rounds: int = 1,
     ) -> None:
@@ -43,7 +44,7 @@ class Search:
         if max_trials < 1:
             raise UsageError(f"a search of {max_trials} trials: expected 1 or more")
         self.origin: Point = (0.0,) * len(bounds)
-        self.max_trials, self.patience, self.min_gain = max_trials, patience, min_gain
+        self.max_trials, self.patience = max_trials, patience
         self.num_finalists, self.num_final_rounds = num_finalists, num_final_rounds
         self.num_trials = 0
         self._measured: dict[Point, list[float]] = {}
@@ -88,7 +89,7 @@ class Search:
             if point in self._confirming:
                 self._confirming.remove(point)
             return
-        self._since_gain = 0 if seconds < best_s * (1 - self.min_gain) else self._since_gain + 1
+        self._since_gain = 0 if seconds < best_s * (1 - _MIN_GAIN) else self._since_gain + 1
         proposed = self.num_trials - len(self._opening)
         stalled = self._since_gain >= self.patience and proposed >= self.patience
         if stalled or self.num_trials >= self.max_trials - self.num_finalists * self.num_final_rounds:
@@ -107,10 +108,6 @@ class Search:
         most = max(map(len, self._measured.values()))
         often = [point for point, times in self._measured.items() if len(times) == most]
         return min(often, key=lambda point: median(self._measured[point]))
-
-    def best_s(self) -> float:
-        """The median time measured at ``best()``; infinite before any."""
-        return median(self._measured.get(self.best(), [math.inf]))
 
 
 class Duel:

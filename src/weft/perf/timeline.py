@@ -75,12 +75,12 @@ def bars(spans: Sequence[Span], worker: str, width: int) -> tuple[str, str]:
     for outer, *inner in (("forward", "wait"), ("backward", "update", "wait"), ("update", "wait")):
         for kind in inner:
             computed[outer] = _without(computed[outer], computed[kind])
-    travelled = {kind: _of_kind(own, kind) for kind in COMMUNICATION_LETTERS}
+    traveled = {kind: _of_kind(own, kind) for kind in COMMUNICATION_LETTERS}
     cell_s = (end_s - start_s) / width
     cells = [(start_s + i * cell_s, start_s + (i + 1) * cell_s) for i in range(width)]
     return (
         "".join(_letter(cell, computed, COMPUTE_LETTERS) for cell in cells),
-        "".join(_letter(cell, travelled, COMMUNICATION_LETTERS) for cell in cells),
+        "".join(_letter(cell, traveled, COMMUNICATION_LETTERS) for cell in cells),
     )
 
 

@@ -62,7 +62,6 @@ class Agreement(Protocol):
 
     def after_step(self, wishes: Wishes) -> Wishes:
         """What to do now: the same on all workers."""
-        ...
 
     def close(self) -> None:
         """No collective is in flight on return."""

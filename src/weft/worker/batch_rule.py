@@ -16,7 +16,7 @@ from weft.errors import UsageError
 RULES: Mapping[str, Callable[[float], float]] = MappingProxyType(
     {"linear": lambda ratio: ratio, "sqrt": math.sqrt, "none": lambda ratio: 1.0}
 )
-"""By name: the factor of every learning rate, for a batch ``ratio`` times the script's own."""
+"""By name: the factor for every learning rate when the batch is ``ratio`` times the script's own."""
 
 
 @dataclass(frozen=True, slots=True)

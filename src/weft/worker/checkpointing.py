@@ -53,21 +53,24 @@ class Checkpointing:
         self.data = data
         self._folder = CheckpointFolder(self.path, self._keep, host=self._host, keeper=self._keeper)
         found, token = find_checkpoint(self._folder, peers, secrets.token_hex(4), say)
-        self._writer = CheckpointWriter(self._folder, peers.again(), token)
+        self._writer = CheckpointWriter(self._folder, peers.on_new_group(), token)
         if found is None:
             return None
         manifest = load_checkpoint(found, self.registered)
         peers.all_gather(manifest.step)  # no worker may ask another for state it has not loaded yet
         if data is not None:
             if manifest.data is None:
-                raise InputError(f"the checkpoint {found} has no position in the data: it was saved without data=")
+                raise InputError(
+                    f"the checkpoint {found} has no position in the data: call run.resume without data= to load it, or "
+                    "use a different checkpoint folder"
+                )
             data.load_state_dict(manifest.data)
         self.saved_step, self.saved_finished = manifest.step, manifest.finished
         say(f"resuming at step {manifest.step} (epoch {manifest.epoch}) from {found}")
         return manifest
 
     def ask(self) -> None:
-        """Save after this step or one of the next."""
+        """Save soon after this step."""
         self._asked = True
 
     def restart_timer(self) -> None:
@@ -79,7 +82,7 @@ class Checkpointing:
         return self._writer is not None and self._writer.busy
 
     def wanted(self, rank: int) -> bool:
-        """Whether this worker wants one now: the script asked, or (on rank 0 only) the interval is over."""
+        """Whether this worker wants one now: the script asked, or (on rank 0 only) the interval has passed."""
         if self._writer is None:
             return False
         due = rank == 0 and 0 < self._every_s <= time.monotonic() - self._since_s and not self.busy
@@ -146,7 +149,7 @@ class Checkpointing:
 def find_checkpoint(
     folder: CheckpointFolder, peers: Peers, token: str, say: Callable[[str], None]
 ) -> tuple[Path | None, str]:
-    """Rank 0 finds and verifies; all workers get its result, or its error, and its token for this run's files."""
+    """Rank 0 finds and verifies it; all workers get its result or error, and its token for this run's files."""
     failure, found = "", None
     if peers.rank == folder.keeper:
         try:

@@ -17,7 +17,7 @@ from weft.worker.rng import derived_seed, seed_everything
 from weft.worker.sampling import Share, batch_sizes, order_of_epoch, own_indices, share_of
 from weft.worker.stream import BatchStream, shared_numbers
 
-# These decide which sample goes where, which is the session's job.
+# These choose the samples, which is the session's job.
 _NOT_PASSED_THROUGH = ("sampler", "batch_sampler", "generator")
 # After a wait this long for loader processes, the next one is offered to the other job.
 _LONG_WAIT_S = 0.005
@@ -92,7 +92,7 @@ class SessionLoader:
         return sum(1 for _ in batch_sizes(self.num_samples, self.batch_size, 0, self.drop_last))
 
     def num_steps_left(self, epochs: int) -> int | None:
-        """From the current position to the end of so many epochs, at this batch size; None for an iterable dataset."""
+        """Steps until ``epochs`` epochs are done, at this batch size; None for an iterable dataset."""
         if self.num_samples is None:
             return None
         sizes = batch_sizes(self.num_samples, self.batch_size, self.position, self.drop_last)

@@ -1,8 +1,8 @@
 """``weft.ElasticSampler``: every sample exactly once per epoch, even when the number of workers changes in mid-epoch.
 
 For loops that weft does not start, such as torchrun with DDP, Accelerate, or transformers.  Their samplers record a
-number of steps, which means other samples once the number of workers is different; this one records how many samples of
-the epoch are done.
+number of steps, which stands for different samples once the number of workers changes; this one records how many
+samples of the epoch are done.
 """
 
 from __future__ import annotations
@@ -62,7 +62,10 @@ class ElasticSampler(Sampler[list[int]]):
                 "one sample per worker"
             )
         if self.num_samples == 0 or (drop_last and self.num_samples < batch_size):
-            raise InputError(f"{self.num_samples} samples make no batch of {batch_size}: check the dataset")
+            raise InputError(
+                f"the dataset has {self.num_samples} samples, too few for a batch of {batch_size}: check where it was "
+                "read from, or use a smaller batch"
+            )
         self.batch_size = batch_size
         self.seed = seed
         self.epoch = 0
@@ -86,7 +89,7 @@ class ElasticSampler(Sampler[list[int]]):
         return sum(1 for _ in self._sizes())
 
     def batches(self, loader: Iterable[Any]) -> Iterator[Any]:
-        """The rest of the epoch from ``loader``; a batch counts as done from the moment it is handed out.
+        """The rest of the epoch from ``loader``; a batch counts as done as soon as it is yielded.
 
         Batches that the loader's processes have prepared in advance do not count.
         """

@@ -35,9 +35,9 @@ class WorkerEnvironment:
     collective_timeout_s: float
     stall_s: float
     batch_range: tuple[int, int] | None
-    """Global batch sizes that the job's owner allows; None if the script's own stays."""
+    """Global batch sizes that the job's owner allows; None to use the script's own."""
     batch_size: int | None
-    """The one that the controller has chosen for this attempt."""
+    """The size that the controller has chosen for this attempt."""
     thread_count_given: bool
     master_port: int
 
@@ -63,7 +63,7 @@ def read_environment(environ: Mapping[str, str]) -> WorkerEnvironment:
     missing = [name for name in ("MASTER_ADDR", "MASTER_PORT") if not environ.get(name)]
     if world_size > 1 and missing:
         raise UsageError(
-            f"WORLD_SIZE is {world_size} but {' and '.join(missing)} is not set: the workers cannot find each other; "
+            f"WORLD_SIZE is {world_size} without {' and '.join(missing)}: the workers cannot find each other; "
             "start the script with `weft run --workers N` or torchrun"
         )
     master_port = _number(environ, "MASTER_PORT", 0)

@@ -63,7 +63,9 @@ def _chosen(model: str, manifest: Manifest, found: Path) -> str:
     names = ", ".join(manifest.models) or "none"
     if model and model not in manifest.models:
         raise InputError(f"{found} holds no model {model!r} (it has {names}): use the name passed to run.resume")
-    if not model and len(manifest.models) != 1:
+    if not manifest.models:
+        raise InputError(f"{found} holds no model: export a checkpoint of a run that passed one to run.resume")
+    if not model and len(manifest.models) > 1:
         raise InputError(f"{found} holds {len(manifest.models)} models ({names}): choose one with --model")
     return model or next(iter(manifest.models))
 

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from weft.core.worker_environment import STOPPED_EXIT_CODE, STOPPED_UNSAVED_EXIT_CODE
+from weft.core.worker_environment import CHECKPOINT_EVERY_S, STOPPED_EXIT_CODE, STOPPED_UNSAVED_EXIT_CODE
 from weft.errors import SessionError, UsageError
 from weft.overlap.handle import handle_of
 from weft.process.turns import TURNS
@@ -50,7 +50,7 @@ class Session:
         self._environment = read_environment(os.environ)
         # The environment overrides the script.
         every_s = self._environment.checkpoint_every_s
-        if checkpoint_every_s is not None and "WEFT_CHECKPOINT_EVERY_S" not in os.environ:
+        if checkpoint_every_s is not None and CHECKPOINT_EVERY_S not in os.environ:
             every_s = checkpoint_every_s
         self._checkpointing = Checkpointing(
             self._environment.checkpoint_dir or Path(checkpoint_dir or _default_folder()),
@@ -98,14 +98,14 @@ class Session:
         try:
             if error is None:
                 self._checkpointing.finish()
-                self._part()
+                self._await_others()
         finally:
             self._close()
         if error is None and self.stopped:
             saved = self._checkpointing.saved_step == self.step
             raise SystemExit(STOPPED_EXIT_CODE if saved else STOPPED_UNSAVED_EXIT_CODE)
 
-    def _part(self) -> None:
+    def _await_others(self) -> None:
         """Wait for all workers: one may still ask for another's part of the optimizer state."""
         self._watchdog.pause()
         if self._owns_group and self._peers is not None:
@@ -187,7 +187,7 @@ class Session:
         """A loader for this worker's part of every batch.
 
         Args:
-            batch_size: of all workers together, whatever their number.  An uneven split is weighted.
+            batch_size: the global batch, over however many workers there are.  Uneven splits are weighted.
             batch_size_per_worker: instead of ``batch_size``; the global batch grows with the number of workers, and
                 every learning rate by the same factor, linearly over ``warmup_steps``.
             batch_rule: allows ``weft submit --batch MIN:MAX`` to replace ``batch_size``, and says what every learning
@@ -279,7 +279,7 @@ class Session:
         return [math.fsum(column) for column in zip(*rows, strict=True)]
 
     def checkpoint(self) -> None:
-        """Ask for a checkpoint after this step or one of the next; one worker's call is enough."""
+        """Ask for a checkpoint soon after this step; one worker's call is enough."""
         self._checkpointing.ask()
 
     def steps(self, data: SessionLoader, *, epochs: int | None = None, max_steps: int | None = None) -> Iterator[Any]:

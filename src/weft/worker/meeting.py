@@ -55,17 +55,16 @@ class _Place:
             return self._store(is_master=True, listener=loopback_listener(self._host, self._port))
         except (dist.DistError, OSError) as error:
             if "EADDRINUSE" not in str(error) and getattr(error, "errno", None) != errno.EADDRINUSE:
-                raise self._problem(f"worker 0 cannot open it ({_first_line(error)})", "check MASTER_ADDR") from error
+                raise self._problem(f"the port cannot be opened ({_first_line(error)})", "check MASTER_ADDR") from error
             raise self._problem(
-                f"port {self._port} is taken by another program on this host, perhaps by an earlier run that is still "
-                "running",
-                "stop it, or set MASTER_PORT to a free port for all workers (`weft run` chooses one by itself)",
+                f"port {self._port} is in use by another program on this host, perhaps an earlier run",
+                "stop it, or set MASTER_PORT to a free port for all workers (`weft run` chooses one on its own)",
             ) from error
 
     def enter(self, served_elsewhere: bool) -> Store:
         """All other workers: wait until the store's port is open, then connect."""
-        host = "the program that started the workers" if served_elsewhere else "worker 0"
-        self._wait_for_listener(host)
+        server = "the program that started the workers" if served_elsewhere else "worker 0"
+        self._wait_for_listener(server)
         entered: list[Store] = []
         refused: list[dist.DistError] = []
 
@@ -83,8 +82,8 @@ class _Place:
             return entered[0]
         answer = f" ({_first_line(refused[0])})" if refused else ""
         raise self._problem(
-            f"something listens there but does not answer as {host} would{answer}",
-            "another program may have the port: set MASTER_PORT to a free port for all workers",
+            f"something listens there, but it does not answer like {server}{answer}",
+            "another program may be using the port: set MASTER_PORT to a free port for all workers",
         )
 
     def sign_in(self, store: Store) -> None:
@@ -113,7 +112,7 @@ class _Place:
         except dist.DistError:
             return []
 
-    def _wait_for_listener(self, host: str) -> None:
+    def _wait_for_listener(self, server: str) -> None:
         """Retry here: torch's own retries fill the log with stack traces."""
         while True:
             try:
@@ -122,9 +121,9 @@ class _Place:
             except OSError as error:
                 if self._left_s() <= 0.0:
                     raise self._problem(
-                        f"waited {self._limit_s:.0f} s and nothing listens there ({error.strerror or error})",
-                        f"{host} opens it: look for its first error, and check that MASTER_ADDR and MASTER_PORT are "
-                        "the same for all workers and reachable from every host",
+                        f"after {self._limit_s:.0f} s, nothing listens there ({error.strerror or error})",
+                        f"{server} should open the port: look for its first error, and check that MASTER_ADDR and "
+                        "MASTER_PORT are the same for all workers and reachable from every host",
                     ) from error
                 time.sleep(_RETRY_S)
 
@@ -145,7 +144,8 @@ class _Place:
 
     def _problem(self, what: str, advice: str) -> SessionError:
         return SessionError(
-            f"worker {self._rank} of {self._world_size} meets the others at {self._host}:{self._port}: {what}; {advice}"
+            f"worker {self._rank} of {self._world_size} cannot join the others at {self._host}:{self._port}: {what}; "
+            f"{advice}"
         )
 
 

@@ -1,4 +1,4 @@
-"""Passing logged metrics on to TensorBoard or W&B.  Neither is imported: what the script made is used as it is."""
+"""Passes logged metrics on to TensorBoard or W&B.  Imports neither: it uses the writer that the script created."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from weft.errors import UsageError
 
 @runtime_checkable
 class ScalarWriter(Protocol):
-    """As TensorBoard's ``SummaryWriter``."""
+    """Like TensorBoard's ``SummaryWriter``."""
 
     def add_scalar(self, tag: str, scalar_value: float, global_step: int) -> Any: ...
 
 
 @runtime_checkable
 class RunWriter(Protocol):
-    """As a run of W&B."""
+    """Like a W&B run."""
 
     def log(self, data: dict[str, float], *, step: int) -> Any: ...
 

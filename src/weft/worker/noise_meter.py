@@ -1,10 +1,10 @@
-"""Measures the gradient noise scale of a training run, in one step of some.
+"""Measures the gradient noise scale of a training run, once every few steps.
 
 [Note: where the norms come from]  Both norms are taken before the script sees the gradients, so neither clipping nor a
 loss scaler comes between them.  A worker's own gradient passes through a hook of every parameter during backward.  The
-average over all workers is there when backward ends: DDP and overlap finish their work in a callback that they queue
-during backward, so ours queues another one from within its own, which runs after theirs.  For an overlapped model it is
-a collective, and it waits for the exchange that would otherwise be hidden: one reason to measure only now and then.
+average over all workers is available when backward ends: DDP and overlap finish their work in a callback that they
+queue during backward, so our callback queues another one, which runs after theirs.  For an overlapped model, it is a
+collective, and it waits for communication that would otherwise be hidden: one reason to measure only occasionally.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class NoiseMeter:
         self._sqrs: tuple[torch.Tensor, torch.Tensor] | None = None
         self._num_updates = updates.num_updates
         self._num_whole = 0
-        """Steps in a row that ended with an update of the optimizer: none if the script accumulates gradients."""
+        """Consecutive steps that ended with an optimizer update; 0 while the script accumulates gradients."""
         self._num_steps = 0
         if world_size > 1 and not self._parameters:
             self._give_up("no model that is overlapped or wrapped in DistributedDataParallel was given to run.resume")
@@ -53,7 +53,7 @@ class NoiseMeter:
         is_even = share.num_samples * self._world_size == share.num_global
         if self._world_size == 1 or not self._parameters or not is_even:
             return
-        # A batch of an accumulation has an average only at its end; two whole steps in a row rule that out.
+        # With accumulation, gradients are averaged only in the last backward; two whole steps in a row rule that out.
         if self._num_whole >= 2 and self._num_steps % _MEASURE_EVERY == 0:
             self._own_sqr, self._sqrs = [], None
             for parameter in self._parameters:
@@ -98,7 +98,7 @@ class NoiseMeter:
 
     def _give_up(self, why: str) -> None:
         self._parameters = []
-        self._say(f"the gradient noise cannot be measured, so the batch size stays as it is: {why}")
+        self._say(f"the gradient noise cannot be measured, so the batch size does not change: {why}")
 
 
 def _sqr(gradient: torch.Tensor) -> torch.Tensor:

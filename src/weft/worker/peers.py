@@ -23,7 +23,7 @@ class Peers:
         self.world_size = world_size
         self.group = group
 
-    def again(self) -> Peers:
+    def on_new_group(self) -> Peers:
         """The same workers on a new group, for another thread."""
         if self.world_size == 1:
             return self

@@ -1,7 +1,7 @@
 """Learning rates that follow the batch size: with ``batch_size_per_worker=``, or with a ``batch_rule=``.
 
-With the former it is the linear scaling rule common in large-batch training: P workers, P times the batch, P times the
-learning rate; with the latter the rule that the script names.  The new rates are reached over some warm-up steps.
+The former uses the linear scaling rule common in large-batch training: P workers, P times the batch, P times the
+learning rate; the latter uses the rule that the script names.  The new rates are reached over some warm-up steps.
 Learning rates live in several places (parameter groups, and a scheduler's base values); all are multiplied by the same
 factor, so any scheduler keeps working.
 """

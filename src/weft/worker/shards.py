@@ -90,7 +90,7 @@ def capture_own(registered: Registered, rank: int, world_size: int) -> dict[str,
     parameters = {}
     for key, model in registered.models.items():
         named = dict(unwrapped(model).named_parameters())
-        for name in _shared_out({n: p.numel() * p.element_size() for n, p in named.items()}, world_size)[rank]:
+        for name in _divided({n: p.numel() * p.element_size() for n, p in named.items()}, world_size)[rank]:
             parameters[f"{key}/{name}"] = _copy(named[name])
     runs = []
     names = registered.parameter_names()
@@ -139,7 +139,7 @@ def _own_runs(
         return [(names[id(sharded.parameter(run.parameter))], run) for run in sharded.own_runs()]
     parameters = _parameters(optimizer)
     sizes = {str(n): p.numel() * p.element_size() for n, p in enumerate(parameters)}
-    own = {int(n) for n in _shared_out(sizes, world_size)[rank]}
+    own = {int(n) for n in _divided(sizes, world_size)[rank]}
     runs = runs_of_full_state(parameters, optimizer.state)
     return [(names[id(parameters[r.parameter])], r) for r in runs if r.parameter in own]
 
@@ -298,8 +298,8 @@ def _entries(model: nn.Module) -> tuple[TensorEntry, ...]:
     )
 
 
-def _shared_out(sizes: Mapping[str, int], num_workers: int) -> list[list[str]]:
-    """Names by worker, so that all write about the same amount."""
+def _divided(sizes: Mapping[str, int], num_workers: int) -> list[list[str]]:
+    """Divide names among workers so that all write about the same amount."""
     own: list[list[str]] = [[] for _ in range(num_workers)]
     load = [0] * num_workers
     for name in sorted(sizes, key=lambda n: (-sizes[n], n)):

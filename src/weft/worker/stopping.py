@@ -55,7 +55,7 @@ class StopRequest:
             self.reason = f"{self._stop_file} exists"
         for message in self._channel.receive() if self._channel else ():
             if message.get("stop"):
-                self.reason = "the controller asked for it"
+                self.reason = "by the controller"
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
         """The first signal is a request; the second has its usual effect."""

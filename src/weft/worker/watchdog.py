@@ -26,7 +26,7 @@ from typing import Any, Protocol
 import torch.distributed as dist
 from torch._C._distributed_c10d import Store
 
-HUNG_EXIT_CODE = 124  # as timeout(1)
+HUNG_EXIT_CODE = 124  # like timeout(1)
 _STEPS_OF_PATIENCE = 5.0
 _MAX_TICK_S = 5.0
 _NUM_TICKS = 10  # in the time after which a worker is stalled
@@ -209,9 +209,9 @@ class Watchdog:
 
     def _act(self, verdict: Verdict, beats: Mapping[int, Beat], frame: FrameType | None, limit_s: float) -> None:
         if self._rank in verdict.culprits or not verdict.culprits:
-            text = f"worker {self._rank} hangs: it has not finished a step for {limit_s:.0f} s"
+            text = f"worker {self._rank} hangs: it has not finished a step in {limit_s:.0f} s"
             if len(verdict.culprits) != 1:
-                text = f"no worker has finished a step for {limit_s:.0f} s, they hang or wait for each other: "
+                text = f"no worker has finished a step in {limit_s:.0f} s; they hang or wait for each other: "
                 text += ", ".join(f"worker {rank} at {beat.place}" for rank, beat in sorted(beats.items()))
             self._exit([f"{text}; worker {self._rank} is here:", *_stack(frame)])
             return
@@ -221,7 +221,7 @@ class Watchdog:
         leave_at_s, first = self._blamed
         if self._now() >= leave_at_s:
             named = ", ".join(map(str, first.culprits))
-            how = "does not respond at all: it is stopped, or hangs in native code" if first.silent else "hangs"
+            how = "does not respond: it is stopped, or hangs in native code" if first.silent else "hangs"
             self._exit([f"worker {self._rank} has waited {limit_s:.0f} s for worker {named}, which {how}"])
 
     def _exit(self, lines: Sequence[str]) -> None:

@@ -51,7 +51,7 @@ def test_what_this_code_has_measured_is_not_run_again(
     assert [command[1:4] for command in started] == [["weft", "bench", "overlap"]]
     said = capsys.readouterr().err
     assert f"1 of {len(rows)} rows left" in said
-    assert "measured already" in said
+    assert "already measured" in said
     run_all(**{**OPTIONS, "only": "controller", "fresh": True}, out=tmp_path)
     assert started[-1][1] == "benchmarks.controller"
 

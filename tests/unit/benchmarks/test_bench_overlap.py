@@ -56,7 +56,7 @@ def run(*args: str) -> None:
     bench(["overlap", *args], "weft bench")
 
 
-def test_json_is_all_there_is_on_stdout(measured: RowRecord, capsys: pytest.CaptureFixture[str]) -> None:
+def test_stdout_has_only_json(measured: RowRecord, capsys: pytest.CaptureFixture[str]) -> None:
     run("--quick", "--json")
     (row,) = json.loads(capsys.readouterr().out)["rows"]
     assert row.items() >= ROW.items()

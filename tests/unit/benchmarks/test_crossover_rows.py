@@ -49,7 +49,7 @@ def test_only_the_time_in_which_both_jobs_run_counts() -> None:
     assert pair_times(first, second) == PairTimes(2.0, 2.0)
 
 
-def test_an_equal_pair_takes_as_long_as_it_takes_until_both_have_made_a_step() -> None:
+def test_the_time_of_an_equal_pair_is_until_both_have_made_a_step() -> None:
     row = row_of(equal("plain", 1.0, Effort()), PairTimes(2.2, 2.2))
     assert row["crossover_ms"] == pytest.approx(2200)
     assert row["serial_ms"] == 4000
@@ -141,7 +141,7 @@ def measured(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> RowRecord:
     return record
 
 
-def test_json_is_all_there_is_on_stdout(measured: RowRecord, capsys: pytest.CaptureFixture[str]) -> None:
+def test_stdout_has_only_json(measured: RowRecord, capsys: pytest.CaptureFixture[str]) -> None:
     bench(["crossover", "--quick", "--json"], "weft bench")
     assert set(FIELDS) <= set(json.loads(capsys.readouterr().out)["rows"][0])
 

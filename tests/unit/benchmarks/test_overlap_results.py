@@ -78,7 +78,7 @@ def test_a_contender_that_was_left_out_is_null_not_missing() -> None:
     assert set(FIELDS) <= set(row)
 
 
-def test_emulated_compute_is_labelled() -> None:
+def test_emulated_compute_is_labeled() -> None:
     assert make_row(scenario("timed", 8, Timed()), 1e9, measured("alone"))["emulated_compute"] is True
     assert make_row(scenario(), 1e9, measured("alone"))["emulated_compute"] is False
 
@@ -238,5 +238,5 @@ def test_the_quick_run_has_two_ratios_and_four_emulated_hosts() -> None:
 
 
 @pytest.mark.parametrize("original", [*full_run(), *quick_run()], ids=lambda s: s.label)
-def test_a_scenario_survives_the_way_to_the_worker(original: Scenario) -> None:
+def test_a_scenario_reaches_the_worker_unchanged(original: Scenario) -> None:
     assert scenario_from_json(json.loads(json.dumps(original.as_json()))) == original

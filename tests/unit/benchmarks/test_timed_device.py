@@ -50,7 +50,7 @@ def test_waking_up_a_little_late_idles_no_device(clock: Clock) -> None:
     assert clock.now_s == pytest.approx(100.2)
 
 
-def test_waiting_for_the_network_does(clock: Clock) -> None:
+def test_waiting_for_the_network_idles_the_device(clock: Clock) -> None:
     device = TimedDevice()
     device.occupy(0.1)
     clock.now_s += 0.5

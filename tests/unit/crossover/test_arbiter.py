@@ -181,7 +181,14 @@ def test_a_job_made_filler_while_it_runs_gives_way_from_then_on() -> None:
     for event in (Joined(0, 1, "a"), Joined(0, 2, "b"), Asked(0, 1, 0), Asked(0.01, 2, 0)):
         arbiter.handle(event)
     assert AskBack(1, 1) not in arbiter.handle(Ticked(0.02))
-    assert AskBack(1, 1) in arbiter.handle(RoleChanged(0.03, "a", Role.FILLER, 1.0))
+    assert AskBack(1, 1) in arbiter.handle(RoleChanged(0.03, "a", Role.FILLER))
+
+
+def test_a_new_role_does_not_cost_a_job_its_weight() -> None:
+    arbiter = Arbiter()
+    arbiter.handle(Joined(0, 1, "a", weight=3.0))
+    arbiter.handle(RoleChanged(0.1, "a", Role.PRIMARY))
+    assert (arbiter.members[1].role, arbiter.members[1].weight) == (Role.PRIMARY, 3.0)
 
 
 def test_a_clock_that_runs_backward_costs_no_job_its_turn() -> None:

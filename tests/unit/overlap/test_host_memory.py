@@ -56,7 +56,7 @@ def test_a_wait_ends_when_the_last_neighbor_has_done_it(pair: Pair) -> None:
     done = threading.Event()
 
     def wait() -> None:
-        pair[0].await_all(Done.CONTRIBUTED, 7, 1, "a gradient")
+        pair[0].await_all(Done.CONTRIBUTED, 7, 1, "send gradients")
         done.set()
 
     pair[0].tell(Done.CONTRIBUTED, 7)
@@ -73,15 +73,17 @@ def test_a_wait_ends_when_the_last_neighbor_has_done_it(pair: Pair) -> None:
 def test_a_neighbor_that_gave_up_is_not_waited_for(pair: Pair) -> None:
     pair[0].tell(Done.CONTRIBUTED, 0)
     pair[1].give_up()
-    with pytest.raises(OverlapError, match=r"a gradient of worker 1 on the same host .*it has failed"):
-        pair[0].await_all(Done.CONTRIBUTED, 0, 1, "a gradient")
+    with pytest.raises(
+        OverlapError, match=r"waiting for worker 1 on the same host to send gradients, but it has failed"
+    ):
+        pair[0].await_all(Done.CONTRIBUTED, 0, 1, "send gradients")
 
 
 def test_a_silent_neighbor_is_waited_for_as_long_as_the_timeout(pair: Pair) -> None:
     pair[0].timeout_s = 0.3
     pair[0].tell(Done.TAKEN, 0)
     with pytest.raises(OverlapError, match=r"worker 1 .* timeout of 0.3 s"):
-        pair[0].await_all(Done.TAKEN, 0, 1, "the use of a parameter")
+        pair[0].await_all(Done.TAKEN, 0, 1, "copy parameters")
     with pytest.raises(OverlapError, match="timeout"):
         pair[0].await_arrival(1, 0, 2, 1)
 

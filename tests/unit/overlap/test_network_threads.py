@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import pytest
 
 from weft.overlap.transport import network_threads
-from weft.overlap.transport.network_threads import core_is_shared, let_computing_finish_first
+from weft.overlap.transport.network_threads import core_is_shared, let_compute_finish_first
 
 SET_NAME = 15  # prctl's PR_SET_NAME
 
@@ -37,17 +37,17 @@ def thread(monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
 
 
 def test_a_network_thread_is_patient_while_the_core_is_ours(thread: int) -> None:
-    let_computing_finish_first([thread])
+    let_compute_finish_first([thread])
     assert os.sched_getscheduler(thread) == os.SCHED_BATCH
     core_is_shared(True)
     assert os.sched_getscheduler(thread) == os.SCHED_OTHER
-    let_computing_finish_first([thread])
+    let_compute_finish_first([thread])
     assert os.sched_getscheduler(thread) == os.SCHED_OTHER, "a group made later shares the core too"
     core_is_shared(False)
     assert os.sched_getscheduler(thread) == os.SCHED_BATCH
 
 
 def test_threads_that_are_not_gloos_are_left_alone(thread: int) -> None:
-    let_computing_finish_first([thread, threading.get_native_id()])
+    let_compute_finish_first([thread, threading.get_native_id()])
     assert os.sched_getscheduler(threading.get_native_id()) == os.SCHED_OTHER
     assert os.sched_getscheduler(thread) == os.SCHED_BATCH

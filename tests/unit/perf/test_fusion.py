@@ -153,7 +153,7 @@ def test_any_turn_of_the_knobs_gives_a_plan(seed, log2_scale, log2_tilt):
     assert all(cut % 16 == 0 for cut in cuts)
 
 
-def test_uniform_buckets_have_the_asked_size():
+def test_uniform_buckets_have_the_requested_size():
     profile = StepProfile((ParameterTiming(1_000_000, 1.0, 0.0),), 1.0, 1.0, 0.0, 4)
     assert uniform_cuts(profile, 1e6, 1000) == (250_000, 500_000, 750_000)
     assert uniform_cuts(profile, 1e9, 1000) == ()

@@ -45,7 +45,7 @@ def test_time_that_falls_with_size_is_read_as_start_up_only():
     assert fit == Link(0.02, 0.0)
 
 
-def test_start_up_that_would_be_negative_is_none():
+def test_a_negative_startup_time_is_taken_as_zero():
     fit = fit_link([(1e6, 0.001), (2e6, 0.010), (4e6, 0.030)])
     assert fit.alpha_s == 0.0
     assert fit.beta_s_per_byte > 0
@@ -71,6 +71,6 @@ def test_any_samples_give_a_usable_link(samples):
 
 
 @pytest.mark.parametrize("samples", [[], [(-1, 0.1)], [(1e6, float("nan"))], [(1e6, -0.1)]])
-def test_samples_that_cannot_be_times_are_refused(samples):
+def test_invalid_link_samples_are_refused(samples):
     with pytest.raises(UsageError, match=r"expected|at least one"):
         fit_link(samples)

@@ -69,7 +69,7 @@ def test_workers_that_share_a_host_share_its_link_only_between_hosts() -> None:
 @pytest.mark.parametrize(
     "bad", [(0, 1, 1e9), (6, 4, 1e9), (4, 0, 1e9), (4, 1, 0.0), (4, 1, float("nan")), (9999, 1, 1e9)]
 )
-def test_a_cluster_that_cannot_be_is_refused(bad: tuple[int, int, float]) -> None:
+def test_an_impossible_cluster_is_refused(bad: tuple[int, int, float]) -> None:
     with pytest.raises(UsageError, match="expected"):
         TargetCluster(*bad)
 

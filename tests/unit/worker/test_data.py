@@ -116,7 +116,7 @@ def test_a_batch_per_worker_makes_the_global_batch_grow() -> None:
     ("num_samples", "batch_size", "drop_last", "uneven"),
     [(100, 10, False, False), (100, 9, False, True), (101, 10, False, True), (101, 10, True, False)],
 )
-def test_uneven_splits_are_foreseen(num_samples: int, batch_size: int, drop_last: bool, uneven: bool) -> None:
+def test_uneven_splits_are_predicted(num_samples: int, batch_size: int, drop_last: bool, uneven: bool) -> None:
     data = loader(list(range(num_samples)), workers=2, batch_size=batch_size, drop_last=drop_last)
     assert data.may_be_uneven is uneven
 

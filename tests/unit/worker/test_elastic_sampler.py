@@ -85,5 +85,5 @@ def test_bad_sizes_are_refused() -> None:
         ElasticSampler(range(8), 2, rank=0, world_size=3)
     with pytest.raises(UsageError, match="rank is 3 with 3 workers"):
         ElasticSampler(range(8), 4, rank=3, world_size=3)
-    with pytest.raises(InputError, match="3 samples make no batch of 4"):
+    with pytest.raises(InputError, match="3 samples, too few for a batch of 4"):
         ElasticSampler(range(3), 4, drop_last=True)

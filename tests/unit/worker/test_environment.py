@@ -27,7 +27,7 @@ def test_names_of_weft_are_read() -> None:
     [
         ({"RANK": "2", "WORLD_SIZE": "2"}, "0 <= RANK < WORLD_SIZE"),
         ({"RANK": "x"}, "expected a whole number"),
-        ({"RANK": "0", "WORLD_SIZE": "2"}, "MASTER_ADDR and MASTER_PORT is not set"),
+        ({"RANK": "0", "WORLD_SIZE": "2"}, "WORLD_SIZE is 2 without MASTER_ADDR and MASTER_PORT"),
         ({"WEFT_CHECKPOINT_EVERY_S": "-1"}, "expected a number of seconds"),
         ({"WEFT_CHECKPOINT_EVERY_S": "nan"}, "expected a number of seconds"),
     ],

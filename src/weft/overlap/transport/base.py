@@ -72,59 +72,45 @@ class Transport(Protocol):
 
     def allocate(self, num_elements: int, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
         """Memory for exchanges to send from and receive into.  All workers request the same sizes in the same order."""
-        ...
 
     def adapt(self, link: Link) -> bool:
         """Adapt to the measured cost of collectives.  Whether this changed their cost; the same on every worker."""
-        ...
 
     def open_reduce(self, exchange: Exchange, tag: int) -> None:
         """Allow the others to send their contributions to our shard."""
-        ...
 
     def launch_reduce(self, exchange: Exchange, tag: int) -> None:
         """Our contributions to the others' shards are complete: send them."""
-        ...
 
     def reduce_arrived(self, exchange: Exchange) -> bool:
         """Whether :meth:`finish_reduce` would return without waiting (a hint; never blocks)."""
-        ...
 
     def finish_reduce(self, exchange: Exchange) -> torch.Tensor:
         """Wait for the others' contributions and sum: our shard and its tail.
 
         On a device with streams, only the current stream waits; every other stream must call this itself.
         """
-        ...
 
     def open_gather(self, exchange: Exchange, tag: int) -> None:
         """Allow the others to overwrite their shards of our parameters."""
-        ...
 
     def launch_gather(self, exchange: Exchange, tag: int) -> None:
         """Our shard is updated: send it to all workers."""
-        ...
 
     def finish_gather(self, exchange: Exchange) -> None:
         """Wait until the whole region holds new values; on a device with streams, as in :meth:`finish_reduce`."""
-        ...
 
     def gather_ended(self, exchange: Exchange) -> bool:
         """Whether the region is complete for every stream.  Never blocks."""
-        ...
 
     def settle_sends(self, exchange: Exchange) -> None:
         """Wait until nothing reads the memory we sent from."""
-        ...
 
     def all_reduce(self, values: torch.Tensor, maximum: bool = False) -> torch.Tensor:
         """Sum (or maximum) of a small tensor over all workers, in place; blocks until done."""
-        ...
 
     def broadcast(self, values: torch.Tensor) -> Any:
         """Send rank 0's values to all workers; complete when ``wait()`` of the result returns."""
-        ...
 
     def close(self) -> None:
         """Close connections and end threads.  No collective may be in flight on any worker."""
-        ...

@@ -18,7 +18,7 @@ from weft.overlap.transport.host_memory import HostMemory, PageAddress
 from weft.overlap.transport.hosts import HostsTransport
 from weft.overlap.transport.messages import Messages
 from weft.overlap.transport.nccl import NcclTransport
-from weft.overlap.transport.network_threads import let_computing_finish_first, network_threads
+from weft.overlap.transport.network_threads import let_compute_finish_first, network_threads
 from weft.overlap.transport.receive_window import tcp_connections
 
 logger = logging.getLogger("weft.overlap")
@@ -29,7 +29,7 @@ def transport_for(group: dist.ProcessGroup, device: torch.device) -> Transport:
     if device.type == "cpu":
         threads, connections = network_threads(), tcp_connections()
         upward, downward = make_group(group, "gloo"), make_group(group, "gloo")
-        let_computing_finish_first(network_threads() - threads)
+        let_compute_finish_first(network_threads() - threads)
         messages = Messages(upward, downward, tcp_connections() - connections)
         layout, memory = _meet(messages, timeout_of(group).total_seconds())
         return GlooTransport(messages, layout) if memory is None else HostsTransport(messages, layout, memory)

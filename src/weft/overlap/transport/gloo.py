@@ -71,7 +71,7 @@ class GlooTransport:
 
     def finish_reduce(self, exchange: Exchange) -> torch.Tensor:
         if exchange.reduced is None:
-            self.messages.wait(exchange.reduce_works, "a gradient")
+            self.messages.wait(exchange.reduce_works, "gradients")
             rows = self._rows(exchange)
             self._spread_carry(exchange, rows)
             exchange.reduced = total_by_host(rows, self._layout)
@@ -100,13 +100,13 @@ class GlooTransport:
         exchange.send_works += [self.messages.send_to[o]([own], o, tag) for o in self.messages.others]
 
     def finish_gather(self, exchange: Exchange) -> None:
-        self.messages.wait(exchange.gather_works, "a parameter")
+        self.messages.wait(exchange.gather_works, "parameters")
 
     def gather_ended(self, exchange: Exchange) -> bool:
         return True  # waiting for one message waits for all of them
 
     def settle_sends(self, exchange: Exchange) -> None:
-        self.messages.wait(exchange.send_works, "the end of a send")
+        self.messages.wait(exchange.send_works, "its sends to finish")
 
     def all_reduce(self, values: torch.Tensor, maximum: bool = False) -> torch.Tensor:
         return self.messages.all_reduce(values, maximum)

@@ -38,7 +38,7 @@ _NONCE_WORDS = 4
 _GAVE_UP = _NONCE_WORDS
 _FIRST_SLOT = 16
 _FIRST_COUNTER = 1024
-_LOOK_UP_S = 0.2
+_CHECK_EVERY_S = 0.2
 _SHORT_NAP_S = 1e-4
 _LONG_NAP_S = 1e-3
 _LOW = (1 << 32) - 1
@@ -49,7 +49,7 @@ class Done(enum.IntEnum):
 
     CONTRIBUTED = 0  # its gradients of a bucket are complete
     ADDED = 1  # it has summed the rows it is the delegate for, and no longer reads its neighbors' gradients
-    UPDATED = 2  # its own shard's new values are there
+    UPDATED = 2  # its own shard has its new values
     TAKEN = 3  # it has copied all new values: those of the next step may arrive
 
 
@@ -166,7 +166,7 @@ class HostMemory:
     def _open(self, number: int, rank: int) -> Stretch:
         found, descriptor, low, high = self._pages[rank].words[self._slot(number) :][:_SLOT_WORDS]
         if found != number + 1:
-            raise OverlapError(f"worker {rank} has other shared memory than worker {self.rank}: please report this")
+            raise OverlapError(f"workers {self.rank} and {rank} do not share the same memory: please report this")
         with _opened(self._pids[rank], descriptor) as opened:
             return Stretch(opened, high << 32 | low)
 
@@ -195,7 +195,7 @@ class HostMemory:
             self._own.words[_GAVE_UP] = 1
 
     def await_all(self, done: Done, index: int, count: int, what: str) -> None:
-        """Wait until every neighbor has done it ``count`` times."""
+        """Wait until every neighbor has done it ``count`` times; ``what`` completes "was waiting for worker 1 to"."""
         word = _counter(done, index)
         for rank in self.neighbors:
             page = self._pages[rank]
@@ -203,7 +203,7 @@ class HostMemory:
             def sleep(waited_s: float, page: _Page = page) -> None:
                 value = page.words[word]
                 if value < count:
-                    sleep_while(page.address + 4 * word, value, _LOOK_UP_S)
+                    sleep_while(page.address + 4 * word, value, _CHECK_EVERY_S)
 
             self._await(rank, lambda page=page: page.words[word] >= count, sleep, what)  # type: ignore[misc]
         fence()
@@ -220,14 +220,14 @@ class HostMemory:
         def nap(waited_s: float) -> None:
             time.sleep(_SHORT_NAP_S if waited_s < 10 * _LONG_NAP_S else _LONG_NAP_S)
 
-        self._await(rank, lambda: words[word] >= count, nap, "a parameter")
+        self._await(rank, lambda: words[word] >= count, nap, "send parameters")
         fence()
 
     def _await(self, rank: int, is_done: Callable[[], bool], sleep: Callable[[float], None], what: str) -> None:
         began = looked = time.monotonic()
         while not is_done():
             now = time.monotonic()
-            if now - looked > _LOOK_UP_S:
+            if now - looked > _CHECK_EVERY_S:
                 looked = now
                 if not is_done():
                     self._check(rank, now - began, what)
@@ -238,15 +238,15 @@ class HostMemory:
         if self._is_closed:
             reason = "this worker is shutting down"
         elif waited_s > self.timeout_s:
-            reason = f"nothing came within the process group's timeout of {self.timeout_s:g} s"
+            reason = f"nothing arrived within the process group's timeout of {self.timeout_s:g} s"
         elif self._pages[rank].words[_GAVE_UP]:
             reason = "it has failed"
         elif self._has_ended(rank):
             reason = "its process has ended"
         if reason:
             raise OverlapError(
-                f"worker {self.rank} waited for {what} of worker {rank} on the same host that did not come ({reason}): "
-                "look for the first error in the logs of the workers on that host"
+                f"worker {self.rank} was waiting for worker {rank} on the same host to {what}, but {reason}: look for "
+                "the first error in the logs of the workers on that host"
             )
 
     def _has_ended(self, rank: int) -> bool:

@@ -39,7 +39,7 @@ class HostSum:
 
     def run(self) -> None:
         memory = self.memory
-        memory.await_all(Done.CONTRIBUTED, self.index, self.count, "a gradient")
+        memory.await_all(Done.CONTRIBUTED, self.index, self.count, "send gradients")
         sends = [memory.of_neighbor(self.send, neighbor) for neighbor in memory.neighbors]
         for row, total, launch in self.rows:
             add_host([send[row] for send in sends], out=total)
@@ -48,9 +48,9 @@ class HostSum:
         memory.tell(Done.ADDED, self.index)
 
     def wait(self) -> None:
-        """Wait until the sums are there."""
+        """Wait until the sums are complete."""
         if not self.is_added.wait(self.memory.timeout_s + 2 * _MAX_GOODBYE_S):
-            raise OverlapError("the sum of this host's gradients was not added up in time: please report this")
+            raise OverlapError("this host's gradients were not summed in time: please report this")
         if self.error is not None:
             raise self.error
 
@@ -66,7 +66,7 @@ class SumSent:
         for work in self._host_sum.send_works:
             work.wait()
         memory = self._host_sum.memory
-        memory.await_all(Done.ADDED, self._host_sum.index, self._host_sum.count, "the use of a gradient")
+        memory.await_all(Done.ADDED, self._host_sum.index, self._host_sum.count, "sum gradients")
 
 
 class HostReducer:

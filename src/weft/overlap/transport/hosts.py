@@ -117,7 +117,7 @@ class HostsTransport:
 
     def finish_reduce(self, exchange: Exchange) -> torch.Tensor:
         if exchange.reduced is None:
-            self._wait(exchange.reduce_works, "a gradient")
+            self._wait(exchange.reduce_works, "gradients")
             exchange.reduced = total_of(exchange.stage[: len(self._layout.hosts)])
         return exchange.reduced
 
@@ -143,7 +143,7 @@ class HostsTransport:
     def launch_gather(self, exchange: Exchange, tag: int) -> None:
         memory, index = self._memory, exchange.index
         count = memory.count(Done.UPDATED, index)
-        memory.await_all(Done.TAKEN, index, count, "the use of a parameter")
+        memory.await_all(Done.TAKEN, index, count, "copy parameters")
         if index not in self._opened:
             self._let_land(exchange, tag)
         own = _shards(exchange.region, exchange)[self.rank]
@@ -161,8 +161,8 @@ class HostsTransport:
         if index not in self._opened:
             return
         count = memory.count(Done.UPDATED, index)
-        self._wait(exchange.gather_works, "a parameter")
-        self._await(lambda: memory.await_all(Done.UPDATED, index, count, "a parameter"))
+        self._wait(exchange.gather_works, "parameters")
+        self._await(lambda: memory.await_all(Done.UPDATED, index, count, "send parameters"))
         region = _shards(exchange.region, exchange)
         assert exchange.landing is not None
         for neighbor in memory.neighbors:
@@ -179,7 +179,7 @@ class HostsTransport:
         return True  # waiting for one message waits for all of them
 
     def settle_sends(self, exchange: Exchange) -> None:
-        self._wait(exchange.send_works, "the end of a send")
+        self._wait(exchange.send_works, "its sends to finish")
 
     # ---- the rest
 

@@ -22,7 +22,7 @@ from weft.overlap.transport.groups import end_group
 from weft.overlap.transport.receive_window import Connection, limit_window
 
 # A tag names step, kind, and bucket, so that messages of different steps can never be confused.
-_STEPS_TOLD_APART = 1 << 8
+_NUM_DISTINCT_STEPS = 1 << 8
 
 
 class MessageKind(enum.IntEnum):
@@ -57,17 +57,17 @@ class Messages:
         self.recv_from: dict[int, Call] = {o: (up if o < self.rank else down).recv for o in self.others}
 
     def tag(self, exchange: Exchange, step: int, kind: MessageKind) -> int:
-        return ((step % _STEPS_TOLD_APART) * _NUM_KINDS + kind) * MAX_MESSAGES + exchange.index
+        return ((step % _NUM_DISTINCT_STEPS) * _NUM_KINDS + kind) * MAX_MESSAGES + exchange.index
 
     def wait(self, works: list[Any], what: str) -> None:
-        """Wait for all of them; they are forgotten even if one fails."""
+        """Wait for all of them, and forget them even if one fails; ``what`` completes "failed while waiting for"."""
         try:
             for work in works:
                 work.wait()
         except RuntimeError as error:
             raise OverlapError(
-                f"worker {self.rank} waited for {what} of another worker that did not come ({error}): another "
-                "worker has stopped or has left the training loop; look for the first error in its log"
+                f"worker {self.rank} failed while waiting for {what} ({error}): another worker has stopped or has left "
+                "the training loop; look for the first error in its log"
             ) from error
         finally:
             works.clear()

@@ -35,7 +35,7 @@ def network_threads() -> set[int]:
     return found
 
 
-def let_computing_finish_first(threads: Iterable[int]) -> None:
+def let_compute_finish_first(threads: Iterable[int]) -> None:
     """Keep these threads from interrupting compute, as long as no other job shares the core."""
     _ours.update(threads)
     _set_policy()

@@ -22,10 +22,10 @@ from weft.perf.link import Link
 
 # With less, a busy core becomes the limit instead of the link: 8 hosts took 1750 ms per step with 32 KB, 1680 with
 # 64 KB, and 1800 to 1870 without a limit.
-_LEAST_BYTES = 64 << 10
+_MIN_BYTES = 64 << 10
 # Every Linux allows this by default.  A link that needs more is so fast that its queue is short, or so long that TCP's
 # own window search serves it better.
-_MOST_BYTES = 200_000
+_MAX_BYTES = 200_000
 # Link time, for all senders together: about as long as a network thread waits for a busy core.
 _TIME_S = 3e-3
 # Latencies that must fit into the window, so that it does not limit a link with a long round trip.
@@ -48,8 +48,8 @@ def window_bytes(num_workers: int, link: Link) -> int | None:
     if num_workers < 3 or link.beta_s_per_byte == 0.0:
         return None
     total = max(_TIME_S, _NUM_LATENCIES * link.alpha_s) / link.beta_s_per_byte
-    window = max(_LEAST_BYTES, int(total) // (num_workers - 1))
-    return window if window <= _MOST_BYTES else None
+    window = max(_MIN_BYTES, int(total) // (num_workers - 1))
+    return window if window <= _MAX_BYTES else None
 
 
 def tcp_connections() -> set[Connection]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import os
 import platform
+import signal
 import socket
 import subprocess
 import sys
@@ -29,13 +30,20 @@ CPU_LIMIT_S = 400.0
 MAX_WORKERS = 8
 NO_GPUS = 3
 _MAX_ERROR_CHARACTERS = 4000
+# How a worker without an error message ended.
+_ENDED: dict[int, str] = {
+    signal.SIGKILL: "killed: it ran out of time or memory",
+    signal.SIGTERM: "stopped: another worker failed",
+}
 
 
 def main(kind: str, folder: Path) -> int:
     num_workers = min(torch.cuda.device_count(), MAX_WORKERS) if kind == "cuda" else 2
     if num_workers < 2:
-        found = f"{num_workers} that torch {torch.__version__} can use"
-        say(error=f"weft doctor --gpu needs at least 2 GPUs on this machine, and found {found}")
+        say(
+            error=f"weft doctor --gpu needs at least 2 GPUs on this machine, but torch {torch.__version__} can use "
+            f"{num_workers}"
+        )
         return NO_GPUS
     rows: list[dict[str, Any]] = []
     began_s = time.monotonic()
@@ -99,7 +107,7 @@ def run_stage(stage: str, kind: str, num_workers: int) -> list[dict[str, Any]]:
             reader.join()
     for rank, code in enumerate(codes):
         if code:
-            text = errors[rank] or "it did not finish in time and was killed"
+            text = errors[rank] or _ENDED.get(-code, f"exit code {code}")
             rows.append({"check": stage, "case": f"worker {rank} failed", "ok": False, "found": text})
     return rows
 
