@@ -36,6 +36,8 @@ _FLAGS = (
 
 
 _LOOK_AGAIN_S = 0.03
+# Chromium drops what it is loading when an interface comes or goes on this machine, as in tests with namespaces.
+_NETWORK_CHANGED = "net::ERR_NETWORK_CHANGED"
 
 
 class BrowserError(RuntimeError):
@@ -55,6 +57,7 @@ class Browser:
         self._unread = b""
         self._session: str | None = None
         self.events: list[dict[str, Any]] = []
+        self._lost_file = False
         target = self.call("Target.createTarget", url="about:blank")["targetId"]
         self._session = self.call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
         for domain in ("Page", "Runtime", "Log", "Network"):
@@ -86,6 +89,9 @@ class Browser:
             self._unread += data
         line, _, self._unread = self._unread.partition(b"\0")
         answer: dict[str, Any] = json.loads(line)
+        params = answer.get("params", {})
+        if answer.get("method") == "Network.loadingFailed" and params["errorText"] == _NETWORK_CHANGED:
+            self._lost_file |= params["type"] in ("Document", "Script", "Stylesheet")
         return answer
 
     def go(self, address: str) -> None:
@@ -109,6 +115,9 @@ class Browser:
                 value = self.run(look)
                 if value:
                     return value
+            if self._lost_file:
+                self._lost_file = False
+                self.call("Page.reload")
             time.sleep(_LOOK_AGAIN_S)
         text = self.run("document.body.innerText")
         raise BrowserError(f"never true: {condition}; the page says:\n{text}")
@@ -140,7 +149,7 @@ class Browser:
                 found.append(f"{params['entry']['text']} {params['entry'].get('url', '')}")
             elif event.get("method") == "Runtime.consoleAPICalled" and params["type"] in ("error", "assert"):
                 found.append(json.dumps(params["args"]))
-        return found
+        return [problem for problem in found if _NETWORK_CHANGED not in problem]
 
     def screenshot(self, path: Path, width: int, height: int, *, dark: bool = False, whole: bool = False) -> None:
         """``whole``: the page as long as it is."""

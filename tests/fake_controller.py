@@ -204,8 +204,12 @@ def served_on_both(
     *,
     body_s: float = BODY_S,
     num_files: int = 1024,
+    is_for_browsers: bool = False,
 ) -> Iterator[tuple[Home, int]]:
-    """The same on a port, too, which is the second thing given; requests there may name the host without it."""
+    """The same on a port, too, which is the second thing given.
+
+    Requests there name the host without the port; ``is_for_browsers``: with it, as browsers do.
+    """
     home = Home(root)
     home.prepare()
     home.token_file.write_text(TOKEN)
@@ -213,7 +217,7 @@ def served_on_both(
     with Reserve() as reserve, listen_unix(home.api_socket, reserve) as unix, listen_local(0, reserve) as local:
         port: int = local.getsockname()[1]
         home.write_record(Record(1, 0.0, str(home.api_socket), port, "0"))
-        app = make_app(controller, TOKEN, body_s=body_s)
+        app = make_app(controller, TOKEN, port=port if is_for_browsers else None, body_s=body_s)
         config = server_config(app, patience=patience, num_files=num_files, timeout_graceful_shutdown=1)
         server = uvicorn.Server(config)
         thread = threading.Thread(target=asyncio.run, args=(server.serve(sockets=[unix, local]),))

@@ -14,16 +14,14 @@ from __future__ import annotations
 import http.client
 import json
 import os
-import shlex
 import socket
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Any, Literal, TypeVar, cast
 from urllib.parse import quote, urlencode
 
 from weft.core.nearest_name import unknown_name
-from weft.core.notebook_table import JobRows, jobs_html
 from weft.core.status_rows import (
     FINAL_STATES,
     ChangesRow,
@@ -55,9 +53,20 @@ _CHUNK_BYTES = 65536
 _FORECAST_S = 40.0
 _MAX_SOCKET_PATH_BYTES = 107
 
+Row = TypeVar("Row", bound=JobRow)
+
 
 class NotNowError(ControllerError):
     """The controller is shutting down, or cannot write to its disk.  Nothing was acknowledged; try again later."""
+
+
+class JobRows(list[Row]):
+    """A list of jobs that notebooks show as a table."""
+
+    def _repr_html_(self) -> str:
+        from weft.core.notebook_table import jobs_html
+
+        return jobs_html(self)
 
 
 class Client:
@@ -69,6 +78,8 @@ class Client:
 
     def _repr_html_(self) -> str:
         """The jobs of this controller, in a notebook."""
+        from weft.core.notebook_table import jobs_html
+
         return jobs_html(self.jobs())
 
     def health(self) -> HealthRow:
@@ -87,6 +98,8 @@ class Client:
         ``command``: words, or one line that is split into words as a shell would, without running one.  ``workers``: a
         number or ``"MIN:MAX"``.  ``fields``: keys of a job file, such as ``name``, ``weight``, ``total_steps``.
         """
+        import shlex  # like everything that `weft status` does not need
+
         words = shlex.split(command) if isinstance(command, str) else list(command)
         low, high = worker_range(str(workers))
         for key in fields.keys() - FIELDS.keys():

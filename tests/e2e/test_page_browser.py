@@ -168,6 +168,40 @@ def test_what_if_offers_every_policy(site: Site) -> None:
     assert offered == ["", *POLICIES]
 
 
+FIGURES = """
+import("/web/figures.js").then(({ loss, rate, stepTime }) => [
+  [2.05e-4, 0.0037, 0.0205, 1.5].map(stepTime),
+  [0.34728, 0.00210987, 0.00044211, 0, null].map(loss),
+  [18.38, 0].map(rate),
+])
+"""
+
+
+def test_small_numbers_are_short_and_readable(site: Site) -> None:
+    site.log_in()
+    assert site.tab.run(FIGURES) == [
+        ["205 µs", "3.7 ms", "20.5 ms", "1.50 s"],
+        ["0.3473", "0.00211", "4.42e-4", "0", ""],
+        ["18.4 /s", "0"],
+    ]
+
+
+CURVE = """
+import("/web/curve.js").then(({ Curve }) => {
+  const curve = new Curve({ title: "Step time", format: String, fromZero: true, mayBeLog: true });
+  const points = [[0, 1], [1, 1], [2, 1], [8, 9], [9, 1], [12, 2]];
+  curve.show([{ color: "color0", points, breaks: [2.5, 10] }], [], [0, 12]);
+  const drawn = curve.root.querySelector(".line").getAttribute("d");
+  return [drawn.replaceAll(/[^MLh]/g, ""), curve.root.querySelector("h4").textContent];
+})
+"""
+
+
+def test_no_line_suggests_values_for_the_time_a_job_was_restarting(site: Site) -> None:
+    site.log_in()
+    assert site.tab.run(CURVE) == ["MLLMLMh", "Step time"]
+
+
 VIEWPORT = """
 import("/web/viewport.js").then(({ Viewport }) => {
   const view = new Viewport(100);

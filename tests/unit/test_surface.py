@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.fake_controller import FakeController, served
 
 import weft
 from weft.cli import VERBS
@@ -35,11 +36,16 @@ TEXT_AS_CODE = {
 UNPICKLERS = {"pickle", "cPickle", "dill", "cloudpickle", "marshal", "shelve"}
 
 
-def packages_after(code: str) -> set[str]:
-    """The top-level packages a fresh interpreter holds after running ``code``."""
-    program = f"{code}\nimport sys, json\nprint(json.dumps([name.partition('.')[0] for name in sys.modules]))"
+def modules_after(code: str) -> set[str]:
+    """The modules a fresh interpreter holds after running ``code``."""
+    program = f"{code}\nimport sys, json\nprint(json.dumps(list(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     return set(json.loads(done.stdout.splitlines()[-1]))
+
+
+def packages_after(code: str) -> set[str]:
+    """The top-level packages a fresh interpreter holds after running ``code``."""
+    return {name.partition(".")[0] for name in modules_after(code)}
 
 
 def test_every_public_name_can_be_imported_and_no_other_is_there() -> None:
@@ -91,6 +97,36 @@ try:
 except SystemExit:
     pass"""
     assert packages_after(code).isdisjoint({*HEAVY, "fastapi", "uvicorn", "yaml"})
+
+
+def test_weft_status_imports_only_what_it_needs_to_list_jobs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    controller = FakeController()
+    controller.add()
+    with served(controller, tmp_path / "home") as home:
+        monkeypatch.setenv("WEFT_HOME", str(home.root))
+        loaded = modules_after("from weft.cli import main\nmain(['status'])")
+    assert {name for name in loaded if name.startswith("weft.")} == {
+        "weft.cli",
+        "weft.cli.render",
+        "weft.cli.settings",
+        "weft.cli.status",
+        "weft.cli.verb",
+        "weft.client",
+        "weft.core",
+        "weft.core.command_line",
+        "weft.core.job",
+        "weft.core.nearest_name",
+        "weft.core.status_rows",
+        "weft.core.submission",
+        "weft.daemon",
+        "weft.daemon.home",
+        "weft.errors",
+        "weft.process",
+        "weft.process.gate",
+        "weft.process.turns",
+        "weft.version",
+    }
+    assert loaded.isdisjoint({"pwd", "shlex"} - modules_after(""))
 
 
 def test_weft_overlap_adds_nothing_to_what_torch_itself_loads() -> None:

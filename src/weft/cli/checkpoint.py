@@ -19,7 +19,7 @@ from weft.errors import InputError, MissingToolError, WeftError
 
 
 def export(
-    source: Annotated[str, Argument("a checkpoint, a folder of checkpoints, or a job")],
+    source: Annotated[str, Argument("SOURCE", "a checkpoint, a folder of checkpoints, or a job")],
     out: Annotated[Path, Option("file to write: .safetensors, anything else for torch.load", metavar="FILE")] = Path(
         "model.pt"
     ),

@@ -9,7 +9,6 @@ from collections.abc import Sequence
 from typing import Annotated
 
 from weft.cli import render
-from weft.cli.job_choice import matching_id
 from weft.cli.verb import Json, connect
 from weft.core.command_line import Argument, Option
 from weft.core.status_rows import FINAL_STATES, JobRow
@@ -49,10 +48,12 @@ def status(
 
 def chosen(rows: list[JobRow], job_ids: list[str], *, active: bool) -> list[JobRow]:
     """The requested rows, by id, the beginning of an id, or name."""
-    by_id = {row["id"]: row for row in rows}
-    ids = dict.fromkeys(matching_id(rows, word) for word in job_ids)
-    found = [by_id[job_id] for job_id in ids] if job_ids else rows
-    return [row for row in found if not (active and row["state"] in FINAL_STATES)]
+    if job_ids:
+        from weft.cli.job_choice import matching_id  # not for the whole list
+
+        by_id = {row["id"]: row for row in rows}
+        rows = [by_id[job_id] for job_id in dict.fromkeys(matching_id(rows, word) for word in job_ids)]
+    return [row for row in rows if not (active and row["state"] in FINAL_STATES)]
 
 
 def _show(rows: list[JobRow], *, as_json: bool, watch: bool) -> None:

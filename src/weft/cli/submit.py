@@ -14,7 +14,7 @@ from weft.core.job import Launch
 from weft.core.nearest_name import nearest_name, unknown_name
 from weft.core.script_options import MARK, script_options
 from weft.core.submission import FIELDS, WORKERS, Submission, this_user, worker_range
-from weft.engines.plain_script import is_plain_script
+from weft.engines.plain_script import check_batch_range, is_plain_script
 from weft.errors import InputError, UsageError
 
 JOB_FILES = (".yaml", ".yml")
@@ -80,11 +80,7 @@ def submit(
     )
     if not os.path.isdir(job.launch.cwd):
         raise UsageError(f"the job's folder {job.launch.cwd!r} does not exist: create it, or choose another with --cwd")
-    if job.launch.batch and is_plain_script(job.launch):
-        raise UsageError(
-            "--batch needs a script whose batch size can be set: expected weft.session with run.loader(dataset, "
-            "batch_size=..., batch_rule=...); leave --batch out"
-        )
+    check_batch_range(job.launch)
     if dry_run:
         _show_outlook(job, as_json=as_json)
         return

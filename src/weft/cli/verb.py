@@ -13,7 +13,6 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import math
-import shlex
 import types
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -207,6 +206,8 @@ class _Parameter:
             convert = _converter(self.kind, self.about, self.name)
             if not self.is_list:
                 return convert(_text_of(value))
+            import shlex  # only for values from a file or the environment
+
             words = shlex.split(value) if isinstance(value, str) else value
             return [convert(_text_of(word)) for word in words]
         except (argparse.ArgumentTypeError, ValueError, TypeError) as error:

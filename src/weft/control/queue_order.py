@@ -64,6 +64,21 @@ class QueuePlace:
     """By the present sizes and lengths, first in, first out; None if devices never suffice."""
     is_certain: bool
     """Whether it rests on known ends only: declared lengths and measured speeds."""
+    may_preempt: bool = False
+    """Whether it may start sooner, on devices of a running job of lower priority."""
+
+
+def place_in_words(place: QueuePlace, now_s: float) -> str:
+    """For ``weft explain``: the place, the expected start, and what that rests on."""
+    words = f"number {place.position} in the queue"
+    if place.may_preempt:
+        return f"{words}; when it starts is unknown, since it may take devices from jobs of lower priority"
+    if place.expected_start_s is None:
+        return words
+    if not place.is_certain:
+        return f"{words}; when it starts is unknown, since not all jobs before it have a known length and speed"
+    left_s = max(place.expected_start_s - now_s, 0.0)
+    return f"{words}, expected to start in about {left_s:.0f} s if running jobs keep their devices until they end"
 
 
 def due_first_starts(jobs: Iterable[Job], num_devices: int) -> frozenset[str]:
@@ -156,9 +171,12 @@ def queue_places(
     now_s: float,
 ) -> dict[str, QueuePlace]:
     """Where each job stands that got no devices, if all started in order at their smallest size."""
+    jobs = list(jobs)
     waiting = [job for job in jobs if job.id not in assigned]
     if not waiting:
         return {}
+    can_stop = {name for name in assigned if (belief := beliefs.get(name)) is not None and belief.can_stop}
+    movable = [job.spec.priority for job in jobs if job.id in can_stop]
     holders: dict[tuple[int, ...], tuple[float, bool]] = {}
     for name, devices in assigned.items():
         end_s, known = _end(beliefs.get(name), len(devices), now_s)
@@ -177,10 +195,14 @@ def queue_places(
         while free < least and ends:
             end_s, num, known = heapq.heappop(ends)
             at_s, free, is_certain = max(at_s, end_s), free + num, is_certain and known
+        # It outranks a job that was left alone, but only because that one has just been started or resized.
+        may_preempt = at_s > now_s and any(priority < job.spec.priority for priority in movable)
+        is_certain &= not may_preempt
         if free < least:
             places[job.id] = QueuePlace(position, None, is_certain=False)
             continue
-        places[job.id] = QueuePlace(position, round(at_s / _ROUNDED_TO_S) * _ROUNDED_TO_S, is_certain)
+        expected_s = round(at_s / _ROUNDED_TO_S) * _ROUNDED_TO_S
+        places[job.id] = QueuePlace(position, expected_s, is_certain, may_preempt)
         free -= least
         end_s, known = _end(beliefs.get(job.id), least, at_s)
         heapq.heappush(ends, (end_s, least, known))

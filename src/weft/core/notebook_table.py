@@ -3,26 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TypeVar
+from html import escape
 
 from weft.core.status_rows import JobRow
 
-Row = TypeVar("Row", bound=JobRow)
 _HEADINGS = ("id", "name", "state", "workers", "step", "waited", "ran", "reason")
 _NUM_SHOWN = 100
 
 
-class JobRows(list[Row]):
-    """A list of jobs that notebooks show as a table."""
-
-    def _repr_html_(self) -> str:
-        return jobs_html(self)
-
-
 def jobs_html(rows: Sequence[JobRow]) -> str:
     """An HTML table of the last jobs; plain elements, no script, no style sheet."""
-    from html import escape  # only in notebooks
-
     head = "".join(f"<th>{heading}</th>" for heading in _HEADINGS)
     body = "".join(
         f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in _cells(row))}</tr>" for row in rows[-_NUM_SHOWN:]

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import math
 import os
-import pwd
 import re
 from collections.abc import Mapping
 from dataclasses import MISSING, dataclass, fields
@@ -223,6 +222,8 @@ def _check_range(what: str, value: float, low: float, high: float) -> None:
 
 def this_user() -> str:
     """The name of the user who runs this process, else the number."""
+    import pwd  # only to submit a job
+
     try:
         return pwd.getpwuid(os.getuid()).pw_name
     except KeyError:

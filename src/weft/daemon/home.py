@@ -26,7 +26,6 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from weft.core.checkpoint_files import STEP_NAME
 from weft.errors import UsageError, WeftError
 
 # What fits in sun_path with the longest name in run/.
@@ -98,6 +97,8 @@ class Home:
 
     def saved_step(self, job_id: str) -> int:
         """The step of the job's newest checkpoint; 0 if there is none."""
+        from weft.core.checkpoint_files import STEP_NAME  # a client needs the layout only to find its controller
+
         try:
             names = os.listdir(self.checkpoints(job_id))
         except OSError:

@@ -15,7 +15,7 @@ from concurrent.futures import Future
 from dataclasses import replace
 from typing import TypeVar
 
-from weft.control.queue_order import QueuePlace
+from weft.control.queue_order import QueuePlace, place_in_words
 from weft.control.state import Job, State
 from weft.core.cluster import Cluster
 from weft.core.engine import LOCAL_NODE, ChecksLaunch, Engine
@@ -45,7 +45,7 @@ from weft.daemon.retention import Purged, Retention
 from weft.daemon.scheduling import Scheduler, SchedulingOptions
 from weft.daemon.series_files import SeriesFiles
 from weft.daemon.worker_output import WorkerLog, find_log
-from weft.engines.plain_script import is_plain_script
+from weft.engines.plain_script import check_batch_range, is_plain_script
 from weft.errors import UsageError
 from weft.sim import forecast_process
 from weft.sim.queue_forecast import Question
@@ -139,6 +139,7 @@ class Controller:
         """Accept the job and return its id, once it is durable."""
         if isinstance(self._engine, ChecksLaunch):
             self._engine.check(submission.launch)
+        check_batch_range(submission.launch)
         can_resume = not is_plain_script(submission.launch)
 
         def make(state: State, now_s: float) -> tuple[list[Event], str]:
@@ -241,6 +242,7 @@ class Controller:
 
     def outlook(self, submission: Submission) -> Outlook:
         """What the policy would give this job now; changes nothing."""
+        check_batch_range(submission.launch)
 
         def ask(state: State, now_s: float) -> Outlook:
             _check_fits(submission, state)
@@ -338,7 +340,7 @@ class Controller:
         if assigned := job_reasons.until_its_start(job):
             text = f"{in_words(assigned)}; {text}"
         place = None if job.devices else self._scheduler.queue.get(job.id)
-        return Sentence(now_s, f"{text}; {_place_in_words(place, now_s)}" if place else text)
+        return Sentence(now_s, f"{text}; {place_in_words(place, now_s)}" if place else text)
 
     def _before(self) -> tuple[History, AttemptBars]:
         """What happened before this controller was started; read from the journal on first use."""
@@ -388,12 +390,3 @@ def _check_fits(submission: Submission, state: State) -> None:
             f"{name} wants at least {submission.min_workers} workers, this cluster has {num_devices} "
             f"device{'s' if num_devices != 1 else ''}: lower --workers or add nodes"
         )
-
-
-def _place_in_words(place: QueuePlace, now_s: float) -> str:
-    words = f"number {place.position} in the queue"
-    if place.expected_start_s is None:
-        return words
-    if not place.is_certain:
-        return f"{words}; when it starts is unknown, since not all jobs before it have a known length and speed"
-    return f"{words}, expected to start in about {max(place.expected_start_s - now_s, 0.0):.0f} s"

@@ -12,6 +12,7 @@ import sys
 from pathlib import Path
 
 from weft.core.job import Launch
+from weft.errors import UsageError
 
 _MAX_READ_BYTES = 1_000_000
 _MENTIONS_WEFT = re.compile(rb"\bweft\b|WEFT_")
@@ -30,6 +31,15 @@ def is_plain_script(launch: Launch) -> bool:
             return not _MENTIONS_WEFT.search(file.read(_MAX_READ_BYTES))
     except OSError:
         return False
+
+
+def check_batch_range(launch: Launch) -> None:
+    """Refuse a range of batch sizes (``--batch``) for a script whose batch size nobody could set."""
+    if launch.batch and is_plain_script(launch):
+        raise UsageError(
+            "--batch needs a script whose batch size can be set: expected weft.session with run.loader(dataset, "
+            "batch_size=..., batch_rule=...); leave --batch out"
+        )
 
 
 def needs_no_torch(path: Path) -> bool:

@@ -43,6 +43,7 @@ _NAMES = (
     "gestures.js",
     "jobs.js",
     "logs.js",
+    "nodes.js",
     "paint.js",
     "queue.js",
     "settings.js",

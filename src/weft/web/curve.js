@@ -34,19 +34,20 @@ export class Curve {
     this.root.hidden = true;
   }
 
-  /** `series`: [{ color, points: [[x, y]] }]; `marks`: [{ x, kind }]; `range`: the smallest and largest x of all curves. */
+  /** `series`: [{ color, points: [[x, y]], breaks: [x] }], where no line crosses a break; `marks`: [{ x, kind }]; `range`: the smallest and largest x of all curves. */
   show(series, marks, range) {
     this.#series = series;
     const values = series.flatMap((one) => one.points.map(([, y]) => y));
     this.root.hidden = values.length === 0;
     if (this.root.hidden) return;
-    const [low, high] = extremes(values, this.metric.fromZero);
-    this.#isLog = Boolean(this.metric.mayBeLog) && low > 0 && high / low > LOG_FROM;
+    const [smallest, high] = extremes(values);
+    this.#isLog = Boolean(this.metric.mayBeLog) && smallest > 0 && high / smallest > LOG_FROM;
+    const low = this.metric.fromZero && !this.#isLog ? Math.min(smallest, 0) : smallest;
     this.#bounds = { x: range, y: [this.#scaled(low), this.#scaled(high)] };
     setText(this.#title, this.#isLog ? `${this.metric.title} (log scale)` : this.metric.title);
     setItems(this.#lines, series.map((one, index) => ({ ...one, index })), (one) => one.index, makeLine, (child, one) => {
       setAttribute(child, "class", `line ${one.color}${one.points.length === 1 ? " line-dot" : ""}`);
-      setAttribute(child, "d", this.#path(one.points));
+      setAttribute(child, "d", this.#path(one));
     });
     setItems(this.#marks, marks.map((mark, index) => ({ ...mark, index })), (mark) => mark.index, makeMark, (child, mark) => {
       setAttribute(child, "class", `mark mark-${mark.kind}`);
@@ -71,15 +72,20 @@ export class Curve {
     return this.#isLog ? Math.log(y) : y;
   }
 
-  #path(points) {
-    // A single measurement is a dot: a line of no length with round ends.
-    const drawn = points.length === 1 ? [points[0], points[0]] : points;
-    const longest = longestStep(drawn);
-    return drawn
+  #path({ points, breaks }) {
+    const longest = longestStep(points);
+    const isFirst = points.map(([x], index) => {
+      if (!index) return true;
+      const [before] = points[index - 1];
+      // The job waited or restarted: nothing was measured in between.
+      return x - before > longest || breaks.some((at) => before <= at && at < x);
+    });
+    return points
       .map(([x, y], index) => {
-        // The job waited or restarted: nothing was measured in between.
-        if (!index || x - drawn[index - 1][0] > longest) return `M${this.#x(x)} ${this.#y(y)}`;
-        return this.metric.isStepped ? `H${this.#x(x)}V${this.#y(y)}` : `L${this.#x(x)} ${this.#y(y)}`;
+        const place = `${this.#x(x)} ${this.#y(y)}`;
+        if (!isFirst[index]) return this.metric.isStepped ? `H${this.#x(x)}V${this.#y(y)}` : `L${place}`;
+        // A single measurement is a dot: a line of no length with round ends.
+        return isFirst[index + 1] ?? true ? `M${place}h0` : `M${place}`;
       })
       .join("");
   }
@@ -126,10 +132,9 @@ function longestStep(points) {
   return steps.length ? GAP * steps[steps.length >> 1] : 0;
 }
 
-function extremes(values, fromZero) {
+function extremes(values) {
   let [low, high] = [Infinity, -Infinity];
   for (const value of values) [low, high] = [Math.min(low, value), Math.max(high, value)];
-  if (fromZero) low = Math.min(low, 0);
   return high > low ? [low, high] : [low, low + (Math.abs(low) || 1)];
 }
 

@@ -6,13 +6,14 @@ import { count, duration, loss, memory, percent, rate, stepTime } from "./figure
 
 const METRICS = [
   { key: "loss", title: "Loss", format: loss, mayBeLog: true },
-  { key: "step_s", title: "Step time", format: (value) => stepTime(value) || "0", fromZero: true },
-  { key: "steps_per_s", title: "Throughput", format: rate, fromZero: true },
+  { key: "step_s", title: "Step time", format: (value) => stepTime(value) || "0", fromZero: true, mayBeLog: true },
+  { key: "steps_per_s", title: "Throughput (steps)", format: rate, fromZero: true },
   { key: "exposed_share", title: "Exposed communication", format: percent, fromZero: true },
   { key: "workers", title: "Workers", format: (value) => String(Math.round(value)), isStepped: true, fromZero: true },
   { key: "memory_bytes", title: "Peak memory of a worker", format: memory, fromZero: true },
 ];
 const MARKS = { resized: "resized", restarted: "restarted", paired: "paired", unpaired: "pair split" };
+const BREAKS = ["resized", "restarted"];
 const AXES = [["time", "Time"], ["step", "Steps"]];
 const KEY_SHARE = 0.02;
 
@@ -62,11 +63,15 @@ export class Curves {
     this.#shown = shown;
     const ready = shown.filter(({ history }) => history.points.length);
     this.#grid.hidden = this.#axes.hidden = ready.length === 0;
-    setText(this.#empty, ready.length ? "" : "No measurements yet. A script that uses weft.session() reports them.");
+    setText(this.#empty, ready.length ? "" : "No measurements. Scripts that use weft.session() report them.");
     const xs = ready.flatMap(({ history }) => history.points.map((point) => this.#x(history, point)));
     this.#range = xs.length ? [Math.min(...xs), Math.max(...xs)] : [0, 1];
     for (const curve of this.#curves) {
-      const series = ready.map(({ history, color }) => ({ color, points: this.#pointsOf(history, curve.metric.key) }));
+      const series = ready.map(({ history, color }) => ({
+        color,
+        points: this.#pointsOf(history, curve.metric.key),
+        breaks: this.#breaksOf(history),
+      }));
       curve.show(series.filter(({ points }) => points.length), this.#marksOf(ready), this.#range);
     }
     this.#showLegend(ready);
@@ -79,6 +84,11 @@ export class Curves {
 
   #pointsOf(history, key) {
     return history.points.filter((point) => point[key] !== null).map((point) => [this.#x(history, point), point[key]]);
+  }
+
+  /** Where attempts ended. */
+  #breaksOf(history) {
+    return history.marks.filter(({ kind }) => BREAKS.includes(kind)).map((mark) => this.#markX(history, mark));
   }
 
   /** For one job only: with two, it would be unclear which marks belong to which job. */

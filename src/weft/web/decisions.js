@@ -33,11 +33,16 @@ function nameOf(decision) {
   return `${decision.time_s} ${Object.keys(decision.reasons).join()}`;
 }
 
-/** "resnet 2, bert 4, lm waits" */
+/** "resnet: 2 workers, lm: waits" */
 function summaryOf(decision, jobs) {
   const ids = Object.keys(decision.reasons);
-  const parts = ids.slice(0, MAX_NAMES).map((id) => `${short(jobs.name(id))} ${decision.devices[id]?.length || "waits"}`);
+  const parts = ids.slice(0, MAX_NAMES).map((id) => `${short(jobs.name(id))}: ${whatOf(decision, id)}`);
   return parts.join(", ") + (ids.length > MAX_NAMES ? `, and ${ids.length - MAX_NAMES} more` : "");
+}
+
+function whatOf(decision, id) {
+  const num = decision.devices[id]?.length ?? 0;
+  return num ? `${num} worker${num > 1 ? "s" : ""}` : "waits";
 }
 
 function short(name) {
@@ -46,9 +51,8 @@ function short(name) {
 
 function item(decision) {
   const lines = Object.entries(decision.reasons).map(([id, reason]) => {
-    const num = decision.devices[id]?.length ?? 0;
-    const what = num ? `${num} worker${num > 1 ? "s" : ""}` : "waits";
-    return element("li", { "data-job": id }, jobLink(), element("b", {}, what), element("span", {}, plain(reason)));
+    const what = element("b", {}, whatOf(decision, id));
+    return element("li", { "data-job": id }, jobLink(), what, element("span", {}, plain(reason)));
   });
   const summary = element("summary", {}, element("time"), element("bdi"));
   return element("li", {}, element("details", {}, summary, element("ul", {}, ...lines)));

@@ -23,7 +23,7 @@ export class Detail {
   }
 
   /** Called after every refresh, and when another job is selected. */
-  show(now_s, jobs, id) {
+  show(now_s, jobs, nodes, id) {
     const job = id === null ? null : jobs.get(id);
     if (!job) {
       this.#shown = null;
@@ -35,7 +35,7 @@ export class Detail {
         // With enough room its column scrolls, otherwise the detail itself does.
         this.#root.scrollTop = this.#root.parentElement.scrollTop = 0;
       }
-      this.#shown.show(now_s, job, jobs);
+      this.#shown.show(now_s, job, jobs, nodes);
     }
     this.#root.hidden = id === null;
   }
@@ -96,13 +96,13 @@ class JobView {
     );
   }
 
-  show(now_s, job, jobs) {
+  show(now_s, job, jobs, nodes) {
     this.job = job;
     this.now_s = now_s;
     setText(this.#name, job.name);
     setStateBadge(this.#badge, job.state);
     showProgress(this.#progress, job, now_s);
-    const facts = factsOf(job, jobs, now_s);
+    const facts = factsOf(job, jobs, nodes, now_s);
     setItems(this.#facts, facts, ([name]) => name, fact, (child, [, value]) => setText(child.lastChild, value));
     this.cancel.show(job);
     this.settings.show(job);
@@ -139,15 +139,15 @@ function fact([name]) {
   return element("div", {}, element("dt", {}, name), element("dd"));
 }
 
-function factsOf(job, jobs, now_s) {
-  const waits = job.step_s ? percent(job.exposed_s / job.step_s) : "";
+function factsOf(job, jobs, nodes, now_s) {
+  const exposed = job.step_s ? percent(job.exposed_s / job.step_s) : "";
   const { waited_s, ran_s } = timesOf(job, now_s);
   return [
     ["Workers", isOver(job) ? "" : workersText(job)],
-    ["Devices", job.devices.join(", ")],
+    ["Devices", nodes.devicesText(job.devices)],
     ["Shares with", job.partner ? jobs.name(job.partner) : ""],
     ["Step time", stepTime(job.step_s)],
-    ["Waiting for network", waits && waits !== "0 %" ? `${waits} of a step` : ""],
+    ["Exposed communication", exposed && exposed !== "0 %" ? `${exposed} of a step` : ""],
     ["Loss", loss(job.loss)],
     ["Attempt", job.attempt ? String(job.attempt) : ""],
     ["Restarts", job.restarts ? String(job.restarts) : ""],

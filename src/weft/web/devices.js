@@ -75,18 +75,18 @@ export class Devices {
   show(now_s, nodes, jobs) {
     this.#last = [now_s, nodes, jobs];
     this.#decorate(jobs);
-    const num = nodes.reduce((sum, node) => sum + node.devices.length, 0);
+    const num = nodes.all.reduce((sum, node) => sum + node.devices.length, 0);
     const height = num > MANY ? THIN_PX : ROW_PX;
-    const rows = nodes.flatMap((node) => this.#rowsOf(node, num, height));
+    const rows = nodes.all.flatMap((node) => this.#rowsOf(node, nodes, num, height));
     this.#gantt.show(now_s, rows);
     setText(this.#empty, num ? "" : "No devices. Add nodes to the cluster, or start the controller with --devices.");
     this.#speak(nodes, jobs);
   }
 
-  #rowsOf(node, num, height) {
+  #rowsOf(node, nodes, num, height) {
     const title = this.#titleOf(node, num);
     const isOpen = this.#isOpen.get(node.node) ?? num <= COLLAPSED;
-    title.show(node, isOpen);
+    title.show(node, nodes.kind(node), isOpen);
     const spans = node.devices.map(({ name }) => this.#timeline.spans(name));
     const isDim = !node.up;
     if (!isOpen) {
@@ -132,10 +132,12 @@ export class Devices {
   }
 
   #tip({ bar, from, num, to_s, mark }) {
-    const now_s = this.#last[0];
+    const [now_s, nodes] = this.#last;
+    const kind = nodes.kindOf(bar.devices[0]);
     const end = bar.end_s === null ? "now" : moment(bar.end_s, now_s);
     const lasted = duration((bar.end_s ?? now_s) - bar.start_s);
-    const lines = [plain(bar.name), `${bar.workers} worker${bar.workers === 1 ? "" : "s"}, attempt ${bar.attempt}`];
+    const workers = `${bar.workers} worker${bar.workers === 1 ? "" : "s"}${kind ? ` on ${kind}` : ""}`;
+    const lines = [plain(bar.name), `${workers}, attempt ${bar.attempt}`];
     lines.push(`${moment(bar.start_s, now_s)} to ${end}, ${lasted}`);
     if (mark) lines.push(mark === "restarted" ? "restarted at the same size" : `resized from ${from} to ${bar.workers}`);
     if (num > 1) lines.push(`shares this device${to_s === Infinity ? "" : ` until ${moment(to_s, now_s)}`}`);
@@ -168,9 +170,10 @@ export class Devices {
 
   /** The same for readers who cannot see the canvas: who has which device now. */
   #speak(nodes, jobs) {
-    const devices = nodes.flatMap((node) => node.devices).slice(0, MAX_SPOKEN);
+    const devices = nodes.all.flatMap((node) => node.devices).slice(0, MAX_SPOKEN);
     setItems(this.#spoken, devices, ({ name }) => name, () => element("li"), (child, { name, jobs: ids }) => {
-      setText(child, `${plain(name)}: ${ids.map((id) => jobs.name(id)).join(" and ") || "idle"}`);
+      const kind = nodes.kindOf(name);
+      setText(child, `${plain(name)}${kind ? ` (${kind})` : ""}: ${ids.map((id) => jobs.name(id)).join(" and ") || "idle"}`);
     });
   }
 }
@@ -192,13 +195,13 @@ class NodeTitle {
     this.#drain.addEventListener("click", () => void this.#send());
   }
 
-  show(node, isOpen) {
+  show(node, kind, isOpen) {
     this.#node = node;
     setText(this.#name, plain(node.name));
     setAttribute(this.#toggle, "aria-expanded", String(isOpen));
     const busy = node.devices.filter((device) => device.jobs.length).length;
     const state = { UP: "", DRAINED: "drained", LEAVING: "leaving", LOST: "lost" }[node.status.toUpperCase()] ?? node.status;
-    setText(this.#note, [`${busy} of ${node.devices.length} busy`, state].filter(Boolean).join(", "));
+    setText(this.#note, [kind, `${busy} of ${node.devices.length} busy`, state].filter(Boolean).join(", "));
     this.#drain.hidden = !this.mayChange() || !node.up;
     setText(this.#drain, this.#isDrained() ? "Resume" : "Drain");
     setAttribute(this.#drain, "title", this.#isDrained() ? "Give jobs this node's devices again" : "Move jobs off this node");

@@ -32,14 +32,14 @@ export function roughly(seconds) {
 /** Step time: "1.24 s", "83 ms"; empty if unknown. */
 export function stepTime(seconds) {
   if (!seconds) return "";
-  if (seconds < 0.001) return `${(seconds * 1e6).toPrecision(2)} µs`;
+  if (seconds < 0.001) return `${Number((seconds * 1e6).toPrecision(3))} µs`;
   return seconds < 1 ? `${Number((seconds * 1000).toPrecision(3))} ms` : `${seconds.toPrecision(3)} s`;
 }
 
-/** Four significant digits: 0.03412, 12.31, 1.2e-7 */
+/** Four significant digits: 0.03412, 12.31; small ones shorter, such as 1.23e-7 */
 export function loss(value) {
   if (value === null) return "";
-  return value !== 0 && Math.abs(value) < 1e-4 ? value.toExponential(2) : String(Number(value.toPrecision(4)));
+  return value !== 0 && Math.abs(value) < 1e-3 ? value.toExponential(2) : String(Number(value.toPrecision(4)));
 }
 
 /** "42 %", "0.7 %", "0.013 %": small shares are not rounded to nothing. */

@@ -32,8 +32,8 @@ export class Forecast {
   show(forecast, before, jobs, until_s) {
     setText(this.#note, `policy ${forecast.policy}, ${forecast.devices} device${forecast.devices === 1 ? "" : "s"}`);
     const figures = [
-      ["Mean completion time", known(forecast.mean_jct_s), before && changeText(forecast.mean_jct_s, before.mean_jct_s)],
-      ["Until all jobs end", known(forecast.makespan_s), before && changeText(forecast.makespan_s, before.makespan_s)],
+      ["Mean time from submission to end", known(forecast.mean_jct_s), before && changeText(forecast.mean_jct_s, before.mean_jct_s)],
+      ["All jobs end in", known(forecast.makespan_s), before && changeText(forecast.makespan_s, before.makespan_s)],
     ];
     setItems(
       this.#figures,

@@ -2,6 +2,7 @@
 
 import { askText, AwayError } from "./api.js";
 import { choices, element, setItems, setText } from "./elements.js";
+import { isOver } from "./jobs.js";
 import { asOnTerminal } from "./text.js";
 
 const TAIL_BYTES = 64 * 1024;
@@ -67,7 +68,7 @@ export class LogTail {
   /** All of it, or the lines with the searched text. */
   #show() {
     const wanted = this.#search.value.toLowerCase();
-    if (!wanted) return this.#fill(this.#output || "(no output yet)");
+    if (!wanted) return this.#fill(this.#output || (isOver(this.#job) ? "(no output)" : "(no output yet)"));
     const found = this.#output.split("\n").filter((line) => line.toLowerCase().includes(wanted));
     this.#fill(found.slice(-MAX_FOUND).join("\n") || `(no line contains ${this.#search.value})`);
   }

@@ -10,6 +10,7 @@ import { Devices } from "./devices.js";
 import { element, setAttribute, setItems, setText } from "./elements.js";
 import { count, moment } from "./figures.js";
 import { Jobs } from "./jobs.js";
+import { Nodes } from "./nodes.js";
 import { Queue } from "./queue.js";
 import { Submit } from "./submit.js";
 import { Timeline } from "./timeline.js";
@@ -42,7 +43,7 @@ let lost_s = null;
 
 async function update() {
   const { health, nodes } = board;
-  shown = { health, jobs: new Jobs(board.jobs), nodes };
+  shown = { health, jobs: new Jobs(board.jobs), nodes: new Nodes(nodes) };
   if (board.isNew) timeline.clear();
   if (board.movedJobs) timeline.isStale = true;
   if (timeline.isStale) await timeline.refresh(now_s());
@@ -75,7 +76,7 @@ function show() {
     parts.decisions.show(time_s, board.decisions, jobs);
   } else if (view === "compare") parts.compare.show(time_s, jobs, ids);
   else if (view === "whatif") parts.whatif.show(jobs);
-  parts.detail.show(time_s, jobs, id);
+  parts.detail.show(time_s, jobs, nodes, id);
   document.body.classList.toggle("has-detail", id !== null);
   for (const part of [document.getElementById("main"), document.getElementById("decisions-card")]) {
     part.inert = id !== null && NARROW.matches;
@@ -83,7 +84,7 @@ function show() {
 }
 
 function showTotals(health, jobs, nodes) {
-  const devices = nodes.filter((node) => node.up).flatMap((node) => node.devices);
+  const devices = nodes.all.filter((node) => node.up).flatMap((node) => node.devices);
   const num = (...states) => jobs.all.filter((job) => states.includes(job.state)).length;
   const [running, waiting] = [num("RUNNING", "STOPPING"), num("PENDING")];
   const totals = [

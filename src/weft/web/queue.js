@@ -147,8 +147,10 @@ function showRow(made, job, jobs, now_s) {
   setText(restarts, job.restarts ? String(job.restarts) : "");
   const why = placeText(job, now_s) + plain(job.reason);
   const [code, sentence] = reason.firstChild.children;
-  setText(code, job.reason_code);
-  setText(sentence, why);
+  // That a completed job has completed is its state, too.
+  const isState = [job.reason_code, why].every((text) => text.toUpperCase() === job.state);
+  setText(code, isState ? "" : job.reason_code);
+  setText(sentence, isState ? "" : why);
   setAttribute(reason, "title", why);
 }
 

@@ -16,10 +16,10 @@ const SIMULATION_MS = 90_000;
 export class WhatIf {
   #policy = chooser("Policy", [["", "as now"], ...POLICIES.map((name) => [name, name])]);
   #devices = field("Devices", { type: "number", min: "1", max: "100000", step: "1", placeholder: "as now" });
-  #job = chooser("Job", [["", "no change to a job"]]);
+  #job = chooser("Job to change", [["", "none"]]);
   #weight = field("Its weight", { type: "number", min: "0.01", step: "any", placeholder: "as now" });
-  #min = field("Minimum workers of that job", { type: "number", min: "1", step: "1", placeholder: "as now" });
-  #max = field("Maximum workers of that job", { type: "number", min: "1", step: "1", placeholder: "as now" });
+  #min = field("Its minimum workers", { type: "number", min: "1", step: "1", placeholder: "as now" });
+  #max = field("Its maximum workers", { type: "number", min: "1", step: "1", placeholder: "as now" });
   #ask = element("button", { class: "strong" }, "Simulate");
   #said = element("p", { class: "said", role: "status" });
   #plan = new Forecast("As it is");
@@ -53,7 +53,7 @@ export class WhatIf {
   show(jobs) {
     this.#jobs = jobs;
     const active = inOrder(jobs.all.filter((job) => !isOver(job))).slice(0, MAX_LISTED);
-    const options = [["", "no change to a job"], ...jobOptions(active)];
+    const options = [["", "none"], ...jobOptions(active)];
     const { input } = this.#job;
     setItems(input, options, ([id]) => id, ([id]) => element("option", { value: id }), (child, [, text]) => setText(child, text));
     this.#allow();

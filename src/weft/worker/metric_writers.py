@@ -24,7 +24,8 @@ class RunWriter(Protocol):
 
 def write_metrics(writer: object, metrics: Mapping[str, Any], step: int) -> None:
     """Write each value; reading one from a GPU waits for it."""
-    values = {name: float(value) for name, value in metrics.items()}
+    # A loss that was not detached is fine here, but torch would warn about it at every step.
+    values = {name: float(value.detach() if hasattr(value, "detach") else value) for name, value in metrics.items()}
     if isinstance(writer, ScalarWriter):
         for name, value in values.items():
             writer.add_scalar(name, value, step)

@@ -199,3 +199,9 @@ def test_every_code_fits_beside_the_widest_job(controller: FakeController) -> No
     before = sum(len(cell) + 2 for cell in narrow_cells(row)[:-1])  # type: ignore[arg-type]
     longest = max(len(kind.__name__) for kind in get_args(Reason))
     assert before + longest <= 80
+
+
+def test_the_usage_line_of_checkpoint_export_names_its_argument(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["checkpoint", "export", "--help"])
+    assert "weft checkpoint export [options] SOURCE\n" in capsys.readouterr().out

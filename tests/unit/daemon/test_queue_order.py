@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from tests.unit.daemon.test_scheduling import World
 
-from weft.control.queue_order import PATIENCE_S
+from weft.control.queue_order import PATIENCE_S, QueuePlace, place_in_words
 from weft.core.events import Fate, WorkersExited
 from weft.core.job import Launch
 from weft.engines.plain_script import is_plain_script
@@ -126,3 +126,33 @@ def test_a_script_without_weft_is_recognized_before_it_runs(tmp_path: Path) -> N
     assert not is_plain_script(Launch(("python", "session.py"), cwd))
     for unknown in (("python", "missing.py"), ("python", "-m", "plain.py"), ("./train",)):
         assert not is_plain_script(Launch(unknown, cwd))
+
+
+def test_no_start_is_promised_to_a_job_that_may_take_devices_from_one_of_lower_priority() -> None:
+    world = World(1, hold_s=60.0)
+    world.has_run("train", step_s=1.0)
+    world.submit("a", max_workers=1, total_steps=10_000, title="train-1")
+    world.decide()
+    world.run("a")
+    world.now_s += 10.0
+    world.submit("same", max_workers=1, total_steps=100, title="train-2")
+    world.submit("urgent", max_workers=1, total_steps=100, title="train-3", priority=5)
+    world.decide()
+    assert world.workers("urgent") == 0  # the other one was just started
+    urgent, same = (world.scheduler.queue[name] for name in ("urgent", "same"))
+    assert (urgent.position, urgent.may_preempt, urgent.is_certain) == (1, True, False)
+    assert (same.position, same.may_preempt, same.is_certain) == (2, False, False)
+    assert place_in_words(urgent, world.now_s) == (
+        "number 1 in the queue; when it starts is unknown, since it may take devices from jobs of lower priority"
+    )
+    world.now_s += 60.0
+    world.decide()
+    assert world.workers("urgent") == 1
+
+
+def test_an_expected_start_says_what_it_assumes() -> None:
+    words = place_in_words(QueuePlace(2, 130.0, is_certain=True), 100.0)
+    assert (
+        words
+        == "number 2 in the queue, expected to start in about 30 s if running jobs keep their devices until they end"
+    )

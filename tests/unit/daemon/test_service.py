@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import threading
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
+from tests.api_caller import PORT, ask, own_headers
+from tests.fake_controller import TOKEN
 from tests.hang_limit import HANG_S
 from tests.unit.daemon.awaiting import until, until_over, until_state
 from tests.unit.daemon.conftest import a_job
@@ -16,6 +20,7 @@ from weft.control.state import JobState
 from weft.core.events import Fate, JobSubmitted
 from weft.core.job import Launch
 from weft.core.submission import Submission
+from weft.daemon.api.app import make_app
 from weft.daemon.clock import SteadyClock
 from weft.daemon.contract import ConflictError, NodeStatus, StoppingError, UnknownJobError
 from weft.daemon.home import Home
@@ -98,9 +103,9 @@ def test_cancel_stops_and_a_second_cancel_kills(open_controller: Open, engine: S
 
 
 def test_unknown_job_is_named(controller: Controller) -> None:
-    for ask in (controller.job, controller.cancel, controller.explain, controller.logs):
+    for question in (controller.job, controller.cancel, controller.explain, controller.logs):
         with pytest.raises(UnknownJobError, match="no job 'nosuchid'"):
-            ask("nosuchid")
+            question("nosuchid")
 
 
 def test_a_job_too_large_for_the_cluster_is_refused_with_what_to_do(controller: Controller) -> None:
@@ -336,3 +341,18 @@ def test_a_changed_job_gets_what_it_may_now_have(controller: Controller, engine:
         controller.change_job(running[0], weight=2.0)
     with pytest.raises(UnknownJobError):
         controller.change_job("nothere1", weight=2.0)
+
+
+def test_a_batch_range_for_a_plain_script_is_refused_by_the_rest_api(controller: Controller, tmp_path: Path) -> None:
+    (tmp_path / "plain.py").write_text("print(1)")
+    (tmp_path / "session.py").write_text("import weft")
+    app = make_app(controller, TOKEN, port=PORT)
+    job = {"cwd": str(tmp_path), "max_workers": 4, "batch": "64:256"}
+    headers = own_headers(content_type="application/json")
+    plain, session = (json.dumps({**job, "command": ["python", name]}).encode() for name in ("plain.py", "session.py"))
+    for path in ("/v1/jobs", "/v1/outlook"):
+        answer = ask(app, "POST", path, headers, plain)
+        assert answer.status == 400
+        assert "run.loader" in answer.json()["error"]
+    assert controller.jobs() == []
+    assert ask(app, "POST", "/v1/jobs", headers, session).status == 201

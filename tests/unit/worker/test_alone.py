@@ -168,7 +168,7 @@ def test_metrics_also_go_to_the_writer_of_the_script() -> None:
     scalars, runs = Scalars(), Runs()
 
     def each_step(run: Any) -> None:
-        run.log(loss=torch.tensor(0.5), to=scalars)
+        run.log(loss=torch.tensor(0.5, requires_grad=True), to=scalars)
         run.log(loss=0.25, to=runs)
 
     train(max_steps=2, each_step=each_step)
