@@ -82,7 +82,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         print("weft: out of memory: use smaller values", file=sys.stderr)
         sys.exit(WeftError.exit_code)
     except BrokenPipeError:
-        # The reader is done (`weft status | head`): exit without another word, including at interpreter exit.
+        # The reader is done (`weft status | head`): exit silently, including at interpreter exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(PIPE_CLOSED)
     except OSError as error:
@@ -112,15 +112,15 @@ def _dispatch(args: list[str]) -> None:
         use_home(VERBS)
         load(args[0])(args[1:], f"weft {args[0]}")
     else:
-        import difflib
+        from weft.core.nearest_name import nearest_name
 
-        near = difflib.get_close_matches(args[0], VERBS, n=1)
-        hint = f"did you mean `weft {near[0]}`?" if near else "`weft --help` lists the commands"
+        near = nearest_name(args[0], VERBS)
+        hint = f"did you mean `weft {near}`?" if near else "`weft --help` lists the commands"
         raise UsageError(f"there is no command {args[0]!r}: {hint}")
 
 
 def _printable(text: str) -> str:
-    """Names in a message may come from anyone: characters that could control the terminal are escaped."""
+    """Escapes characters that could control the terminal: names in a message may come from anyone."""
     return "".join(c if c.isprintable() or c == "\n" else c.encode("unicode_escape").decode() for c in text)
 
 

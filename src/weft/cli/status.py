@@ -21,11 +21,11 @@ STYLES = {"RUNNING": "green", "STOPPING": "yellow", "FAILED": "red", "CANCELLED"
 MAX_NAME = 24
 MAX_NARROW_NAME = 10
 MIN_REASON = 40
-"""Columns that a sentence needs; where fewer are left, its code is shown."""
+"""Columns that a sentence needs; if fewer are left, its code is shown instead."""
 
 
 def status(
-    job_ids: Annotated[list[str] | None, Argument("ID", "only these jobs; an id, its beginning, or a name")] = None,
+    job_ids: Annotated[list[str] | None, Argument("ID", "only these jobs: an id, a prefix of one, or a name")] = None,
     active: Annotated[bool, Option("only jobs that have not finished")] = False,
     watch: Annotated[bool, Option("refresh until Ctrl-C", short="-w")] = False,
     interval_s: Annotated[float, Option("with --watch: time between refreshes", min=0.1)] = 2.0,
@@ -48,7 +48,7 @@ def status(
 
 
 def chosen(rows: list[JobRow], job_ids: list[str], *, active: bool) -> list[JobRow]:
-    """The requested rows, by id, the beginning of an id, or name."""
+    """The requested rows, by id, prefix of an id, or name."""
     by_id = {row["id"]: row for row in rows}
     ids = dict.fromkeys(matching_id(rows, word) for word in job_ids)
     found = [by_id[job_id] for job_id in ids] if job_ids else rows
@@ -68,7 +68,7 @@ def _show(rows: list[JobRow], *, as_json: bool, watch: bool) -> None:
 
 
 def print_jobs(jobs: Sequence[JobRow], now_s: float, width: int | None = None) -> None:
-    """A line per job, for a terminal of ``width`` columns; None for as many as it takes."""
+    """Print a line per job, for a terminal of ``width`` columns; None for no limit."""
     if not jobs:
         print("no jobs: submit one with `weft submit -- python train.py`")
         return

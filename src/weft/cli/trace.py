@@ -1,6 +1,6 @@
 """``weft trace FILE...``: summarize recorded step timelines, or merge those of several workers into one file.
 
-``weft trace ID``: when and where a job of the controller ran, and why.
+``weft trace ID``: when, where, and why a job of the controller ran.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ def trace(
 
 
 def _may_be_a_job(word: str) -> bool:
-    """Whether this is no path, and a controller runs that may know a job by it."""
+    """Whether this is not a path, and a running controller may know a job by it."""
     return is_id(word) or ("/" not in word and not word.endswith(".json") and connect().home.read_record() is not None)
 
 
