@@ -19,7 +19,7 @@ from weft.control.state import JobState
 from weft.daemon.home import Home
 
 
-def test_every_verb_is_in_the_overview_and_helps() -> None:
+def test_every_command_is_in_the_overview() -> None:
     shown = overview()
     assert [verb for verb in VERBS if f"\n  {verb} " not in shown] == []
 

@@ -47,7 +47,7 @@ def test_status_has_the_fields_that_scripts_rely_on(weft: Any, home: Home, contr
     assert "5/10" in shown
 
 
-def test_status_of_some_jobs_and_of_those_not_over(weft: Any, home: Home, controller: FakeController) -> None:
+def test_status_selects_jobs_by_id_or_only_unfinished_ones(weft: Any, home: Home, controller: FakeController) -> None:
     first, second = controller.add(), controller.add(state=JobState.COMPLETED, finished_s=3.0)
     assert [row["id"] for row in weft("status", "--json", "--active").json()["jobs"]] == [first.id]
     assert [row["id"] for row in weft("status", "--json", second.id).json()["jobs"]] == [second.id]
@@ -99,7 +99,7 @@ def test_a_node_that_is_left_out_is_named_where_users_look_for_it(
     assert weft(verb).err == "node b has no weft: install it\n"
 
 
-def test_explain_nodes_and_trace_say_it_in_words_and_in_json(
+def test_explain_nodes_and_trace_print_text_and_json(
     weft: Any, home: Home, controller: FakeController, tmp_path: Path
 ) -> None:
     job = controller.add(state=JobState.RUNNING, devices=(0, 1), submitted_s=0.0)
