@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from weft.cli.render import Column, number, print_json, print_table
 from weft.cli.verb import Json
 from weft.core.command_line import Option
+from weft.core.plural import plural
 from weft.errors import InputError, UsageError
 
 if TYPE_CHECKING:
@@ -71,8 +72,8 @@ def predict(
     if as_json:
         print_json({"profile": profile, **_described(step, cluster), "rows": rows})
         return
-    hosts = f"{cluster.num_hosts} host{'s' if cluster.num_hosts > 1 else ''}"
-    title = f"{profile}: {step.num_elements / 1e6:.1f} M parameters on {workers} workers, {hosts}, {link} (predicted)"
+    where = f"{plural(workers, 'worker')}, {plural(cluster.num_hosts, 'host')}, {link}"
+    title = f"{profile}: {step.num_elements / 1e6:.1f} M parameters on {where} (predicted)"
     print_table(rows, COLUMNS, title=title)
 
 

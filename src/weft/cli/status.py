@@ -12,7 +12,7 @@ from weft.cli import render
 from weft.cli.job_choice import matching_id
 from weft.cli.verb import Json, connect
 from weft.core.command_line import Argument, Option
-from weft.core.status_rows import FINAL_STATES, JobRow
+from weft.core.status_rows import FINAL_STATES, JobRow, workers_of_range
 
 CLEAR_SCREEN = "\x1b[H\x1b[2J"
 HEADINGS = ("ID", "NAME", "STATE", "WORKERS", "STEP", "RESTARTS", "WAITED", "RAN", "REASON")
@@ -86,7 +86,7 @@ def cells(job: JobRow, now_s: float) -> tuple[str, ...]:
         job["id"],
         shortened(render.plain(job["name"]), MAX_NAME),
         job["state"],
-        workers(job),
+        workers_of_range(job),
         steps(job),
         str(job["restarts"]),
         render.duration(job["waited_s"]),
@@ -102,7 +102,7 @@ def narrow_cells(job: JobRow) -> tuple[str, ...]:
         job["id"],
         shortened(render.plain(job["name"]), MAX_NARROW_NAME),
         job["state"],
-        workers(job).replace(" of ", "/"),
+        workers_of_range(job).replace(" of ", "/"),
         f"{100 * min(job['step'] / total, 1.0):.0f} %" if total else short_number(job["step"]),
         short_duration(job["waited_s"]),
         short_duration(job["ran_s"]),
@@ -149,12 +149,6 @@ def in_queue(job: JobRow, now_s: float) -> str:
     if job["expected_start_s"] is not None:
         place += f", starts in about {render.duration(max(job['expected_start_s'] - now_s, 0.0))}"
     return f"{place}: "
-
-
-def workers(job: JobRow) -> str:
-    """How many it has, and the allowed range: ``2 of 1-4``."""
-    low, high = job["min_workers"], job["max_workers"]
-    return f"{job['workers']} of {low}" if low == high else f"{job['workers']} of {low}-{high}"
 
 
 def steps(job: JobRow) -> str:

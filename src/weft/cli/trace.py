@@ -19,6 +19,7 @@ from weft.cli.job_choice import chosen_id
 from weft.cli.verb import Json, connect
 from weft.core.chrome_trace import Span, spans_of, write_chrome_trace
 from weft.core.command_line import Argument, Option
+from weft.core.plural import plural
 from weft.core.status_rows import DecisionRow, JobDetail
 from weft.daemon.ids import is_id
 from weft.errors import InputError
@@ -41,8 +42,7 @@ class Stay:
 
     @property
     def name(self) -> str:
-        num = len(self.devices)
-        return f"{num} worker{'s' if num != 1 else ''}" if num else "waiting"
+        return plural(len(self.devices), "worker") if self.devices else "waiting"
 
     def row(self) -> dict[str, object]:
         return {

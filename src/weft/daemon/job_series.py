@@ -14,6 +14,7 @@ from dataclasses import astuple, dataclass, field, replace
 from typing import Any, cast
 
 from weft.core.plain_json import real
+from weft.core.plural import plural
 from weft.core.status_rows import HistoryPoint, MarkRow, PhasesRow, SpeedRow
 from weft.core.step_report import StepReport
 
@@ -280,10 +281,6 @@ def _steps_per_s(before: Point | None, point: Point) -> float | None:
 def _restart(mark: JobMark, before: int, last_end: str) -> JobMark:
     why = f" after it {last_end}" if last_end else ""
     if mark.workers == before:
-        text = f"restarted with {_workers(mark.workers)}{why}"
+        text = f"restarted with {plural(mark.workers, 'worker')}{why}"
         return replace(mark, kind="restarted", text=text)
-    return replace(mark, kind="resized", text=f"resized from {before} to {_workers(mark.workers)}{why}")
-
-
-def _workers(num: int) -> str:
-    return f"{num} worker{'s' if num != 1 else ''}"
+    return replace(mark, kind="resized", text=f"resized from {before} to {plural(mark.workers, 'worker')}{why}")

@@ -14,6 +14,7 @@ from collections.abc import Sequence
 
 from weft.control.state import Job, State
 from weft.core.events import Event, Fate, WorkersExited, WorkersStarted
+from weft.core.plural import plural
 from weft.core.status_rows import HistoryRow, SpeedRow
 from weft.core.step_report import StepReport
 from weft.daemon.home import Home, write_whole
@@ -188,7 +189,7 @@ def _row(job: Job, series: JobSeries, speeds: list[SpeedRow] | None) -> HistoryR
 
 def _started(job: Job, at_s: float) -> JobMark:
     num = len(job.devices)
-    return JobMark(at_s, "started", num, f"started with {num} worker{'s' if num != 1 else ''}", job.attempt)
+    return JobMark(at_s, "started", num, f"started with {plural(num, 'worker')}", job.attempt)
 
 
 def _finish(job: Job) -> JobMark:

@@ -20,6 +20,7 @@ from weft.control.state import Job, State
 from weft.core.cluster import Cluster
 from weft.core.engine import LOCAL_NODE, ChecksLaunch, Engine
 from weft.core.events import CancelRequested, Event, JobChanged, JobSubmitted, NodeDrained, NodeResumed
+from weft.core.plural import plural
 from weft.core.reason import HeldUp, code_of, in_words
 from weft.core.status_rows import HistoryRow, WhatifRow
 from weft.core.submission import Submission
@@ -151,12 +152,12 @@ class Controller:
         answer: Future[str] = self._loop.request(make)
         return answer.result()
 
-    def cancel(self, job_id: str, reason: str = "cancelled by its owner") -> None:
+    def cancel(self, job_id: str) -> None:
         """Stop a job for good; the second call kills its workers.  Does nothing to a finished job."""
 
         def make(state: State, now_s: float) -> tuple[list[Event], None]:
             job = _job_in(state, job_id)
-            return ([] if job.state.is_final else [CancelRequested(now_s, job_id, reason)]), None
+            return ([] if job.state.is_final else [CancelRequested(now_s, job_id)]), None
 
         self._loop.request(make).result()
 
@@ -269,12 +270,10 @@ class Controller:
                 node,
                 _shown_name(name),
                 _status_of(cluster, node),
-                {device: holders.get(device, ()) for device in range(first, first + num)},
+                {device: holders.get(device, ()) for device in cluster.devices_of(node)},
                 cluster.kinds[node] if cluster.kinds else "",
             )
-            for node, (name, first, num) in enumerate(
-                zip(cluster.node_names, cluster.first_device, cluster.devices_by_node, strict=True)
-            )
+            for node, name in enumerate(cluster.node_names)
         ]
 
     def logs(
@@ -385,8 +384,8 @@ def _check_fits(submission: Submission, state: State) -> None:
     if not submission.spec("this-job", 0.0).allowed_sizes(num_devices):
         name = f"job {submission.name}" if submission.name else "the job"
         raise UsageError(
-            f"{name} wants at least {submission.min_workers} workers, this cluster has {num_devices} "
-            f"device{'s' if num_devices != 1 else ''}: lower --workers or add nodes"
+            f"{name} wants at least {plural(submission.min_workers, 'worker')}, this cluster has "
+            f"{plural(num_devices, 'device')}: lower --workers or add nodes"
         )
 
 

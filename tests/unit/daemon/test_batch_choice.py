@@ -111,7 +111,7 @@ def test_an_impossible_range_is_refused_with_one_line(text: str) -> None:
 
 
 def test_a_range_that_could_never_be_used_is_refused() -> None:
-    for workers, expected in ((1, "measured with two or more"), (100, "one sample for each")):
+    for workers, expected in ((1, "measured with two or more"), (100, "one sample per worker")):
         with pytest.raises(UsageError, match=expected):
             Submission(RANGED, max_workers=workers)
     Submission(RANGED, max_workers=8)

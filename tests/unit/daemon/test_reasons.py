@@ -311,7 +311,7 @@ SENTENCES = {
     "NoRoom": "1 worker; too few devices are free for 2",
     "NoFaster": "1 worker: a step took 1 s, and 1.4 s with 2 workers",
     "Hold": "2 workers; restarted less than 37 s ago",
-    "PolicyChoice": "waits, by the policy fifo",
+    "PolicyChoice": "waits: policy fifo prefers other jobs",
 }
 
 
