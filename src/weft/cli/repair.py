@@ -28,14 +28,14 @@ def repair(as_json: Json = False) -> None:
     any_size = Cluster((MAX_DEVICES,))  # for a journal without a snapshot: every device it mentions must exist
     attempts = Folders(home.root).ordered()
     try:
-        with Journal.open(home.journal_file, create=False) as journal:
+        with Journal(home.journal_file, create=False) as journal:
             damage = loss_in_words(journal, replayed(journal, any_size, History()), attempts)
     except StoreError as error:
         damage = str(error)
     done = repair_journal(home.journal_file) if damage else None
     unknown: list[tuple[str, int]] = []
     if done is not None:
-        with Journal.open(home.journal_file, create=False) as journal:
+        with Journal(home.journal_file, create=False) as journal:
             unknown = unknown_attempts(replayed(journal, any_size, History()), attempts)
     if as_json:
         render.print_json(

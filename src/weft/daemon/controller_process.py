@@ -90,7 +90,7 @@ def _controller(
 ) -> Controller:
     """Opens the journal first: if it is unreadable, nothing is started.  If a later step fails, closes all again."""
     with contextlib.ExitStack() as opened:
-        journal = opened.enter_context(Journal.open(home.journal_file, accept_loss=options.accept_loss))
+        journal = opened.enter_context(Journal(home.journal_file, accept_loss=options.accept_loss))
         engine = _engine(home, options)
         opened.callback(engine.close)
         controller = Controller(

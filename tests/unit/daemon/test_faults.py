@@ -116,16 +116,16 @@ def test_a_journal_whose_acknowledged_job_cannot_be_applied_is_not_used_unless_t
     engine: ScriptedEngine, monkeypatch: pytest.MonkeyPatch, home: Home
 ) -> None:
     """As a journal of a newer weft would be, or one that was damaged and repaired."""
-    with Journal.open(home.journal_file) as journal:
+    with Journal(home.journal_file) as journal:
         spec = JobSpec("k3v9x2qa", submitted_s=1.0)
         journal.append([JobSubmitted(1.0, spec, launch=a_job().launch), NodeRepaired(2.0, 0)])
     for kind in (JobSubmitted, NodeRepaired):
         monkeypatch.setitem(reducer._HANDLERS, kind, failing)
-    with Journal.open(home.journal_file) as journal:
+    with Journal(home.journal_file) as journal:
         with pytest.raises(StoreError, match=r"JobSubmitted of job k3v9x2qa.*acknowledged.*--accept-loss"):
             Controller(home, journal, engine)
         assert len(list(journal.read())) == 2, "nothing was written or dropped"
-    accepting = Controller(home, Journal.open(home.journal_file), engine, accept_loss=True)
+    accepting = Controller(home, Journal(home.journal_file), engine, accept_loss=True)
     assert any("2 events could not be applied" in words for words in accepting.warnings())
     assert 'weft_faults_total{where="an event"} 2.0' in accepting.metrics().decode()
     accepting.start()

@@ -64,7 +64,7 @@ def path(home: Home, older: OlderJournal) -> Path:
 
 
 def said_now(path: Path, fields: Iterable[str]) -> list[dict[str, Any]]:
-    with Journal.open(path, create=False) as journal:
+    with Journal(path, create=False) as journal:
         state, past = replayed(journal, Cluster((2,)), History()), History()
         for _, event in journal.read():
             past.note(event)

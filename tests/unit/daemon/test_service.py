@@ -261,7 +261,7 @@ def test_a_clock_set_back_while_the_controller_is_away_does_not_reverse_time(
     engine.reopened()
     late = Controller(
         home,
-        Journal.open(home.journal_file),
+        Journal(home.journal_file),
         engine,
         paranoid=True,
         clock=lambda floor_s: SteadyClock(floor_s, wall=lambda: time.time() - 3600.0),
