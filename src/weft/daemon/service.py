@@ -110,7 +110,7 @@ class Controller:
             traces=traces,
         )
         self.ready = self._loop.ready
-        """Set when the loop has completed its first turn, or has ended before it could."""
+        """Set when the loop has completed its first pass, or has ended before it could."""
         self.finished = self._loop.finished
         """Set when the loop has ended, for whatever reason."""
         self._retention = Retention(home, journal, self._loop.request, self.finished, keep_s)
@@ -162,7 +162,7 @@ class Controller:
         self._loop.request(make).result()
 
     def change_job(self, job_id: str, **values: float | None) -> None:
-        """Change weight, priority, min_workers or max_workers of a job that is not finished."""
+        """Change weight, priority, min_workers, or max_workers of a job that has not finished."""
 
         def make(state: State, now_s: float) -> tuple[list[Event], None]:
             job = _job_in(state, job_id)
@@ -174,7 +174,7 @@ class Controller:
         self._loop.request(make).result()
 
     def drain(self, name: str, *, resume: bool = False) -> None:
-        """Take a node out of service, or back into it; its jobs move away by stop and restart."""
+        """Take a node out of service, or return it; its jobs stop and restart on other nodes."""
 
         def make(state: State, now_s: float) -> tuple[list[Event], None]:
             names = [_shown_name(one) for one in state.cluster.node_names]
@@ -252,7 +252,7 @@ class Controller:
         return self._in_loop(ask)
 
     def whatif(self, question: Question) -> WhatifRow:
-        """The simulator's forecast for the jobs that are running and waiting, as they are and as asked."""
+        """The simulator's forecast for the jobs that are running and waiting, without and with changes."""
         for job_id in question.jobs:
             _job_in(self._loop.state, job_id)
         queue = self._in_loop(lambda state, now_s: queue_now(state, self._scheduler, self._knowledge, now_s))
@@ -296,8 +296,8 @@ class Controller:
         """What needs attention: a full disk, a wrong clock, skipped events."""
         ahead_s = self._clock.now_s() - time.time()
         clock = (
-            f"the controller's clock is {ahead_s:.0f} s ahead of this machine's: `weft down` and `weft up` correct it, "
-            "and jobs keep running meanwhile"
+            f"the controller's clock is {ahead_s:.0f} s ahead of this machine's: `weft down` and `weft up` correct it; "
+            "jobs keep running"
         )
         num_left_out = self._faults.num_events_left_out
         events = f"{num_left_out} events could not be applied and were skipped: see {self._home.log_file}"
@@ -366,7 +366,7 @@ def _job_in(state: State, job_id: str) -> Job:
 
 
 def _shown_name(name: str) -> str:
-    """A node as people know it."""
+    """The name of a node that users see."""
     return socket.gethostname() if name == LOCAL_NODE else name
 
 
@@ -379,7 +379,7 @@ def _status_of(cluster: Cluster, node: int) -> NodeStatus:
 
 
 def _check_fits(submission: Submission, state: State) -> None:
-    """Refuse a job that could never run, even with every node up."""
+    """Reject a job that could never run, even with every node up."""
     num_devices = sum(state.cluster.devices_by_node)
     if not submission.spec("this-job", 0.0).allowed_sizes(num_devices):
         name = f"job {submission.name}" if submission.name else "the job"
@@ -394,5 +394,5 @@ def _place_in_words(place: QueuePlace, now_s: float) -> str:
     if place.expected_start_s is None:
         return words
     if not place.is_certain:
-        return f"{words}; when it starts is unknown, since not all jobs before it have a known length and speed"
+        return f"{words}; its start time is unknown, since not all jobs before it have a known length and speed"
     return f"{words}, expected to start in about {max(place.expected_start_s - now_s, 0.0):.0f} s"

@@ -13,8 +13,9 @@ from weft.core.engine import EngineNode
 from weft.core.events import NodeJoined
 from weft.core.job import JobSpec
 from weft.core.speed import SpeedCurve, StepTime
-from weft.daemon.kind_speeds import KindSpeeds, Samples
+from weft.daemon.kind_speeds import KindSpeeds
 from weft.daemon.knowledge import Knowledge
+from weft.daemon.step_samples import Samples
 
 MIXED = Cluster((4, 4), kinds=("T4", "A100"))
 

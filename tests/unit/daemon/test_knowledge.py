@@ -113,31 +113,30 @@ def test_pair_says_nothing_about_the_speed_alone(knowledge: Knowledge) -> None:
 
 
 def test_restart_cost_is_learned_from_stop_to_first_step(knowledge: Knowledge) -> None:
-    assert knowledge.restart_s("a") == 10.0
-    knowledge.start_ordered("a", 0.0)
+    assert knowledge.restarts.estimate_s("a") == 10.0
+    knowledge.restarts.start_ordered("a", 0.0)
     knowledge.reported(running(), report(running(), 1, 0.1), 3.0)
-    assert knowledge.restart_s("a") == 3.0
-    knowledge.stop_ordered("a", 100.0)
+    assert knowledge.restarts.estimate_s("a") == 3.0
+    knowledge.restarts.stop_ordered("a", 100.0)
     knowledge.stopped("a", 1, 101.0, saved=True)
-    knowledge.start_ordered("a", 500.0)  # it waited for a long time in between, which is not part of a restart's cost
+    knowledge.restarts.start_ordered("a", 500.0)  # the long wait before it is not part of a restart's cost
     again = running(attempt=2)
     knowledge.reported(again, report(again, 2, 0.1), 505.0)
-    assert knowledge.of("a").restart is not None
-    assert knowledge.of("a").restart.seen_s == (6.0,)  # type: ignore[union-attr]
+    assert knowledge.restarts.job_document("a") == [3.0, [6.0]]
 
 
 def test_first_start_that_waited_for_the_engine_does_not_count_as_the_cost_of_a_restart(knowledge: Knowledge) -> None:
-    knowledge.start_ordered("a", 0.0)
-    knowledge.started("a", 8.0)
+    knowledge.restarts.start_ordered("a", 0.0)
+    knowledge.restarts.started("a", 8.0)
     knowledge.reported(running(), report(running(), 1, 0.1), 8.5)
-    assert knowledge.restart_s("a") == 0.5
-    knowledge.stop_ordered("a", 100.0)
+    assert knowledge.restarts.estimate_s("a") == 0.5
+    knowledge.restarts.stop_ordered("a", 100.0)
     knowledge.stopped("a", 1, 100.5, saved=True)
-    knowledge.start_ordered("a", 101.0)
-    knowledge.started("a", 102.0)  # from now on every part of it counts
+    knowledge.restarts.start_ordered("a", 101.0)
+    knowledge.restarts.started("a", 102.0)  # from now on every part of it counts
     again = running(attempt=2)
     knowledge.reported(again, report(again, 2, 0.1), 102.5)
-    assert knowledge.of("a").restart.seen_s == (2.0,)  # type: ignore[union-attr]
+    assert knowledge.restarts.job_document("a") == [0.5, [2.0]]
 
 
 def test_declared_steps_override_every_estimate(knowledge: Knowledge) -> None:
@@ -189,11 +188,11 @@ def test_odd_losses_end_in_a_number_or_in_nothing(losses: list[float]) -> None:
 
 def test_learned_speeds_survive_a_controller_restart(knowledge: Knowledge) -> None:
     job = running()
-    knowledge.start_ordered("a", 0.0)
+    knowledge.restarts.start_ordered("a", 0.0)
     measure(knowledge, job, 0.1)
     document = json.loads(json.dumps(knowledge.document()))
     later = Knowledge(CLUSTER, restart_prior_s=10.0)
     later.restore(document, ["a", "b"])
     assert later.curve(job, (1,)).times == knowledge.curve(job, (1,)).times
-    assert later.restart_s("a") == knowledge.restart_s("a")
+    assert later.restarts.estimate_s("a") == knowledge.restarts.estimate_s("a")
     assert later.is_movable(job)
