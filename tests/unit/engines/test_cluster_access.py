@@ -48,7 +48,7 @@ def refusal_of(address: str, *, insecure: bool = False) -> str:
 @pytest.mark.parametrize(
     ("error", "told"),
     [
-        (ConnectionError("no address"), "no Ray cluster runs on this machine: start one with `ray start --head`"),
+        (ConnectionError("no address"), "no Ray cluster is running on this machine: start one with `ray start --head`"),
         (
             RuntimeError("Unauthenticated: wrong token"),
             "rejected our token: RAY_AUTH_TOKEN or RAY_AUTH_TOKEN_PATH must",
@@ -87,7 +87,7 @@ def test_a_port_where_nobody_listens_is_named() -> None:
     with socket.socket() as held:  # bound, not listening: refused, and nobody else gets it
         held.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{held.getsockname()[1]}"
-        assert re.match(f"nothing answers at {address} .*ray start --head.*firewall", refusal_of(address))
+        assert re.match(f"nothing responds at {address} .*ray start --head.*firewall", refusal_of(address))
 
 
 def test_without_a_token_nothing_is_tried(monkeypatch: pytest.MonkeyPatch) -> None:
