@@ -90,7 +90,7 @@ def test_an_impossible_step_is_found(changes: dict[str, Any], message: str) -> N
         check_step(one.state, after)
 
 
-def test_lost_jobs_time_running_back_and_uncounted_events_are_found() -> None:
+def test_lost_jobs_time_running_backward_and_uncounted_events_are_found() -> None:
     state = sound()
     more = replace(state, num_events=state.num_events + 1)
     check_step(state, more)

@@ -92,7 +92,7 @@ def test_a_policy_that_always_fails_still_lets_jobs_start_in_order(answer: Answe
     assert "decided without policy balanced, which failed" in world.state.jobs["c"].reason
 
 
-def test_a_running_job_the_policy_begins_to_fail_on_keeps_its_devices() -> None:
+def test_a_running_job_the_policy_starts_to_fail_on_keeps_its_devices() -> None:
     policy = Failing(raises)
     world = world_with(policy)
     world.submit("bad", max_workers=1, weight=BAD_WEIGHT)

@@ -36,7 +36,7 @@ def completes(controller: Controller, engine: ScriptedEngine) -> None:
     assert until_over(controller, [job_id])[job_id].state is JobState.COMPLETED
 
 
-def test_an_engine_that_fails_to_tell_anything_ends_nothing(controller: Controller, engine: ScriptedEngine) -> None:
+def test_an_engine_that_cannot_be_polled_ends_no_job(controller: Controller, engine: ScriptedEngine) -> None:
     running = controller.submit(a_job())
     until(lambda: (running, 1) in engine.running(), "workers ordered")
     engine.num_failing_polls = 1 << 60
@@ -68,7 +68,7 @@ def test_an_invalid_report_is_blamed_on_its_job(
     assert "internal error" not in until_over(controller, [job_id])[job_id].reason
 
 
-def test_an_event_the_reducer_fails_on_is_left_out_now_and_after_a_restart(
+def test_an_event_the_reducer_fails_on_is_skipped_now_and_after_a_restart(
     open_controller: Callable[..., Controller], engine: ScriptedEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(reducer._HANDLERS, WorkersStarted, failing)
@@ -151,7 +151,7 @@ def test_an_engine_that_raises_anything_at_a_start_costs_that_attempt(
     assert until_over(controller, [job_id])[job_id].state is JobState.COMPLETED
 
 
-def test_a_home_that_may_not_be_written_to_for_a_while_costs_no_attempt(
+def test_a_home_that_is_unwritable_for_a_while_costs_no_attempt(
     controller: Controller, engine: ScriptedEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def denied(order: object) -> None:

@@ -81,7 +81,7 @@ def test_a_node_brings_its_kind() -> None:
     assert node_changes(cluster_of(nodes), nodes, 1.0) == []
 
 
-def test_a_cluster_of_an_older_journal_learns_its_kinds() -> None:
+def test_a_cluster_from_an_older_journal_learns_its_kinds() -> None:
     state = State(Cluster((2,), names=("a",)))
     nodes = [EngineNode("a", 2, kind="T4"), EngineNode("b", 2, kind="A100")]
     for event in node_changes(state.cluster, nodes, 1.0):

@@ -52,7 +52,7 @@ def test_job_is_movable_once_it_was_measured_at_its_size(knowledge: Knowledge) -
     assert not knowledge.is_movable(running(attempt=2)), "the next attempt has not reported yet"
 
 
-def test_job_that_lost_its_work_when_stopped_is_left_alone_from_then_on(knowledge: Knowledge) -> None:
+def test_a_job_that_lost_its_work_when_stopped_is_left_alone_from_then_on(knowledge: Knowledge) -> None:
     job = running()
     measure(knowledge, job, 0.1)
     knowledge.stopped(job.id, 1, 20.0, saved=False)
@@ -69,7 +69,7 @@ def test_job_that_says_it_cannot_resume_is_left_alone(knowledge: Knowledge) -> N
     assert knowledge.is_movable(job), "it has called resume in the meantime"
 
 
-def test_attempt_called_off_before_its_first_step_says_nothing_about_saving(knowledge: Knowledge) -> None:
+def test_an_attempt_called_off_before_its_first_step_does_not_count_as_unable_to_resume(knowledge: Knowledge) -> None:
     measure(knowledge, running(), 0.1)
     knowledge.stopped("a", 2, 20.0, saved=False)
     again = running(attempt=3)
@@ -106,7 +106,7 @@ def test_many_small_changes_add_up_to_a_decision(knowledge: Knowledge) -> None:
     assert any(noted)
 
 
-def test_pair_says_nothing_about_the_speed_alone(knowledge: Knowledge) -> None:
+def test_steps_of_a_pair_do_not_count_as_speed_alone(knowledge: Knowledge) -> None:
     job = running(partner="b")
     measure(knowledge, job, 5.0)
     assert knowledge.of(job.id).samples == {}
@@ -146,7 +146,7 @@ def test_declared_steps_override_every_estimate(knowledge: Knowledge) -> None:
     assert knowledge.remaining_steps(job, curve, 50.0, usual_s=60.0) == 70.0
 
 
-def test_a_job_that_starts_over_is_not_thought_to_be_nearly_done(knowledge: Knowledge) -> None:
+def test_a_job_that_starts_over_is_not_assumed_to_be_nearly_done(knowledge: Knowledge) -> None:
     job = running(attempt=2, progress=Progress(90, total_steps=100))
     measure(knowledge, job, 0.1)
     assert knowledge.reports.progress(job).step == 10
@@ -164,7 +164,7 @@ def test_undeclared_steps_follow_the_loss_curve(knowledge: Knowledge) -> None:
     assert knowledge.remaining_steps(job, curve, 1000.0, usual_s=1.0) == pytest.approx(max(true_rest - 990, 1), rel=0.5)
 
 
-def test_job_that_tells_nothing_is_thought_to_need_as_much_as_it_had(knowledge: Knowledge) -> None:
+def test_a_job_that_declares_nothing_is_assumed_to_be_half_done(knowledge: Knowledge) -> None:
     job = running(changed_s=0.0)
     measure(knowledge, job, 0.5)
     curve = knowledge.curve(job, (1,))
@@ -181,7 +181,7 @@ def test_job_that_tells_nothing_is_thought_to_need_as_much_as_it_had(knowledge: 
         [1e-300] * 20,
     ],
 )
-def test_odd_losses_end_in_a_number_or_in_nothing(losses: list[float]) -> None:
+def test_odd_losses_give_a_number_or_none(losses: list[float]) -> None:
     rest = steps_to_rest(list(enumerate(losses)), 5.0)
     assert rest is None or (math.isfinite(rest) and rest >= 0)
 

@@ -22,7 +22,7 @@ def evicted() -> World:
     return world
 
 
-def test_a_job_that_is_still_stopping_says_whom_it_made_room_for() -> None:
+def test_a_job_that_is_still_stopping_names_the_job_it_made_room_for() -> None:
     world = evicted()
     assert world.state.jobs["a"].state is JobState.STOPPING
     assert (world.state.jobs["a"].reason_code, world.state.jobs["a"].reason) == (

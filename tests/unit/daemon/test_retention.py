@@ -110,7 +110,7 @@ def test_low_disk_space_is_shown_in_status_and_metrics(
     assert "weft_disk_low 1.0" in controller.metrics().decode()
 
 
-def test_a_clock_that_was_a_year_ahead_is_right_again_after_a_restart(home: Home, engine: ScriptedEngine) -> None:
+def test_a_clock_that_was_a_year_ahead_is_corrected_after_a_restart(home: Home, engine: ScriptedEngine) -> None:
     with Journal(home.journal_file) as journal:
         state = load_state(journal, engine, History())
         ahead = Controller(home, journal, engine)

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import sqlite3
 import stat
-import subprocess
-import sys
 import threading
 from pathlib import Path
 
 import pytest
-from journals import HOSTILE, life, replayed, submission
+from journals import HOSTILE, held, life, replayed, submission
 
 from weft.core.events import CancelRequested
 from weft.errors import StoreError
@@ -54,7 +52,7 @@ def test_recovery_is_the_snapshot_plus_later_events(path: Path) -> None:
     assert replayed([event for _, event in tail], state) == replayed(before + after)
 
 
-def test_a_snapshot_of_events_that_are_not_written_down_is_refused(path: Path) -> None:
+def test_a_snapshot_of_unwritten_events_is_rejected(path: Path) -> None:
     with Journal(path) as journal, pytest.raises(StoreError, match="append first"):
         journal.save_snapshot(1, replayed([]))
 
@@ -75,7 +73,7 @@ def test_history_stays_bounded_and_recovery_complete(path: Path) -> None:
         assert replayed([event for _, event in tail], state) == replayed(events + life(99))
 
 
-def test_several_threads_lose_and_mix_up_nothing(path: Path) -> None:
+def test_concurrent_threads_lose_and_reorder_nothing(path: Path) -> None:
     with Journal(path) as journal:
 
         def submit(first: int) -> None:
@@ -99,13 +97,11 @@ def test_only_its_owner_may_read_it(path: Path) -> None:
 
 
 def test_a_second_controller_is_refused_and_the_journals_holder_is_named(path: Path) -> None:
-    program = f"from weft.store import Journal\nJournal({str(path)!r})\nprint('open', flush=True)\ninput()"
-    with subprocess.Popen([sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as holder:
-        assert holder.stdout is not None
-        assert holder.stdout.readline() == b"open\n"
-        with pytest.raises(StoreError, match=f"in use by process {holder.pid} .*weft down"):
-            Journal(path)
-        holder.kill()
+    with (
+        held(f"from weft.store import Journal\njournal = Journal({str(path)!r})") as pid,
+        pytest.raises(StoreError, match=f"in use by process {pid} .*weft down"),
+    ):
+        Journal(path)
     with Journal(path) as journal:  # the kernel gave the lock back
         assert journal.append([submission(1)]) == 1
 
@@ -113,15 +109,10 @@ def test_a_second_controller_is_refused_and_the_journals_holder_is_named(path: P
 def test_another_tool_that_holds_the_journal_is_named(path: Path) -> None:
     Journal(path).close()
     program = (
-        f"import sqlite3\ndb = sqlite3.connect({str(path)!r}, isolation_level=None)\n"
-        "db.execute('BEGIN EXCLUSIVE')\nprint('held', flush=True)\ninput()"
+        f"import sqlite3\ndb = sqlite3.connect({str(path)!r}, isolation_level=None)\ndb.execute('BEGIN EXCLUSIVE')"
     )
-    with subprocess.Popen([sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as holder:
-        assert holder.stdout is not None
-        assert holder.stdout.readline() == b"held\n"
-        with pytest.raises(StoreError, match=f"process {holder.pid} "):
-            Journal(path)
-        holder.kill()
+    with held(program) as pid, pytest.raises(StoreError, match=f"process {pid} "):
+        Journal(path)
 
 
 def test_a_journal_of_a_newer_weft_is_refused_and_not_touched(path: Path) -> None:
@@ -135,7 +126,7 @@ def test_a_journal_of_a_newer_weft_is_refused_and_not_touched(path: Path) -> Non
     assert path.read_bytes() == before
 
 
-def test_a_journal_of_the_first_version_is_brought_up_to_date_with_all_it_holds(path: Path) -> None:
+def test_a_journal_of_the_first_version_is_migrated_with_all_it_holds(path: Path) -> None:
     path.parent.mkdir()
     with sqlite3.connect(path, isolation_level=None) as connection:
         schema.migrate(connection, path, schema.MIGRATIONS[:1])
@@ -165,7 +156,7 @@ def test_a_migration_that_fails_leaves_the_old_tables(tmp_path: Path) -> None:
     connection.close()
 
 
-def test_no_journal_where_there_should_be_one(path: Path) -> None:
+def test_a_missing_journal_is_reported(path: Path) -> None:
     with pytest.raises(StoreError, match="there is no journal at"):
         Journal(path, create=False)
     assert not path.exists()
