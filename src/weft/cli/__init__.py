@@ -74,7 +74,7 @@ def main(argv: Sequence[str] | None = None) -> None:
             # Flushed here: a closed pipe cannot be handled while the interpreter shuts down.
             sys.stdout.flush()
     except WeftError as error:
-        print(f"weft: {_printable(str(error))}", file=sys.stderr)
+        _complain(str(error))
         sys.exit(error.exit_code)
     except KeyboardInterrupt:
         sys.exit(INTERRUPTED)
@@ -89,7 +89,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         # A problem of the machine, not of weft: full disk, permissions, out of file descriptors.
         from weft.core.system_trouble import in_words
 
-        print(f"weft: {_printable(in_words(error))}", file=sys.stderr)
+        _complain(in_words(error))
         sys.exit(WeftError.exit_code)
 
 
@@ -119,9 +119,11 @@ def _dispatch(args: list[str]) -> None:
         raise UsageError(f"there is no command {args[0]!r}: {hint}")
 
 
-def _printable(text: str) -> str:
-    """Escapes characters that could control the terminal: names in a message may come from anyone."""
-    return "".join(c if c.isprintable() or c == "\n" else c.encode("unicode_escape").decode() for c in text)
+def _complain(message: str) -> None:
+    """Print an error; names in it may come from anyone, so characters that could control the terminal are escaped."""
+    from weft.cli.render import plain
+
+    print("weft:", "\n".join(map(plain, message.split("\n"))), file=sys.stderr)
 
 
 def overview() -> str:

@@ -25,14 +25,7 @@ from weft.daemon.loss_rest import steps_to_rest
 from weft.daemon.newest_reports import NewestReports
 from weft.daemon.pairs import Pairs
 from weft.daemon.restart_times import RestartTimes
-from weft.daemon.step_samples import (
-    KEPT_SAMPLES,
-    Samples,
-    median_step,
-    medians,
-    restored_samples,
-    samples_document,
-)
+from weft.daemon.step_samples import KEPT_SAMPLES, Samples, median_step, medians, restored_samples, samples_document
 from weft.perf.exploration import explored_curve
 from weft.perf.job_lengths import least_assumed_s
 
