@@ -119,10 +119,10 @@ def recovery_costs() -> list[Cost]:
     home = Home(Path(tempfile.mkdtemp(prefix="weft-costs-")))
     try:
         home.prepare()
-        with Journal.open(home.journal_file) as journal:
+        with Journal(home.journal_file) as journal:
             _write_history(journal, _history())
         began_s = time.monotonic()
-        with Journal.open(home.journal_file) as journal:
+        with Journal(home.journal_file) as journal:
             assert len(replayed(journal, Cluster((2,)), History()).jobs) == NUM_RECOVERED
         replay_s, began_s = time.monotonic() - began_s, time.monotonic()
         with (home.root / "log").open("wb") as log:

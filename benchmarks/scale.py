@@ -118,7 +118,7 @@ def controller_on(load: Load) -> Iterator[tuple[Client, psutil.Process, Path]]:
     counts = home.root / "counts.json"
     try:
         home.prepare()
-        with Journal.open(home.journal_file) as journal:
+        with Journal(home.journal_file) as journal:
             journal.append(_queue(load.num_jobs))
         words = [str(load.num_nodes), str(load.devices_per_node), str(counts)]
         paths = [str(Path(__file__).resolve().parents[1]), *filter(None, [os.environ.get("PYTHONPATH")])]

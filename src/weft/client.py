@@ -43,7 +43,7 @@ from weft.daemon.home import Home, default_home
 from weft.errors import ControllerError, NoControllerError, UsageError
 
 TIMEOUT_S = 30.0
-# Long polling: the controller holds a request this long, then it is repeated.
+# Long polling: the controller holds a request for this long, then we repeat it.
 _POLL_S = 20.0
 _MAX_IDS_PER_REQUEST = 500
 # While waiting for a job, tolerate an unreachable controller for this long.
@@ -133,7 +133,7 @@ class Client:
         return cast(JobDetail, self._ask("POST", _path(job_id, "cancel")))
 
     def change(self, job_id: str, **values: float) -> JobDetail:
-        """Change ``weight``, ``priority``, ``min_workers``, or ``max_workers`` of a job that runs or waits."""
+        """Change ``weight``, ``priority``, ``min_workers``, or ``max_workers`` of a pending or running job."""
         return cast(JobDetail, self._ask("PATCH", _path(job_id), values))
 
     def explain(self, job_id: str) -> list[SentenceRow]:
@@ -145,7 +145,7 @@ class Client:
         return cast(HistoryRow, self._ask("GET", _path(job_id, "history")))
 
     def whatif(self, question: Mapping[str, Any] | None = None) -> WhatifRow:
-        """The simulator's forecast for the current queue, as it is and with another policy, devices, or limits of jobs.
+        """The simulator's forecast for the current queue, without and with a different policy, devices, or job limits.
 
         ``question``: ``{"policy": P, "devices": N, "jobs": {ID: {"weight": X, "min_workers": A, "max_workers": B}}}``.
         """
@@ -156,7 +156,7 @@ class Client:
         return cast(list[NodeRow], self._ask("GET", "/v1/nodes")["nodes"])
 
     def drain(self, name: str, *, resume: bool = False) -> list[NodeRow]:
-        """Take a node out of service, or with ``resume`` back into it; returns all nodes."""
+        """Take a node out of service, or return it to service with ``resume``; returns all nodes."""
         path = "/v1/nodes/resume" if resume else "/v1/nodes/drain"
         return cast(list[NodeRow], self._ask("POST", path, {"name": name})["nodes"])
 

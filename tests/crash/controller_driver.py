@@ -79,7 +79,7 @@ def main() -> None:
     with home.locked():
         engine = LocalEngine(home.root, num_devices=int(sys.argv[2]), warm=False, grace_s=10.0)
         options = SchedulingOptions(hold_s=0.5)
-        controller = Controller(home, Journal.open(home.journal_file), engine, options, paranoid=True)
+        controller = Controller(home, Journal(home.journal_file), engine, options, paranoid=True)
         controller.start()
         reply({"number": 0, "result": "ready"})
         for line in sys.stdin:

@@ -47,7 +47,7 @@ def test_a_port_in_use_is_reported(tmp_path: Path) -> None:
         port = other.getsockname()[1]
         refused = daemon(tmp_path / "home", "--port", str(port))
     assert refused.returncode == 1
-    assert f"port {port} of 127.0.0.1 is used by another program" in refused.stderr
+    assert f"port {port} on 127.0.0.1 is used by another program" in refused.stderr
     assert "Traceback" not in refused.stderr
 
 

@@ -30,7 +30,7 @@ from weft.store import Journal
 
 home = Home(Path(sys.argv[1]))
 home.prepare()
-controller = Controller(home, Journal.open(home.journal_file), ScriptedEngine(num_devices=1))
+controller = Controller(home, Journal(home.journal_file), ScriptedEngine(num_devices=1))
 controller.start()
 if not controller.jobs():
     ids = [controller.submit(Submission(Launch(("true",), "/"))) for _ in range(5)]
@@ -58,10 +58,10 @@ def test_a_kill_during_a_purge_loses_nothing_that_should_be_kept(point: str, tmp
     killed = run(tmp_path / "home", point)
     assert killed.returncode == -signal.SIGKILL, killed.stderr
     kept, over = set(killed.stdout.split()[:2]), set(killed.stdout.split()[2:])
-    with Journal.open(tmp_path / "home" / "journal.sqlite") as journal:
+    with Journal(tmp_path / "home" / "journal.sqlite") as journal:
         found = set(load_state(journal, ScriptedEngine(num_devices=1), History()).jobs)
     assert kept <= found <= kept | over
     assert run(tmp_path / "home").returncode == 0
-    with Journal.open(tmp_path / "home" / "journal.sqlite") as journal:
+    with Journal(tmp_path / "home" / "journal.sqlite") as journal:
         assert set(load_state(journal, ScriptedEngine(num_devices=1), History()).jobs) == kept
     assert not [job_id for job_id in over if (tmp_path / "home" / "jobs" / job_id).exists()]

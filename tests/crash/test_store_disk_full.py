@@ -47,14 +47,14 @@ def test_a_full_disk_is_reported_and_the_journal_resumes_when_space_is_free(smal
     ballast = small_disk / "ballast"
     ballast.write_bytes(b"\0" * 500_000)
     path = small_disk / "journal.db"
-    with Journal.open(path) as journal:
+    with Journal(path) as journal:
         acknowledged = fill(journal)
         assert journal.seq == acknowledged
         with pytest.raises(StoreError, match="free some space"):
             journal.append(BULK)
         ballast.unlink()
         assert journal.append(BULK) == acknowledged + len(BULK)
-    with Journal.open(path) as journal:
+    with Journal(path) as journal:
         assert [seq for seq, _ in journal.read()] == list(range(1, acknowledged + len(BULK) + 1))
 
 
@@ -63,14 +63,14 @@ def test_acknowledged_events_survive_a_kill_on_a_full_disk(small_disk: Path) -> 
         "import os, signal\n"
         "from pathlib import Path\n"
         "from test_store_disk_full import fill, Journal\n"
-        f"print(fill(Journal.open({str(small_disk / 'journal.db')!r})), flush=True)\n"
+        f"print(fill(Journal({str(small_disk / 'journal.db')!r})), flush=True)\n"
         "os.kill(os.getpid(), signal.SIGKILL)\n"
     )
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(Path(__file__).parent), *sys.path])}
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, env=environment, check=False)
     acknowledged = int(done.stdout)
     subprocess.run(["mount", "-o", "remount,size=8m", str(small_disk)], check=True)
-    with Journal.open(small_disk / "journal.db") as journal:
+    with Journal(small_disk / "journal.db") as journal:
         assert acknowledged > 0
         assert [seq for seq, _ in journal.read()][:acknowledged] == list(range(1, acknowledged + 1))
         assert journal.seq == acknowledged
@@ -78,7 +78,7 @@ def test_acknowledged_events_survive_a_kill_on_a_full_disk(small_disk: Path) -> 
 
 def test_a_file_size_limit_is_handled_like_a_full_disk(tmp_path: Path) -> None:
     unlimited = resource.getrlimit(resource.RLIMIT_FSIZE)
-    with Journal.open(tmp_path / "journal.db") as journal:
+    with Journal(tmp_path / "journal.db") as journal:
         resource.setrlimit(resource.RLIMIT_FSIZE, (1_000_000, unlimited[1]))
         try:
             acknowledged = fill(journal)

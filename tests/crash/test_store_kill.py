@@ -25,7 +25,7 @@ from weft.core.events import JobSubmitted
 from weft.core.job import JobSpec
 from weft.store import Journal
 
-journal = Journal.open(sys.argv[1])
+journal = Journal(sys.argv[1])
 state, seq, tail = journal.load()
 state = state or State(Cluster((2,)))
 for _, event in tail:
@@ -52,7 +52,7 @@ def test_killed_at_a_fail_point_three_times_in_a_row_nothing_acknowledged_is_los
         )
         assert done.returncode == -signal.SIGKILL, done.stderr
         acknowledged = int((done.stdout.split() or [acknowledged])[-1])
-        with Journal.open(path) as journal:
+        with Journal(path) as journal:
             state, _, tail = journal.load()
             jobs = list(state.jobs) if state is not None else []
             jobs += [event.spec.id for _, event in tail]  # type: ignore[union-attr]

@@ -131,7 +131,7 @@ def test_a_cluster_without_a_token_is_refused_and_says_why(ray_cluster: RayTestC
 def test_an_address_where_nothing_answers_is_named(ray_cluster: RayTestCluster) -> None:
     controller = RayController(ray_cluster)
     said = controller.weft("up", "--engine", "ray", "--address", "127.0.0.1:1", "--port", "0", fails=True)
-    assert "nothing answers at 127.0.0.1:1" in said
+    assert "nothing responds at 127.0.0.1:1" in said
 
 
 def test_a_home_that_nodes_do_not_share_is_refused_and_the_node_is_named(ray_cluster: RayTestCluster) -> None:

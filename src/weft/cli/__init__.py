@@ -74,7 +74,7 @@ def main(argv: Sequence[str] | None = None) -> None:
             # Flushed here: a closed pipe cannot be handled while the interpreter shuts down.
             sys.stdout.flush()
     except WeftError as error:
-        print(f"weft: {_printable(str(error))}", file=sys.stderr)
+        _complain(str(error))
         sys.exit(error.exit_code)
     except KeyboardInterrupt:
         sys.exit(INTERRUPTED)
@@ -82,14 +82,14 @@ def main(argv: Sequence[str] | None = None) -> None:
         print("weft: out of memory: use smaller values", file=sys.stderr)
         sys.exit(WeftError.exit_code)
     except BrokenPipeError:
-        # The reader is done (`weft status | head`): exit without another word, including at interpreter exit.
+        # The reader is done (`weft status | head`): exit silently, including at interpreter exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(PIPE_CLOSED)
     except OSError as error:
         # A problem of the machine, not of weft: full disk, permissions, out of file descriptors.
         from weft.core.system_trouble import in_words
 
-        print(f"weft: {_printable(in_words(error))}", file=sys.stderr)
+        _complain(in_words(error))
         sys.exit(WeftError.exit_code)
 
 
@@ -112,16 +112,18 @@ def _dispatch(args: list[str]) -> None:
         use_home(VERBS)
         load(args[0])(args[1:], f"weft {args[0]}")
     else:
-        import difflib
+        from weft.core.nearest_name import nearest_name
 
-        near = difflib.get_close_matches(args[0], VERBS, n=1)
-        hint = f"did you mean `weft {near[0]}`?" if near else "`weft --help` lists the commands"
+        near = nearest_name(args[0], VERBS)
+        hint = f"did you mean `weft {near}`?" if near else "`weft --help` lists the commands"
         raise UsageError(f"there is no command {args[0]!r}: {hint}")
 
 
-def _printable(text: str) -> str:
-    """Names in a message may come from anyone: characters that could control the terminal are escaped."""
-    return "".join(c if c.isprintable() or c == "\n" else c.encode("unicode_escape").decode() for c in text)
+def _complain(message: str) -> None:
+    """Print an error; names in it may come from anyone, so characters that could control the terminal are escaped."""
+    from weft.cli.render import plain
+
+    print("weft:", "\n".join(map(plain, message.split("\n"))), file=sys.stderr)
 
 
 def overview() -> str:

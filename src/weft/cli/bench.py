@@ -23,8 +23,8 @@ PLACES = (PACKAGE.parents[1] / "benchmarks", PACKAGE / "bundled" / "benchmarks")
 
 Quick = Annotated[bool, Option("the short version, under 5 minutes")]
 Out = Annotated[Path | None, Option("folder for the results", "benchmarks/results in a checkout, else ./weft-bench")]
-Minutes = Annotated[float | None, Option("fewer rounds and rows, so that it ends in about N minutes", "none", min=0.1)]
-Fresh = Annotated[bool, Option("also measure again what this version has measured already")]
+Minutes = Annotated[float | None, Option("run fewer rounds and rows, to finish in about N minutes", "none", min=0.1)]
+Fresh = Annotated[bool, Option("measure everything again, even what this version has already measured")]
 
 
 def overlap(
@@ -47,9 +47,9 @@ def overlap(
 ) -> None:
     """Step times of DDP, FSDP2, DeAR, and weft on a slow network.
 
-    Needs torch, root, and iproute2. Run nothing else meanwhile. The full run is limited to 88 minutes (--minutes),
-    --profiles to 24, and saved after every row: start it again to continue where it stopped. --model, --ratio, --only,
-    --hosts select rows.
+    Needs torch, root, and iproute2. Run nothing else at the same time. The full run is limited to 88 minutes
+    (--minutes), --profiles to 24. It saves every row: start it again to continue where it stopped. --model, --ratio,
+    --only, and --hosts select rows.
     """
     _benchmark("overlap_command").overlap(
         _command(),
@@ -78,8 +78,8 @@ def crossover(
 ) -> None:
     """Step times of two jobs on the same hosts: one after the other, uncoordinated, taking turns.
 
-    Needs torch, root, and iproute2. Run nothing else meanwhile. The full run is limited to 65 minutes (--minutes) and
-    saved after every row: start it again to continue where it stopped.
+    Needs torch, root, and iproute2. Run nothing else at the same time. The full run is limited to 65 minutes
+    (--minutes) and saves every row: start it again to continue where it stopped.
     """
     _benchmark("crossover_command").crossover(
         _command(), quick=quick, as_json=as_json, only=only, out=out, minutes=minutes, fresh=fresh
@@ -101,15 +101,15 @@ def queue(
     hosts: Annotated[list[int] | None, Option("number of hosts; repeatable", "2 and 4", min=2, max=16)] = None,
     rounds: Annotated[int | None, Option("rounds, each contender once", "3, with --quick 1", min=1, max=100)] = None,
     contender: Annotated[list[str] | None, Option("only this one (see above); repeatable", "all")] = None,
-    minutes: Annotated[float | None, Option("start no further run after N minutes", "none", min=0.1)] = None,
+    minutes: Annotated[float | None, Option("start no new run after N minutes", "none", min=0.1)] = None,
     fresh: Fresh = False,
     out: Out = None,
     as_json: Json = False,
 ) -> None:
     """A queue of jobs on a Ray cluster: FIFO with DDP, elastic, with overlap, with crossover; and simulated.
 
-    Needs torch, Ray, root, and iproute2. Run nothing else meanwhile. Two hosts take about 11 minutes per round. Saved
-    after every run of the queue: start it again to continue where it stopped. Contenders: fifo_ddp, elastic_ddp,
+    Needs torch, Ray, root, and iproute2. Run nothing else at the same time. Two hosts take about 11 minutes per round.
+    Saves every run of the queue: start it again to continue where it stopped. Contenders: fifo_ddp, elastic_ddp,
     elastic_overlap, elastic_overlap_crossover.
     """
     _benchmark("queue_command").queue(
@@ -135,9 +135,9 @@ def all(
 ) -> None:
     """Every benchmark, one after the other: all tables, JSON files, and figures.
 
-    Takes 90 minutes, with --quick 5: those for which there is no time are named, and --minutes gives it more or less.
-    Prints the plan first, and after each benchmark how long is left. Results of this very code are kept, so an
-    interrupted run continues where it stopped.
+    Takes up to 90 minutes (5 with --quick; --minutes sets another limit) and names the benchmarks it has no time for.
+    Prints the plan first, and the remaining time after each benchmark. Keeps results that were measured on the same
+    code, so an interrupted run continues where it stopped.
     """
     _benchmark("all_command").run_all(quick=quick, only=only, minutes=minutes, fresh=fresh, dry_run=dry_run, out=out)
 
@@ -165,5 +165,10 @@ def _command() -> str:
 
 
 bench = Group(
-    "Compare weft with its peers on this machine. Run nothing else meanwhile.", overlap, crossover, elastic, queue, all
+    "Compare weft with its peers on this machine. Run nothing else at the same time.",
+    overlap,
+    crossover,
+    elastic,
+    queue,
+    all,
 )

@@ -12,7 +12,7 @@ from weft.core.status_rows import FINAL_STATES
 
 
 def cancel(
-    job_ids: Annotated[list[str], Argument("ID", "jobs to cancel; an id, its beginning, or a name")],
+    job_ids: Annotated[list[str], Argument("ID", "jobs to cancel: an id, a prefix of one, or a name")],
     wait: Annotated[bool, Option("return only after the last worker has exited")] = False,
     as_json: Json = False,
 ) -> None:
@@ -21,7 +21,7 @@ def cancel(
     Jobs that have already finished are left unchanged.
     """
     client = connect()
-    # Look up all jobs before canceling anything: after a typo, nothing has been canceled.
+    # Look up all jobs before canceling any, so that a typo cancels nothing.
     job_ids = chosen_ids(client, job_ids)
     rows = [client.cancel(job_id) for job_id in job_ids]
     if wait:

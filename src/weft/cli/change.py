@@ -1,4 +1,4 @@
-"""``weft change``: other limits for a job that runs or waits."""
+"""``weft change``: change the weight, priority, or number of workers of a job."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from weft.errors import UsageError
 
 
 def change(
-    job_id: Annotated[str, Argument("ID", "a job that runs or waits")],
+    job_id: Annotated[str, Argument("ID", "a pending or running job")],
     weight: Annotated[
         float | None,
-        Option("share of the cluster relative to other jobs", "as it is", min=1 / MAX_WEIGHT, max=MAX_WEIGHT),
+        Option("share of the cluster relative to other jobs", "unchanged", min=1 / MAX_WEIGHT, max=MAX_WEIGHT),
     ] = None,
     priority: Annotated[
         int | None,
-        Option("jobs with a higher priority are served first", "as it is", min=-MAX_PRIORITY, max=MAX_PRIORITY),
+        Option("jobs with a higher priority are served first", "unchanged", min=-MAX_PRIORITY, max=MAX_PRIORITY),
     ] = None,
-    workers: Annotated[str | None, Option("number of workers", "as it is", metavar="MIN[:MAX]")] = None,
+    workers: Annotated[str | None, Option("number of workers", "unchanged", metavar="MIN[:MAX]")] = None,
     as_json: Json = False,
 ) -> None:
     """Change a job's weight, priority, or number of workers. The next decision takes it into account.
 
-    A running job that may no longer have as many workers as it has saves a checkpoint and restarts with fewer or more.
+    A running job whose current number of workers is no longer allowed saves a checkpoint and restarts with one that is.
     """
     values: dict[str, float] = {}
     if weight is not None:

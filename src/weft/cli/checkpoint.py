@@ -1,4 +1,4 @@
-"""``weft checkpoint export``: a plain state dict out of a session's checkpoint."""
+"""``weft checkpoint export``: write a plain state dict from a session's checkpoint."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ def export(
     out: Annotated[Path, Option("file to write: .safetensors, anything else for torch.load", metavar="FILE")] = Path(
         "model.pt"
     ),
-    model: Annotated[str, Option("the name the model was given in run.resume", "the only one")] = "",
+    model: Annotated[str, Option("the model's name in run.resume", "the only one")] = "",
     as_json: Json = False,
 ) -> None:
     """Write a model's state dict to a file that torch.load or safetensors reads without weft.
 
-    From a folder or a job, the newest good checkpoint is used. Parameters that were tied have both names.
+    From a folder or a job, the newest good checkpoint is used. Tied parameters are written under both names.
     """
     if util.find_spec("torch") is None:
         raise MissingToolError("weft checkpoint export needs torch, which is not installed: pip install 'weft[torch]'")
@@ -53,7 +53,7 @@ def _folder(source: str) -> Path:
         return Path(source)
     if "/" not in source:
         home = Home(default_home())
-        # Without a controller only an id is known.
+        # Without a controller, only ids can be looked up.
         job_id = source if is_id(source) or home.read_record() is None else chosen_id(connect(), source)
         if home.checkpoints(job_id).is_dir():
             return home.checkpoints(job_id)

@@ -17,7 +17,7 @@ from weft.core.command_line import Option
 from weft.daemon.home import Home, default_home
 from weft.errors import MissingToolError, WeftError
 
-MARKS = {Level.GOOD: ("ok", "green"), Level.WARNING: ("look", "yellow"), Level.BAD: ("BAD", "red")}
+MARKS = {Level.GOOD: ("ok", "green"), Level.WARNING: ("warn", "yellow"), Level.BAD: ("BAD", "red")}
 
 
 def doctor(
@@ -25,7 +25,7 @@ def doctor(
         bool, Option("check weft.overlap on 2 or more GPUs: exactness, memory, speed; takes 5 minutes")
     ] = False,
     device: Annotated[
-        str, Option("with --gpu: where to run; cpu tries out the check itself in seconds", choices=("cuda", "cpu"))
+        str, Option("with --gpu: where to run; cpu tests the check itself, in seconds", choices=("cuda", "cpu"))
     ] = "cuda",
     out: Annotated[
         Path | None, Option("with --gpu: folder for the report", "weft-gpu-report-TIME", metavar="DIR")
@@ -36,8 +36,8 @@ def doctor(
 
     With --gpu: compare weft.overlap with DDP and FSDP2 on this machine's GPUs, and write a report to send back.
 
-    Exit codes: 0 no problems (there may be warnings); 3 a problem, or --gpu found fewer than 2 GPUs; 1 --gpu found a
-    guarantee that does not hold.
+    Exit codes: 0 no problems (warnings are possible); 3 a problem, or --gpu found fewer than 2 GPUs; 1 --gpu found that
+    a guarantee does not hold.
     """
     if gpu:
         _check_gpus(device, out, as_json)

@@ -27,8 +27,8 @@ def down(
 ) -> None:
     """Shut down the controller and return when it has exited.
 
-    Jobs keep running without it, and the next `weft up` finds them. With --jobs, their workers first save a checkpoint
-    and stop; the jobs wait in the queue for the next `weft up`.
+    Jobs keep running without it, and the next `weft up` reconnects to them. With --jobs, their workers first save a
+    checkpoint and stop; the jobs wait in the queue for the next `weft up`.
     """
     client = connect()
     home = client.home
@@ -47,14 +47,14 @@ def down(
         client.shutdown(stop_jobs=jobs)
         if not has_exited(limit_s):
             raise ControllerError(
-                f"the controller (process {pid}) was asked to shut down and has not exited within {limit_s:g} s: "
+                f"the controller (process {pid}) was asked to shut down but did not exit within {limit_s:g} s: "
                 f"see {home.log_file}"
             )
     _print(str(home.root), pid, running, as_json=as_json)
 
 
 def _running(client: Client) -> list[JobRow]:
-    """Jobs that keep their workers; none if the controller does not say."""
+    """Jobs that keep their workers; none if the controller does not respond."""
     try:
         return [row for row in client.jobs() if row["workers"] and not row["finished_s"]]
     except ControllerError:
@@ -72,12 +72,12 @@ def _print(home: str, pid: int | None, running: list[JobRow], *, as_json: bool) 
             named = [f"{render.plain(row['name'])} ({row['id']})" for row in running[:_MAX_SHOWN]]
             shown = ", ".join(named) + (", ..." if len(running) > _MAX_SHOWN else "")
             print(f"{len(running)} {'jobs keep' if len(running) > 1 else 'job keeps'} running without it: {shown}")
-            print("the next `weft up` finds them again; to stop them: `weft up`, then `weft down --jobs`")
+            print("the next `weft up` reconnects to them; to stop them: `weft up`, then `weft down --jobs`")
 
 
 @contextlib.contextmanager
 def _exit_of(pid: int) -> Iterator[Callable[[float], bool]]:
-    """Whether a process that is not our child exits within some seconds; its pid cannot be reused meanwhile."""
+    """Whether a process that is not our child exits within some seconds; its pid cannot be reused in the meantime."""
     try:
         handle = os.pidfd_open(pid)
     except ProcessLookupError:

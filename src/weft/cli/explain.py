@@ -11,7 +11,7 @@ from weft.core.command_line import Argument
 
 
 def explain(
-    job_id: Annotated[str, Argument("ID", "a job: its id, the beginning of it, or its name")], as_json: Json = False
+    job_id: Annotated[str, Argument("ID", "a job: its id, a prefix of it, or its name")], as_json: Json = False
 ) -> None:
     """Show what happened to a job and why, oldest first. The last line describes the present."""
     client = connect()

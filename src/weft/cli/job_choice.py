@@ -1,4 +1,4 @@
-"""Which job is meant: by its id, the beginning of its id, or its name."""
+"""Finds the job that a user names by its id, a prefix of its id, or its name."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ if TYPE_CHECKING:
 
 _NUM_LISTED = 10
 _MAX_COMPARED = 10_000
-"""Among more jobs than this, looking for a similar name takes too long."""
+"""With more jobs than this, looking for a similar name would take too long."""
 
 
 def chosen_ids(client: Client, words: Sequence[str]) -> list[str]:
-    """The ids of the jobs that are meant; asks for the list of jobs only if a word is not an id."""
+    """The ids of the jobs named by ``words``; fetches the list of jobs only if a word is not an id."""
     rows: list[JobRow] | None = None
     found = []
     for word in words:
@@ -31,12 +31,12 @@ def chosen_ids(client: Client, words: Sequence[str]) -> list[str]:
 
 
 def chosen_id(client: Client, word: str) -> str:
-    """The id of the one job that is meant."""
+    """The id of the job named by ``word``."""
     return chosen_ids(client, [word])[0]
 
 
 def matching_id(rows: Sequence[JobRow], word: str) -> str:
-    """The id of the only job with this id or name, else of the only one whose id begins like this."""
+    """The id of the only job with this id or name, or else of the only one whose id starts with it."""
     if any(row["id"] == word for row in rows):
         return word
     found = [row for row in rows if row["name"] == word] or [row for row in rows if word and row["id"].startswith(word)]

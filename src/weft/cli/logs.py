@@ -17,7 +17,7 @@ Stream = Literal["out", "err"]
 
 
 def logs(
-    job_id: Annotated[str, Argument("ID", "a job: its id, the beginning of it, or its name")],
+    job_id: Annotated[str, Argument("ID", "a job: its id, a prefix of it, or its name")],
     rank: Annotated[int, Option("which worker", min=0, short="-r")] = 0,
     attempt: Annotated[int | None, Option("which attempt", "newest", min=1, short="-a")] = None,
     stream: Annotated[str, Option("which output", choices=("out", "err", "both"))] = "both",
@@ -64,7 +64,7 @@ class _Writer(Protocol):
 
 
 class _Bytes:
-    """Unchanged, byte for byte."""
+    """Passes output on byte for byte."""
 
     def __init__(self, stream: Stream) -> None:
         self._file = sys.stdout.buffer if stream == "out" else sys.stderr.buffer
@@ -78,7 +78,7 @@ class _Bytes:
 
 
 class _Lines:
-    """One JSON object per line."""
+    """Prints one JSON object per line of output."""
 
     def __init__(self, stream: Stream, rank: int) -> None:
         self._stream, self._rank = stream, rank

@@ -14,11 +14,11 @@ from weft.version import __version__
 
 _FILES = """\
 ~/.weft                      the home: state, token, socket, logs, checkpoints (WEFT_HOME)
-~/.config/weft/config.toml   options of this user
+~/.config/weft/config.toml   your options
 weft.toml                    options for commands run in this folder"""
 
 
-def man(roff: Annotated[bool, Option("print the page's source, to be installed as weft.1")] = False) -> None:
+def man(roff: Annotated[bool, Option("print the page's source, for installing as weft.1")] = False) -> None:
     """Show the manual page: every command with its options.
 
     Without a terminal, or with --roff, prints the page's source: `weft man > weft.1`.
@@ -64,6 +64,6 @@ def _literal(text: str) -> Iterator[str]:
 
 
 def _escaped(line: str) -> str:
-    """A line of text that the formatter prints as it is."""
+    """A line of text that the formatter prints unchanged."""
     line = line.replace("\\", r"\e").replace("-", r"\-").replace('"', r"\(dq")
     return re.sub(r"^(?=[.'])", lambda _: r"\&", line)

@@ -1,4 +1,4 @@
-"""``weft nodes``: nodes, their devices, and the jobs on them; takes nodes out of service and back."""
+"""``weft nodes``: list nodes, their devices, and the jobs on them; take a node out of service or return it."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def nodes(
     if as_json:
         render.print_json({"nodes": rows})
         return
-    # A controller that was started before an upgrade sends no kinds.
+    # A controller started before an upgrade sends no kinds.
     has_kinds = any(row.get("kind") for row in rows)
     cells = [
         (

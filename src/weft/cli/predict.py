@@ -1,4 +1,4 @@
-"""``weft predict``: what a step would take on another cluster, by the step model."""
+"""``weft predict``: step times on another cluster, predicted by the step model."""
 
 from __future__ import annotations
 
@@ -10,13 +10,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 from weft.cli.render import Column, number, print_json, print_table
 from weft.cli.verb import Json
 from weft.core.command_line import Option
+from weft.core.plural import plural
 from weft.errors import InputError, UsageError
 
 if TYPE_CHECKING:
     from weft.perf.prediction import Predicted, TargetCluster
     from weft.perf.step_profile import StepProfile
 
-# Samples per worker and sustained operations per second of a device, where nothing else is said: assumptions of ours.
+# Samples per worker and sustained operations per second of a device: our assumptions if none are given.
 BATCH = 32
 TFLOPS = 10.0
 NAMES = "resnet50, densenet201, inception-v4, bert-base, bert-large"
@@ -39,7 +40,7 @@ def predict(
     profile: Annotated[
         str, Option(f"{NAMES}; or a trace written by handle.trace", "required", metavar="NAME|TRACE.json")
     ] = "",
-    workers: Annotated[int | None, Option("workers in all", "required", min=1)] = None,
+    workers: Annotated[int | None, Option("total number of workers", "required", min=1)] = None,
     link: Annotated[str, Option("rate of each host's link, such as 10gbit", "required", metavar="RATE")] = "",
     workers_per_host: Annotated[int, Option("workers that share a host and its link", min=1)] = 1,
     compute_ms: Annotated[
@@ -53,9 +54,9 @@ def predict(
 ) -> None:
     """Predict step times of DDP, DeAR, and weft on a cluster you describe, with bounds.
 
-    Nothing is measured: the answer comes from the step model that weft also plans with. "exposed" is the time compute
-    waits for the network; "bound" is what no bucket plan of that kind can beat. What is assumed about computing and
-    links is in docs/overlap.md.
+    Nothing is measured: the answer comes from the same step model that weft uses for planning. "exposed" is the time
+    compute waits for the network; "bound" is a lower bound for every bucket plan of that kind. docs/overlap.md lists
+    the assumptions about compute and links.
     """
     from weft.perf.prediction import TargetCluster
     from weft.perf.prediction import predict as predicted
@@ -71,8 +72,8 @@ def predict(
     if as_json:
         print_json({"profile": profile, **_described(step, cluster), "rows": rows})
         return
-    hosts = f"{cluster.num_hosts} host{'s' if cluster.num_hosts > 1 else ''}"
-    title = f"{profile}: {step.num_elements / 1e6:.1f} M parameters on {workers} workers, {hosts}, {link} (predicted)"
+    where = f"{plural(workers, 'worker')}, {plural(cluster.num_hosts, 'host')}, {link}"
+    title = f"{profile}: {step.num_elements / 1e6:.1f} M parameters on {where} (predicted)"
     print_table(rows, COLUMNS, title=title)
 
 

@@ -15,7 +15,7 @@ def purge(
     older_than: Annotated[
         str, Option("delete only jobs that finished longer ago than this, such as 12h or 7d", metavar="DURATION")
     ] = "30d",
-    dry_run: Annotated[bool, Option("list what would be deleted, delete nothing")] = False,
+    dry_run: Annotated[bool, Option("list what would be deleted, but delete nothing")] = False,
     as_json: Json = False,
 ) -> None:
     """Delete finished jobs with their logs and checkpoints, and compact the journal.

@@ -65,7 +65,7 @@ def print_table(rows: Sequence[Mapping[str, Any]], columns: Sequence[Column], *,
 
 
 def note(text: str) -> None:
-    """A message to the user that is not part of the result."""
+    """Print a message that is not part of the result, on stderr."""
     print(styled(text, "dim", sys.stderr), file=sys.stderr)
 
 
@@ -121,12 +121,12 @@ def print_columns(rows: Sequence[Sequence[str]], headings: Sequence[str], styles
 
 
 def columns_width(rows: Sequence[Sequence[str]], headings: Sequence[str]) -> int:
-    """How many columns :func:`print_columns` needs before its last one."""
+    """How wide the table of :func:`print_columns` is without its last column."""
     return sum(width + len(_GAP) for width in _widths(rows, headings)[:-1])
 
 
 def terminal_width() -> int | None:
-    """The columns of the terminal; None if stdout is not one."""
+    """The width of the terminal; None if stdout is not one."""
     return os.get_terminal_size().columns if sys.stdout.isatty() else None
 
 

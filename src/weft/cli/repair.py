@@ -9,7 +9,7 @@ from weft.errors import StoreError
 
 
 def repair(as_json: Json = False) -> None:
-    """Rebuild the journal of WEFT_HOME from its last copy and every event that is still readable.
+    """Rebuild the journal in WEFT_HOME from its last copy and every event that is still readable.
 
     Run it while no controller is running. The damaged files are kept; an intact journal is left unchanged.
     """
@@ -25,17 +25,17 @@ def repair(as_json: Json = False) -> None:
     from weft.store import Journal
     from weft.store.journal_repair import repair as repair_journal
 
-    any_size = Cluster((MAX_DEVICES,))  # for a journal without a state: every device it mentions must exist
+    any_size = Cluster((MAX_DEVICES,))  # for a journal without a snapshot: every device it mentions must exist
     attempts = Folders(home.root).ordered()
     try:
-        with Journal.open(home.journal_file, create=False) as journal:
+        with Journal(home.journal_file, create=False) as journal:
             damage = loss_in_words(journal, replayed(journal, any_size, History()), attempts)
     except StoreError as error:
         damage = str(error)
     done = repair_journal(home.journal_file) if damage else None
     unknown: list[tuple[str, int]] = []
     if done is not None:
-        with Journal.open(home.journal_file, create=False) as journal:
+        with Journal(home.journal_file, create=False) as journal:
             unknown = unknown_attempts(replayed(journal, any_size, History()), attempts)
     if as_json:
         render.print_json(

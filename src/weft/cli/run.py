@@ -67,7 +67,7 @@ def run(
         devices=devices,
         environment=environment,
         max_restarts=max_restarts,
-        # Nothing waits for torch that does not use it.
+        # A script without torch should not wait for torch to be imported.
         warm=not cold and (script.is_module or not needs_no_torch(Path(script.cwd, script.target))),
         outlive=outlive,
         log_dir=None if log_dir is None else _folder(log_dir),

@@ -1,4 +1,4 @@
-"""Options from outside the command line: environment variables, ``weft.toml`` here, and the user's ``config.toml``.
+"""Options set outside the command line: environment variables, ``./weft.toml``, and the user's ``config.toml``.
 
 One rule names them all: ``weft up --policy srtf`` is ``WEFT_UP_POLICY=srtf``, and in a file::
 
@@ -52,7 +52,7 @@ def variable_of(command: Sequence[str], option: str) -> str:
 
 
 def settings_of(command: Sequence[str], options: Collection[str]) -> dict[str, Setting]:
-    """What is set for the options of a command, by option (with ``_``)."""
+    """The settings for a command's options, by option name (with ``_``)."""
     found: dict[str, Setting] = {}
     for path in (user_file(), Path(LOCAL_FILE)):
         table = _table(_document(path), command, path)
@@ -70,7 +70,7 @@ def settings_of(command: Sequence[str], options: Collection[str]) -> dict[str, S
 
 
 def use_home(commands: Collection[str]) -> None:
-    """Set ``WEFT_HOME`` from a file, unless it is set; refuses a file with a table for no command."""
+    """Set ``WEFT_HOME`` from a file, unless it is already set; rejects a file with a table for an unknown command."""
     home = None
     for path in (user_file(), Path(LOCAL_FILE)):
         document = _document(path)
@@ -87,20 +87,24 @@ def use_home(commands: Collection[str]) -> None:
 
 
 def _document(path: Path) -> Mapping[str, Any]:
-    """The whole file; empty if there is none."""
+    """The parsed file; empty if there is none."""
     try:
         with path.open("rb") as file:
             about = os.fstat(file.fileno())
             if not stat.S_ISREG(about.st_mode):
                 return {}
             if about.st_uid not in (os.getuid(), 0) or about.st_mode & stat.S_IWOTH:
-                raise InputError("others can write to it, so it is not used: make it your own", file=str(path))
+                raise InputError(
+                    "belongs to another user, or anyone can write to it, so it is not used: make it yours and run "
+                    "`chmod o-w` on it",
+                    file=str(path),
+                )
             text = file.read(_MAX_BYTES)
     except (FileNotFoundError, NotADirectoryError):
         return {}
     except OSError as error:
         raise InputError(f"cannot be read ({error.strerror}): check the permissions", file=str(path)) from None
-    import tomllib  # only where there is a file: it takes longer to import than most commands need
+    import tomllib  # only if there is a file: importing it takes longer than most commands
 
     try:
         return tomllib.loads(text.decode())

@@ -12,6 +12,7 @@ from weft.cli.render import Column, duration, note, number, percent, print_json,
 from weft.cli.verb import Json
 from weft.core.cluster import MAX_DEVICES
 from weft.core.command_line import Argument, Option
+from weft.core.nearest_name import nearest_name
 from weft.errors import InputError, UsageError
 
 if TYPE_CHECKING:
@@ -61,7 +62,7 @@ def sim(
     kind_speed: Annotated[
         str,
         Option(
-            "with --cluster: how much faster a kind computes than the workload or its profiles say, such as A100=2.5",
+            "with --cluster: how much faster a kind computes than in the workload or its profiles, such as A100=2.5",
             "profiles in DIR/KIND",
             metavar="KIND=X[,...]",
         ),
@@ -140,7 +141,7 @@ def _groups(cluster: str, kind_speed: str, gpus: str, gpus_per_node: int) -> tup
             raise UsageError("--kind-speed needs device kinds: name them with --cluster, such as 16xT4:4,8xA100:8")
         return ()
     if gpus != _DEFAULT_GPUS:
-        raise UsageError("--cluster and --gpus both say how many devices there are: leave one out")
+        raise UsageError("--cluster and --gpus both set the number of devices: use only one of them")
     return kind_groups(cluster, gpus_per_node)
 
 
@@ -197,12 +198,10 @@ def _check_outputs(plot: Path | None, trace: Path | None, scenarios: list[Scenar
 
 
 def _check_job(jobs: Workload, name: str) -> None:
-    import difflib
-
     names = [job.spec.id for job in jobs.jobs]
     if name not in names:
-        near = difflib.get_close_matches(name, names, n=1)
-        hint = f"did you mean {near[0]!r}?" if near else f"its first job is {names[0]!r}"
+        near = nearest_name(name, names)
+        hint = f"did you mean {near!r}?" if near else f"its first job is {names[0]!r}"
         raise UsageError(f"--explain {name}: there is no such job in workload {jobs.name}: {hint}")
 
 
@@ -260,7 +259,7 @@ def _columns(rows: Sequence[dict[str, Any]]) -> tuple[Column, ...]:
 
 
 def _explanations(outcomes: Sequence[ReplayOutcome]) -> list[dict[str, Any]]:
-    """Every decision about the explained job, without repetitions of the same sentence."""
+    """Every decision about the explained job, without repeated sentences."""
     return [
         {
             "policy": outcome.result.policy,

@@ -11,7 +11,7 @@ from typing import Annotated
 from weft.cli import render
 from weft.cli.verb import Json, connect
 from weft.core.command_line import Argument, Option
-from weft.core.status_rows import FINAL_STATES, JobRow
+from weft.core.status_rows import FINAL_STATES, JobRow, workers_of_range
 
 CLEAR_SCREEN = "\x1b[H\x1b[2J"
 HEADINGS = ("ID", "NAME", "STATE", "WORKERS", "STEP", "RESTARTS", "WAITED", "RAN", "REASON")
@@ -20,11 +20,11 @@ STYLES = {"RUNNING": "green", "STOPPING": "yellow", "FAILED": "red", "CANCELLED"
 MAX_NAME = 24
 MAX_NARROW_NAME = 10
 MIN_REASON = 40
-"""Columns that a sentence needs; where fewer are left, its code is shown."""
+"""Columns that a sentence needs; if fewer are left, its code is shown instead."""
 
 
 def status(
-    job_ids: Annotated[list[str] | None, Argument("ID", "only these jobs; an id, its beginning, or a name")] = None,
+    job_ids: Annotated[list[str] | None, Argument("ID", "only these jobs: an id, a prefix of one, or a name")] = None,
     active: Annotated[bool, Option("only jobs that have not finished")] = False,
     watch: Annotated[bool, Option("refresh until Ctrl-C", short="-w")] = False,
     interval_s: Annotated[float, Option("with --watch: time between refreshes", min=0.1)] = 2.0,
@@ -47,7 +47,7 @@ def status(
 
 
 def chosen(rows: list[JobRow], job_ids: list[str], *, active: bool) -> list[JobRow]:
-    """The requested rows, by id, the beginning of an id, or name."""
+    """The requested rows, by id, prefix of an id, or name."""
     if job_ids:
         from weft.cli.job_choice import matching_id  # not for the whole list
 
@@ -69,7 +69,7 @@ def _show(rows: list[JobRow], *, as_json: bool, watch: bool) -> None:
 
 
 def print_jobs(jobs: Sequence[JobRow], now_s: float, width: int | None = None) -> None:
-    """A line per job, for a terminal of ``width`` columns; None for as many as it takes."""
+    """Print a line per job, for a terminal of ``width`` columns; None for no limit."""
     if not jobs:
         print("no jobs: submit one with `weft submit -- python train.py`")
         return
@@ -87,7 +87,7 @@ def cells(job: JobRow, now_s: float) -> tuple[str, ...]:
         job["id"],
         shortened(render.plain(job["name"]), MAX_NAME),
         job["state"],
-        workers(job),
+        workers_of_range(job),
         steps(job),
         str(job["restarts"]),
         render.duration(job["waited_s"]),
@@ -103,7 +103,7 @@ def narrow_cells(job: JobRow) -> tuple[str, ...]:
         job["id"],
         shortened(render.plain(job["name"]), MAX_NARROW_NAME),
         job["state"],
-        workers(job).replace(" of ", "/"),
+        workers_of_range(job).replace(" of ", "/"),
         f"{100 * min(job['step'] / total, 1.0):.0f} %" if total else short_number(job["step"]),
         short_duration(job["waited_s"]),
         short_duration(job["ran_s"]),
@@ -150,12 +150,6 @@ def in_queue(job: JobRow, now_s: float) -> str:
     if job["expected_start_s"] is not None:
         place += f", starts in about {render.duration(max(job['expected_start_s'] - now_s, 0.0))}"
     return f"{place}: "
-
-
-def workers(job: JobRow) -> str:
-    """How many it has, and the allowed range: ``2 of 1-4``."""
-    low, high = job["min_workers"], job["max_workers"]
-    return f"{job['workers']} of {low}" if low == high else f"{job['workers']} of {low}-{high}"
 
 
 def steps(job: JobRow) -> str:

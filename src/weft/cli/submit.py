@@ -29,7 +29,7 @@ def begins_a_command(word: str) -> bool:
 
 
 def _meant_program(word: str) -> str | None:
-    """What a mistyped interpreter was meant to be."""
+    """The interpreter that a mistyped word probably means."""
     if os.path.exists(word) or "/" in word or word.endswith(JOB_FILES):
         return None
     return nearest_name(word, _PROGRAMS)
@@ -122,7 +122,7 @@ def _described(file: str | None, command: list[str] | None) -> Submission:
 
 
 def _runnable(command: list[str]) -> tuple[str, ...]:
-    """The command, with an interpreter before a script that cannot be executed by itself."""
+    """The command, with an interpreter in front of a script that is not executable."""
     script = command[0]
     interpreter = _INTERPRETERS.get(Path(script).suffix)
     is_script = interpreter is not None and os.path.isfile(script) and not os.access(script, os.X_OK)
@@ -159,7 +159,7 @@ _MAX_PROGRAM_WORDS = 8
 
 
 def _changed(job: Submission, workers: str | None, env: list[str], cwd: Path | None, **values: Any) -> Submission:
-    """The job, overridden by what the command line says."""
+    """The job with these options applied."""
     document = job.document() | {key: value for key, value in values.items() if value is not None}
     document["environment"] = {**document["environment"], **dict(map(_assignment, env))}
     if cwd is not None:

@@ -1,6 +1,6 @@
 """``weft trace FILE...``: summarize recorded step timelines, or merge those of several workers into one file.
 
-``weft trace ID``: when and where a job of the controller ran, and why.
+``weft trace ID``: when, where, and why a job of the controller ran.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from weft.cli.job_choice import chosen_id
 from weft.cli.verb import Json, connect
 from weft.core.chrome_trace import Span, spans_of, write_chrome_trace
 from weft.core.command_line import Argument, Option
+from weft.core.plural import plural
 from weft.core.status_rows import DecisionRow, JobDetail
 from weft.daemon.ids import is_id
 from weft.errors import InputError
@@ -41,8 +42,7 @@ class Stay:
 
     @property
     def name(self) -> str:
-        num = len(self.devices)
-        return f"{num} worker{'s' if num != 1 else ''}" if num else "waiting"
+        return plural(len(self.devices), "worker") if self.devices else "waiting"
 
     def row(self) -> dict[str, object]:
         return {
@@ -92,7 +92,7 @@ def trace(
 
 
 def _may_be_a_job(word: str) -> bool:
-    """Whether this is no path, and a controller runs that may know a job by it."""
+    """Whether this is not a path, and a running controller may know a job by it."""
     return is_id(word) or ("/" not in word and not word.endswith(".json") and connect().home.read_record() is not None)
 
 

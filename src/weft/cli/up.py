@@ -32,7 +32,7 @@ def up(
     foreground: Annotated[bool, Option("do not detach; log to this terminal")] = False,
     as_json: Json = False,
 ) -> None:
-    """Start the controller and return when it responds. It finds its queue and its running jobs again.
+    """Start the controller and return when it responds. It restores its queue and reconnects to running jobs.
 
     All its state is in WEFT_HOME (default: ~/.weft). Controllers with different homes can run side by side.
     """
@@ -41,7 +41,7 @@ def up(
     if options.keep is not None:
         parse_duration_s(options.keep, "--keep")
     home.prepare()
-    home.token()  # created here: with a full disk, the controller could not even log what is wrong
+    home.token()  # created here: on a full disk, the controller could not even log what went wrong
     if foreground:
         from weft.daemon.controller_process import serve
 
@@ -120,7 +120,7 @@ class _StartError(WeftError):
 
 
 def _last_words(home: Home, begin: int) -> str:
-    """Its own error line since it was started, or else the end of its log."""
+    """The error it reported since it was started, or else the end of its log."""
     with home.log_file.open("rb") as file:
         file.seek(max(begin, os.path.getsize(home.log_file) - _LOG_TAIL_BYTES))
         lines = file.read().decode(errors="replace").strip().splitlines()

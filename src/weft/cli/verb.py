@@ -56,9 +56,9 @@ class Verb:
         return [p.setting for p in self._parameters if isinstance(p.about, Option)]
 
     def parse(self, args: Sequence[str], prog: str, settings: Mapping[str, Setting] | None = None) -> dict[str, Any]:
-        """What the function is to be called with; a :class:`UsageError` says what is wrong with ``args``.
+        """The arguments for the function; raises :class:`UsageError` if ``args`` are wrong.
 
-        ``settings``: values of options that ``args`` do not give, by name; by default those of the command ``prog``.
+        ``settings``: values of options that are missing in ``args``, by name; by default those of the command ``prog``.
         """
         parser, tail = self.parser(prog), None
         if settings is None:
@@ -86,7 +86,7 @@ class Verb:
         return values
 
     def _split(self, args: Sequence[str], tail: Tail) -> tuple[Sequence[str], list[str] | None]:
-        """The words before and after ``--``, or from the first word on that begins the tail by itself."""
+        """The words before the tail, and the tail: it starts after ``--``, or at the first word that begins one."""
         with_value = {
             flag
             for p in self._parameters
@@ -315,7 +315,7 @@ def _usage(parameter: _Parameter) -> str:
 
 
 def shortened(text: str, max_length: int = 40) -> str:
-    """What was typed, cut to what a message should repeat."""
+    """What was typed, cut to a length that fits in a message."""
     return text if len(text) <= max_length else text[: max_length - 3] + "..."
 
 

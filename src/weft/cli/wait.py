@@ -17,7 +17,7 @@ TIMED_OUT = 7
 
 
 def wait(
-    job_ids: Annotated[list[str], Argument("ID", "jobs to wait for; an id, its beginning, or a name")],
+    job_ids: Annotated[list[str], Argument("ID", "jobs to wait for: an id, a prefix of one, or a name")],
     timeout_s: Annotated[float | None, Option("give up after this long", "never", min=0)] = None,
     as_json: Json = False,
 ) -> None:

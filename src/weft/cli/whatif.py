@@ -1,4 +1,4 @@
-"""``weft whatif``: what would become of the current queue."""
+"""``weft whatif``: forecast the current queue, with and without a change."""
 
 from __future__ import annotations
 
@@ -14,24 +14,24 @@ from weft.errors import UsageError
 
 
 def whatif(
-    policy: Annotated[str | None, Option("another policy", "the controller's")] = None,
-    devices: Annotated[int | None, Option("another number of devices", "those of the cluster", min=1)] = None,
+    policy: Annotated[str | None, Option("a different policy", "the controller's")] = None,
+    devices: Annotated[int | None, Option("a different number of devices", "those of the cluster", min=1)] = None,
     job: Annotated[str | None, Option("a job to change; needs --weight or --workers", "none", metavar="ID")] = None,
-    weight: Annotated[float | None, Option("the job's weight", "as it is", min=1 / MAX_WEIGHT, max=MAX_WEIGHT)] = None,
-    workers: Annotated[str | None, Option("the job's number of workers", "as it is", metavar="MIN[:MAX]")] = None,
+    weight: Annotated[float | None, Option("the job's weight", "unchanged", min=1 / MAX_WEIGHT, max=MAX_WEIGHT)] = None,
+    workers: Annotated[str | None, Option("the job's number of workers", "unchanged", metavar="MIN[:MAX]")] = None,
     as_json: Json = False,
 ) -> None:
-    """Forecast when the jobs that run and wait now would end, as things are and with a change. Nothing is changed.
+    """Forecast when the running and waiting jobs would finish, with and without a change. Nothing is changed.
 
-    The forecast is the simulator's, with the progress and speeds the controller knows. It prints what it assumes.
+    The forecast comes from the simulator, with the progress and speeds the controller knows. Prints its assumptions.
     """
     changes: dict[str, Any] = {} if weight is None else {"weight": weight}
     if workers is not None:
         changes["min_workers"], changes["max_workers"] = worker_range(workers)
     if changes and job is None:
-        raise UsageError("--weight and --workers change one job: say which one with --job ID")
+        raise UsageError("--weight and --workers change one job: name it with --job ID")
     if job is not None and not changes:
-        raise UsageError("--job needs what would be different about it: --weight X or --workers MIN:MAX")
+        raise UsageError("--job needs a change to that job: add --weight X or --workers MIN:MAX")
     client = connect()
     question: dict[str, Any] = {"jobs": {chosen_id(client, job): changes}} if job is not None else {}
     question |= {name: value for name, value in (("policy", policy), ("devices", devices)) if value is not None}
@@ -55,7 +55,7 @@ def whatif(
         )
     if cells:
         render.print_columns(cells, ("ID", "NAME", "ENDS IN", "WHAT IF", "WORKERS"), [""] * len(cells))
-    for title, one in (("as it is", plan), ("what if", other)):
+    for title, one in (("current", plan), ("what if", other)):
         print(f"{title}: {_summary(one)}")
     for sentence in answer["assumptions"]:
         print(f"- {render.plain(sentence)}")

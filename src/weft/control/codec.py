@@ -1,9 +1,9 @@
 """Events and states as plain JSON values, for the journal.
 
-Every record carries the version of this format.  Reading is strict: a record with a field nobody knows, without one
-that must be there, or with a value of the wrong kind was not written by us, and guessing what it means would change
-what happened.  Values that are what they would be anyway are left out, so that a field can be added without a new
-version.  Records of versions 1 and 2 are read as well; what differs is in ``_upgraded_event`` and ``_upgraded_job``.
+Every record carries the version of this format.  Reading is strict: a record with an unknown field, without a required
+one, or with a value of the wrong type was not written by us, and guessing what it means would change what happened.
+Values equal to their defaults are left out, so that a field can be added without a new version.  Records of versions 1
+and 2 are read as well; ``_upgraded_event`` and ``_upgraded_job`` convert them.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ _EVENT_TYPES: Final[Mapping[str, type]] = {kind.__name__: kind for kind in typin
 
 
 class CodecError(WeftError):
-    """A record of the journal cannot be read: written by another version of weft, or damaged."""
+    """A record of the journal cannot be read: it was written by another version of weft, or is damaged."""
 
 
 def event_to_json(event: Event) -> dict[str, Any]:
-    """A dictionary that ``json.dumps`` takes as it is.
+    """A dictionary that ``json.dumps`` accepts.
 
     >>> event_to_json(events.NodeFailed(at_s=2.0, node=1))
     {'v': 3, 'event': 'NodeFailed', 'at_s': 2.0, 'node': 1}
@@ -52,7 +52,7 @@ def event_from_json(record: object) -> Event:
     fields = _upgraded_event(name, fields, version)
     kind = _EVENT_TYPES.get(name) if isinstance(name, str) else None
     if kind is None:
-        raise CodecError(f"a record of an event {name!r}: expected one of {', '.join(sorted(_EVENT_TYPES))}")
+        raise CodecError(f"there is no event {name!r}: expected one of {', '.join(sorted(_EVENT_TYPES))}")
     event: Event = _form(kind).read(fields)
     return event
 
@@ -72,7 +72,7 @@ def state_from_json(record: object) -> State:
     """The state that :func:`state_to_json` wrote."""
     fields, version = _versioned(record, "state")
     if fields.keys() != {"cluster", "jobs", "now_s", "num_events"} or not isinstance(fields["jobs"], list):
-        raise CodecError(f"a state with {sorted(fields)}: expected cluster, a list of jobs, now_s and num_events")
+        raise CodecError(f"a state with {sorted(fields)}: expected cluster, a list of jobs, now_s, and num_events")
     jobs = [_upgraded_job(job, version) for job in fields["jobs"]]
     return State(
         _form(Cluster).read(fields["cluster"]),
@@ -85,13 +85,13 @@ def state_from_json(record: object) -> State:
 def _versioned(record: object, what: str) -> tuple[dict[str, Any], int]:
     """The record without its version, and its version."""
     if not isinstance(record, dict):
-        raise CodecError(f"a record of an {what} that is {_shown(record)}: expected an object with a version")
+        raise CodecError(f"the {what} is {_shown(record)}: expected an object with a version")
     fields = dict(record)
     version = fields.pop("v", None)
     if type(version) is not int or not 1 <= version <= VERSION:
         raise CodecError(
-            f"a record of an {what} in version {version!r} of the format, this weft reads 1 to {VERSION}: "
-            "use the weft that wrote it, or one that is newer"
+            f"the {what} has version {version!r} of the format, but this weft reads 1 to {VERSION}: use the weft that "
+            "wrote it, or a newer one"
         )
     return fields, version
 
@@ -156,7 +156,7 @@ class _Field:
 
 @dataclass(frozen=True, slots=True)
 class _Form:
-    """How the objects of one class are read and written; worked out once from its annotations."""
+    """How objects of one class are read and written; derived once from its annotations."""
 
     kind: type
     fields: tuple[_Field, ...]
@@ -175,7 +175,7 @@ class _Form:
         if not isinstance(record, dict) or not self.required <= record.keys() <= self.names:
             raise CodecError(
                 f"a {self.kind.__name__} written as {_shown(record)}: expected an object with "
-                f"{', '.join(sorted(self.required))} and perhaps {', '.join(sorted(self.names - self.required))}"
+                f"{', '.join(sorted(self.required))}, and optionally {', '.join(sorted(self.names - self.required))}"
             )
         values = {}
         for field in self.fields:
@@ -187,7 +187,7 @@ class _Form:
         try:
             return self.kind(**values)
         except UsageError as error:
-            raise CodecError(f"a {self.kind.__name__} that cannot be: {error}") from error
+            raise CodecError(f"an invalid {self.kind.__name__}: {error}") from error
 
 
 @cache
@@ -207,7 +207,7 @@ def _form(kind: type) -> _Form:
 
 
 def _converters(hint: Any) -> tuple[Read, Write]:
-    """How values of an annotated kind are read and written."""
+    """How values of an annotated type are read and written."""
     origin, inner = typing.get_origin(hint), typing.get_args(hint)
     if origin is types.UnionType and len(inner) == 2 and inner[1] is type(None):
         read, write = _converters(inner[0])
@@ -245,7 +245,7 @@ def _read_float(value: Any) -> float:
 
 def _write_float(value: float) -> float:
     if not math.isfinite(value):
-        raise CodecError(f"{value} cannot be written down: expected a finite number")
+        raise CodecError(f"{value} cannot be written: expected a finite number")
     return value
 
 
@@ -290,13 +290,13 @@ def _shown(value: object) -> str:
     return text if len(text) <= 80 else f"{text[:77]}..."
 
 
-def _as_it_is(value: Any) -> Any:
+def _unchanged(value: Any) -> Any:
     return value
 
 
 _PLAIN: Final[Mapping[Any, tuple[Read, Write]]] = {
-    int: (_read_int, _as_it_is),
+    int: (_read_int, _unchanged),
     float: (_read_float, _write_float),
-    str: (_read_str, _as_it_is),
-    bool: (_read_bool, _as_it_is),
+    str: (_read_str, _unchanged),
+    bool: (_read_bool, _unchanged),
 }

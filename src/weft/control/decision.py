@@ -47,7 +47,7 @@ class Belief:
     """Whether the job is known to resume after a stop."""
     curves: Mapping[str, SpeedCurve] = field(default_factory=dict)
     """In a cluster of several device kinds: the speed on each kind it can run on.  ``curve`` is then the one on its
-    own kind, or while it has none the one on the kind where it is fastest."""
+    current kind or, while it waits, on the kind where it is fastest."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +66,7 @@ class DecisionResult:
     snapshot: Snapshot
     allocation: Allocation
     untouched: frozenset[str]
-    """Jobs that keep what they have, whatever the policy says."""
+    """Jobs that keep what they have, regardless of the policy."""
     event: DevicesAssigned
     changed: frozenset[str]
     """Jobs for which ``event`` differs from the last decision."""
@@ -94,8 +94,8 @@ def decide(
 ) -> DecisionResult:
     """Which job gets which devices from now on.
 
-    ``beliefs`` are needed for every active job that is neither cancelled nor in ``untouchable``; those of the latter
-    tell when the job at the head of the queue can start.
+    ``beliefs`` are needed for every active job that is neither canceled nor in ``untouchable``; those of untouchable
+    jobs tell when the job at the head of the queue can start.
     """
     jobs = state.jobs.active
     if any(job.is_cancelled for job in jobs.values()):
@@ -118,7 +118,7 @@ def decide(
 def _reserved(
     snapshot: Snapshot, blocking: Sequence[Job], beliefs: Mapping[str, Belief]
 ) -> tuple[Reservation | None, Sequence[JobView], frozenset[str]]:
-    """Devices kept for the head of the queue, the jobs that the policy sees, and those that it does not."""
+    """Devices kept for the head of the queue, the jobs that the policy sees, and those that it does not see."""
     cluster, now_s = snapshot.cluster, snapshot.now_s
     if cluster.is_mixed:
         found = reserve_kind(snapshot, blocking, beliefs)
@@ -131,22 +131,18 @@ def _reserved(
 
 
 def outnumbers(state: State) -> bool:
-    """Whether there are too few devices to give every job its minimum."""
+    """Whether there are too few devices to give every job its minimum number of workers."""
     least = sum([job.spec.min_workers for job in state.jobs.active.values() if not job.is_cancelled])
     return least > state.cluster.num_devices
 
 
 def _devices_on_closed_nodes(state: State) -> frozenset[int]:
     cluster = state.cluster
-    return frozenset(
-        device
-        for node in cluster.closed_nodes
-        for device in range(cluster.first_device[node], cluster.first_device[node] + cluster.devices_by_node[node])
-    )
+    return frozenset(device for node in cluster.closed_nodes for device in cluster.devices_of(node))
 
 
 def _on_closed_nodes(state: State, jobs: Mapping[str, Job]) -> frozenset[str]:
-    """Jobs that must move although nothing else about them changes."""
+    """Jobs that must move even if nothing else about them changes."""
     closed = _devices_on_closed_nodes(state)
     return frozenset(name for name, job in jobs.items() if closed and not closed.isdisjoint(job.wanted))
 

@@ -19,7 +19,7 @@ from weft.core.reason import Reason, code_of, in_words
 
 
 def altered(job: Job, changes: dict[str, Any]) -> Job:
-    """``dataclasses.replace`` at a tenth of its cost: in a long replay jobs change a million times."""
+    """``dataclasses.replace`` at a tenth of its cost: jobs change a million times in a long replay."""
     new = object.__new__(Job)
     object.__setattr__(new, "__dict__", job.__dict__ | changes)
     return new
@@ -97,10 +97,7 @@ class Draft:
 
     def change(self, job: Job, changes: dict[str, Any]) -> Job:
         """Change fields other than ``state``, which only :meth:`move` may change."""
-        new = altered(job, changes)
-        if self._own is None:
-            self.active = self._own = dict(self._before.jobs.active)
-        self._own[job.spec.id] = new
+        new = self._writable()[job.spec.id] = altered(job, changes)
         return new
 
     def move(self, job: Job, state: JobState, changes: dict[str, Any]) -> Job:

@@ -33,8 +33,8 @@ def check(state: State) -> None:
     for job in state.jobs.finished:
         _check_times(state, job)
         _check_final(job)
-    _check_given_once(active, "held", {job.id: (job.devices, job.partner) for job in active.values()})
-    _check_given_once(active, "promised", {job.id: (job.wanted, job.wanted_partner) for job in active.values()})
+    _check_given_once("held", {job.id: (job.devices, job.partner) for job in active.values()})
+    _check_given_once("promised", {job.id: (job.wanted, job.wanted_partner) for job in active.values()})
 
 
 def _check_times(state: State, job: Job) -> None:
@@ -66,7 +66,7 @@ def _check_with_workers(cluster: Cluster, job: Job) -> None:
     _check_exist(cluster, job, job.devices)
     if job.state is JobState.RUNNING:
         _expect(job.devices == job.wanted, f"running job {job.id} to be where it should be, on {job.wanted}")
-        _expect(not job.is_killed and not job.is_cancelled, f"job {job.id}, which is to stop, not to be running")
+        _expect(not job.is_killed and not job.is_cancelled, f"job {job.id}, which should stop, not to be running")
     if not job.is_killed:
         _check_in_use(cluster, job, job.devices)
 
@@ -92,7 +92,7 @@ def _check_wanted(cluster: Cluster, active: Mapping[str, Job], job: Job) -> None
             raise InvariantBroken(f"expected the future partner of job {job.id}, {job.wanted_partner}, to be active")
         _expect(
             bool(job.wanted) and other.wanted_partner == job.id and other.wanted == job.wanted,
-            f"jobs {job.id} and {other.id}, to be a pair, to be promised the same devices",
+            f"jobs {job.id} and {other.id}, a future pair, to be promised the same devices",
         )
     else:
         _expect(not job.wanted_fills, f"job {job.id}, which has no partner, not to be a filler")
@@ -115,9 +115,7 @@ def _check_in_use(cluster: Cluster, job: Job, devices: tuple[int, ...]) -> None:
     _expect(not dead, f"job {job.id} not to be on failed devices {dead}")
 
 
-def _check_given_once(
-    active: Mapping[str, Job], how: str, given: Mapping[str, tuple[tuple[int, ...], str | None]]
-) -> None:
+def _check_given_once(how: str, given: Mapping[str, tuple[tuple[int, ...], str | None]]) -> None:
     owner: dict[int, str] = {}
     for job_id, (devices, partner) in given.items():
         for device in devices:

@@ -2,7 +2,7 @@
 
 [Note: shared history]
 A new version copies the active jobs, which are few.  Finished jobs never change again, so all versions share one
-dictionary that only grows, and each version remembers how much of it existed in its time.  If one version gets two
+dictionary that only grows, and each version remembers how much of it existed at the time.  If one version gets two
 different successors (in tests), the second one finds the dictionary longer than its own mark and copies its part first.
 """
 

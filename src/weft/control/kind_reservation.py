@@ -17,7 +17,7 @@ from weft.core.snapshot import JobView, Snapshot
 def reserve_kind(
     snapshot: Snapshot, blocking: Sequence[Job], beliefs: Mapping[str, Prospect]
 ) -> tuple[Reservation, str] | None:
-    """The reservation of the first job that fits on no kind beside those ``blocking`` it, and the kind."""
+    """The reservation of the first job that fits on no kind next to those ``blocking`` it, and the kind."""
     for view in sorted(snapshot.jobs, key=lambda view: -view.spec.priority):
         if view.workers or any(_least(view, kind) <= snapshot.num_of_kind(kind) for kind, _ in view.curves):
             continue
@@ -44,7 +44,7 @@ def held_back_on(
     kept, out = [], set()
     for view in snapshot.jobs:
         if view.workers and view.kind != kind:
-            kept.append(view)  # it has its devices elsewhere
+            kept.append(view)  # its devices are of another kind
             continue
         curves = tuple(
             (other, curve_there[view.id] if other == kind else curve)

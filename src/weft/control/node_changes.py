@@ -1,4 +1,4 @@
-"""What has changed about the nodes: the cluster as it was written down, compared with what the engine sees.  Pure."""
+"""What has changed about the nodes: the recorded cluster, compared with what the engine sees.  Pure."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def cluster_of(nodes: Sequence[EngineNode]) -> Cluster:
 def node_changes(cluster: Cluster, nodes: Sequence[EngineNode], now_s: float) -> list[Event]:
     """The events that lead from ``cluster`` to what the engine sees now.
 
-    A node is known by its name.  One that came back with a different number of devices is another node: its old
+    A node is identified by its name.  One that comes back with a different number of devices is a new node: its old
     devices stay lost, so that a number never means two devices.
 
     >>> node_changes(Cluster((2,), names=("a",)), [EngineNode("b", 4)], 1.0)

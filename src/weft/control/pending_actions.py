@@ -1,6 +1,6 @@
 """What a restarted controller must do again, in case the last one was killed between recording and doing it.
 
-Engines are idempotent (core/engine.py, [Note: exactly once]), so repeating what was done already does no harm.
+Engines are idempotent (core/engine.py, [Note: exactly once]), so repeating an action does no harm.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def actions_outstanding(state: State) -> tuple[Action, ...]:
 
 
 def attempts_never_begun(state: State, known: Collection[tuple[str, int]], at_s: float) -> tuple[WorkersExited, ...]:
-    """The ends of attempts that are to be stopped but that the engine does not know, so it would never report them.
+    """The ends of attempts that should stop but that the engine does not know, so it would never report them.
 
     This happens if an attempt was ordered and stopped, and the controller was killed before it did either.
     """

@@ -1,12 +1,12 @@
-"""The queue: which job is next, which devices are kept for its head, and when waiting jobs may expect to start.
+"""The queue: which job is next, which devices are kept for its head, and when waiting jobs can expect to start.
 
-[Note: first starts]  A policy may prefer many small jobs to one that needs several devices at once, for ever.  So a job
+[Note: first starts]  A policy may prefer many small jobs to one that needs several devices at once, forever.  So a job
 that cannot squeeze in (it needs more than one worker, or has only one size) and has never run is due for its first
 start as soon as it would run under first in, first out (all jobs submitted before it at the sizes they asked for, and
 this one, fit together); policies that keep the order must start it then.  From then on it competes like any other job.
 
 [Note: backfill]  Jobs that must not be touched may block the head of the queue.  Then later jobs start only where they
-do not delay it by what is known: they can be stopped again, or are expected to end before it can start, or leave enough
+do not delay it as far as is known: they can be stopped again, are expected to end before it can start, or leave enough
 devices for it.  For a job of unknown length that expectation is a guess; it is trusted until the head of the queue has
 waited ``PATIENCE_S``.  So the head waits at most that long, plus the longest job that was started by then.
 """
@@ -26,7 +26,7 @@ from weft.core.speed import SpeedCurve
 PATIENCE_S = 120.0
 """How long jobs of unknown length may start ahead of a blocked job at the head of the queue."""
 _ROUNDED_TO_S = 10.0
-"""An expected start is no more exact than this, and should not change with every decision."""
+"""An expected start is not more exact than this, and should not change with every decision."""
 
 
 class Prospect(Protocol):
@@ -61,9 +61,9 @@ class QueuePlace:
     position: int
     """1 is the next."""
     expected_start_s: float | None
-    """By the present sizes and lengths, first in, first out; None if devices never suffice."""
+    """With current sizes and lengths, first in, first out; None if there will never be enough devices."""
     is_certain: bool
-    """Whether it rests on known ends only: declared lengths and measured speeds."""
+    """Whether it is based only on known ends: declared lengths and measured speeds."""
     may_preempt: bool = False
     """Whether it may start sooner, on devices of a running job of lower priority."""
 
@@ -72,11 +72,11 @@ def place_in_words(place: QueuePlace, now_s: float) -> str:
     """For ``weft explain``: the place, the expected start, and what that rests on."""
     words = f"number {place.position} in the queue"
     if place.may_preempt:
-        return f"{words}; when it starts is unknown, since it may take devices from jobs of lower priority"
+        return f"{words}; its start time is unknown, since it may take devices from jobs of lower priority"
     if place.expected_start_s is None:
         return words
     if not place.is_certain:
-        return f"{words}; when it starts is unknown, since not all jobs before it have a known length and speed"
+        return f"{words}; its start time is unknown, since not all jobs before it have a known length and speed"
     left_s = max(place.expected_start_s - now_s, 0.0)
     return f"{words}, expected to start in about {left_s:.0f} s if running jobs keep their devices until they end"
 
@@ -107,14 +107,14 @@ def find_reservation(
     num_devices: int,
     now_s: float,
 ) -> Reservation | None:
-    """The reservation of the first job that does not fit in ``num_free`` devices beside those ``blocking`` it."""
+    """The reservation of the first job that does not fit in ``num_free`` devices next to those ``blocking`` it."""
     for view in sorted(views, key=lambda view: -view.spec.priority):
         least = _least(view.spec, num_devices)
         if view.workers or not num_free < least <= num_devices:
             continue
         free, is_certain = num_free, True
         after: list[str] = []
-        for end_s, names, num, known in _ends(blocking, beliefs, now_s):
+        for end_s, num, known, names in _ends({job.id: job.wanted for job in blocking}, beliefs, now_s):
             free += num
             is_certain &= known
             after += names
@@ -177,13 +177,7 @@ def queue_places(
         return {}
     can_stop = {name for name in assigned if (belief := beliefs.get(name)) is not None and belief.can_stop}
     movable = [job.spec.priority for job in jobs if job.id in can_stop]
-    holders: dict[tuple[int, ...], tuple[float, bool]] = {}
-    for name, devices in assigned.items():
-        end_s, known = _end(beliefs.get(name), len(devices), now_s)
-        before_s, before_known = holders.get(tuple(devices), (0.0, True))
-        holders[tuple(devices)] = (max(end_s, before_s), known and before_known)
-    ends = [(end_s, len(devices), known) for devices, (end_s, known) in holders.items()]
-    heapq.heapify(ends)
+    ends = [(end_s, num, known) for end_s, num, known, _ in _ends(assigned, beliefs, now_s)]  # sorted: a heap
     free = num_devices - sum(num for _, num, _ in ends)
     at_s, is_certain = now_s, True
     places: dict[str, QueuePlace] = {}
@@ -215,17 +209,17 @@ def _least(spec: JobSpec, num_devices: int) -> int:
 
 
 def _ends(
-    jobs: Sequence[Job], beliefs: Mapping[str, Prospect], now_s: float
-) -> list[tuple[float, list[str], int, bool]]:
-    """When devices come free, of which jobs, how many, and whether that is known; the two jobs of a pair together."""
-    by_devices: dict[tuple[int, ...], tuple[float, list[str], bool]] = {}
-    for job in jobs:
-        if job.wanted:
-            end_s, known = _end(beliefs.get(job.id), len(job.wanted), now_s)
-            before_s, names, before_known = by_devices.get(job.wanted, (0.0, [], True))
-            by_devices[job.wanted] = (max(end_s, before_s), [*names, job.id], known and before_known)
-    found = [(end_s, names, len(devices), known) for devices, (end_s, names, known) in by_devices.items()]
-    return sorted(found, key=lambda one: (one[0], one[2], one[3]))
+    assigned: Mapping[str, Sequence[int]], beliefs: Mapping[str, Prospect], now_s: float
+) -> list[tuple[float, int, bool, list[str]]]:
+    """When devices become free, how many, whether that is known, and of which jobs; both jobs of a pair together."""
+    by_devices: dict[tuple[int, ...], tuple[float, bool, list[str]]] = {}
+    for name, devices in assigned.items():
+        if devices:
+            end_s, known = _end(beliefs.get(name), len(devices), now_s)
+            before_s, before_known, names = by_devices.get(tuple(devices), (0.0, True, []))
+            by_devices[tuple(devices)] = (max(end_s, before_s), known and before_known, [*names, name])
+    found = [(end_s, len(devices), known, names) for devices, (end_s, known, names) in by_devices.items()]
+    return sorted(found, key=lambda one: one[:3])
 
 
 def _end(belief: Prospect | None, num_workers: int, from_s: float) -> tuple[float, bool]:

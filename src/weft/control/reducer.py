@@ -1,7 +1,7 @@
 """``(state, event) -> (state, actions)``: the only place where a job's state changes.  No I/O, no clock.
 
-Every event in every order is valid, even if it changes nothing: it may be about an attempt that has ended or a job that
-is unknown, or say what is already known.  The same events give the same state, so the journal is all that must survive.
+Every event is valid in any order, even if it changes nothing: it may be about an attempt that has ended or an unknown
+job, or repeat what is already known.  The same events give the same state, so only the journal must survive.
 """
 
 from __future__ import annotations
@@ -84,14 +84,14 @@ def _cancel_requested(draft: Draft, event: CancelRequested) -> None:
 
 
 def _job_changed(draft: Draft, event: JobChanged) -> None:
-    """The next decision takes it into account; workers that the job may no longer have are stopped at once."""
+    """The next decision takes it into account; a job with too many or too few workers is stopped immediately."""
     job = draft.active.get(event.job_id)
     if job is None or job.is_cancelled:
         return
     try:
         spec = job.spec.changed(event.weight, event.priority, event.min_workers, event.max_workers)
     except UsageError:
-        return  # it fitted the job as it was when it was asked for
+        return  # it was valid for the job as it was at the time of the request
     job = draft.change(job, {"spec": spec})
     if job.wanted and not spec.min_workers <= len(job.wanted) <= spec.max_workers:
         job = draft.unwant(job)
@@ -243,7 +243,7 @@ def _node_failed(draft: Draft, event: NodeFailed) -> None:
     draft.cluster = replace(
         cluster.without(cluster.failed_nodes | {node}), leaving_nodes=cluster.leaving_nodes - {node}
     )
-    failed = _devices_of(cluster, node)
+    failed = cluster.devices_of(node)
     lost = because(NodeLost(cluster.node_names[node]))
     for job_id in list(draft.active):
         job = draft.active[job_id]
@@ -278,7 +278,7 @@ def _node_drained(draft: Draft, event: NodeDrained) -> None:
     if not 0 <= node < cluster.num_nodes or node in before:
         return
     draft.cluster = _closed(cluster, before | {node}, is_notice=event.is_notice)
-    closed = _devices_of(cluster, node)
+    closed = cluster.devices_of(node)
     for job_id in list(draft.active):
         job = draft.active[job_id]
         if job.wanted != job.devices and any(device in closed for device in job.wanted):
@@ -296,11 +296,6 @@ def _node_resumed(draft: Draft, event: NodeResumed) -> None:
 
 def _closed(cluster: Cluster, nodes: frozenset[int], *, is_notice: bool) -> Cluster:
     return replace(cluster, leaving_nodes=nodes) if is_notice else replace(cluster, drained_nodes=nodes)
-
-
-def _devices_of(cluster: Cluster, node: int) -> range:
-    first = cluster.first_device[node]
-    return range(first, first + cluster.devices_by_node[node])
 
 
 def _jobs_purged(draft: Draft, event: JobsPurged) -> None:

@@ -60,7 +60,7 @@ class Job:
     wanted_fills: bool = False
     is_cancelled: bool = False
     is_killed: bool = False
-    """The current attempt is being killed, not only asked to stop (second cancel, failed node)."""
+    """Whether the current attempt is being killed, not only asked to stop (second cancel, failed node)."""
     num_restarts: int = 0
     """Starts after the first, of any kind."""
     num_failures: int = 0
@@ -77,7 +77,7 @@ class Job:
     changed_s: float = 0.0
     """When it got its current devices, lost its last ones, or was submitted."""
     progress: Progress = NO_PROGRESS
-    """As of the journal; ``daemon.newest_reports`` knows more."""
+    """As recorded in the journal; ``daemon.newest_reports`` has newer values."""
     attained_device_s: float = 0.0
     """Devices held x time up to ``changed_s``."""
     ran_s: float = 0.0
@@ -104,7 +104,7 @@ class State:
     cluster: Cluster
     jobs: JobTable = field(default_factory=JobTable)
     now_s: float = 0.0
-    """Time of the last event; never runs backward, whatever the clock does."""
+    """Time of the last event; never runs backward, even if the clock does."""
     num_events: int = 0
     """Events so far; the n-th event has the number n, in the journal and in messages."""
 

@@ -41,6 +41,6 @@ def check_transition(job_id: str, before: JobState, after: JobState) -> None:
     if after not in LEGAL[before]:
         allowed = ", ".join(sorted(state.value for state in LEGAL[before])) or "none, it has finished"
         raise IllegalTransition(
-            f"job {job_id} was to change from {before.value} to {after.value}: expected one of {allowed}; "
+            f"job {job_id} cannot change from {before.value} to {after.value}: expected one of {allowed}; "
             "please report this with the event log"
         )

@@ -16,7 +16,7 @@ class StartWorkers:
 
 @dataclass(frozen=True, slots=True)
 class StopWorkers:
-    """Ask the workers to save and exit within the engine's grace period."""
+    """Ask the workers to save a checkpoint and exit within the engine's grace period."""
 
     job_id: str
     attempt: int

@@ -1,4 +1,4 @@
-"""What a checkpoint's files are called, and which ones belong to it: for workers, and for what copies checkpoints."""
+"""The names of a checkpoint's files, and which files belong to it: for workers, and for whatever copies checkpoints."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 MANIFEST_NAME = "manifest.json"
 STEP_NAME = re.compile(r"step-(\d{12})")
-"""The folder of a checkpoint; in the order of their names they are in the order of their steps."""
+"""The folder of a checkpoint; sorted by name, checkpoints are sorted by step."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -86,7 +86,7 @@ def spans_of(document: Mapping[str, Any]) -> list[Span]:
 
 
 def write_chrome_trace(path: str | Path, spans: Iterable[Span]) -> None:
-    """Write the document under another name and rename it: a reader sees all of it or nothing."""
+    """Write the document under a temporary name and rename it: a reader sees all of it or none of it."""
     target = Path(path)
     aside = target.with_name(f".{target.name}.{os.getpid()}")
     try:

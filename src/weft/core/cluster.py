@@ -9,7 +9,7 @@ from functools import cached_property
 from weft.errors import UsageError
 
 MAX_DEVICES = 100_000
-"""Decisions, placement and the dashboard iterate over all devices."""
+"""Decisions, placement, and the dashboard iterate over all devices."""
 
 Shape = tuple[int, ...]
 """Workers per node, in node order, without nodes that have none: ``(4, 4, 2)``."""
@@ -27,11 +27,11 @@ class Cluster:
     devices_by_node: tuple[int, ...]
     failed_nodes: frozenset[int] = field(default_factory=frozenset)
     names: tuple[str, ...] = ()
-    """One per node, each its own; empty for ``node0``, ``node1``, ..."""
+    """One per node, all different; empty for ``node0``, ``node1``, ..."""
     drained_nodes: frozenset[int] = field(default_factory=frozenset)
-    """Nodes that an operator has taken out of service: their jobs move away, and no new ones come."""
+    """Nodes that an operator has taken out of service: their jobs move away, and no job starts there."""
     leaving_nodes: frozenset[int] = field(default_factory=frozenset)
-    """The same for nodes about to be taken away, as the engine says (a preemption notice)."""
+    """The same for nodes that are about to be taken away, according to the engine (a preemption notice)."""
     kinds: tuple[str, ...] = ()
     """The device kind of each node, such as ``A100``; empty if none is declared."""
 
@@ -42,7 +42,7 @@ class Cluster:
                 "and at least one device on each"
             )
         if self.names and len(set(self.names)) != len(self.devices_by_node):
-            raise UsageError(f"a cluster with nodes {list(self.names)}: expected a name of its own for each node")
+            raise UsageError(f"a cluster with nodes {list(self.names)}: expected a different name for each node")
         if self.kinds and len(self.kinds) != len(self.devices_by_node):
             raise UsageError(
                 f"a cluster of {len(self.devices_by_node)} nodes with {len(self.kinds)} device kinds: "
@@ -62,7 +62,7 @@ class Cluster:
 
     @cached_property
     def num_devices(self) -> int:
-        """Devices that can be given to jobs now: those of closed nodes cannot."""
+        """Devices that can be given to jobs now: all but those of closed nodes."""
         return sum(n for node, n in enumerate(self.devices_by_node) if node not in self.closed_nodes)
 
     @cached_property
@@ -94,7 +94,7 @@ class Cluster:
 
     @cached_property
     def by_kind(self) -> Mapping[str, Cluster]:
-        """For each kind the cluster of its nodes alone, in their order (the devices have other numbers there)."""
+        """For each kind, the cluster of only its nodes, in their order; its devices are numbered anew."""
         if not self.is_mixed:
             return {self.kind_names[0]: self}
         found = {}
@@ -120,7 +120,7 @@ class Cluster:
         return {kind: frozenset(devices) for kind, devices in found.items()}
 
     def device_name(self, device: int) -> str:
-        """The name of a device for people; stays the same as nodes come and go.
+        """The name of a device as users see it; stays the same as nodes come and go.
 
         >>> Cluster((2, 4), names=("head", "gpu-7")).device_name(4)
         'gpu-7/2'
@@ -137,6 +137,11 @@ class Cluster:
             first += num
         return tuple(starts)
 
+    def devices_of(self, node: int) -> range:
+        """The devices of ``node``."""
+        first = self.first_device[node]
+        return range(first, first + self.devices_by_node[node])
+
     @cached_property
     def _nodes(self) -> tuple[int, ...]:
         return tuple(node for node, num in enumerate(self.devices_by_node) for _ in range(num))
@@ -146,7 +151,7 @@ class Cluster:
         return self._nodes[device]
 
     def shape(self, devices: Iterable[int]) -> Shape:
-        """Workers per node with one worker on each of ``devices``."""
+        """Workers per node, with one worker on each of ``devices``."""
         counts: dict[int, int] = {}
         nodes = self._nodes
         for device in devices:
@@ -165,13 +170,13 @@ class Cluster:
         return replace(self, failed_nodes=frozenset(failed_nodes))
 
     def with_kind(self, name: str, kind: str) -> Cluster:
-        """With another kind of devices on this node."""
+        """The same cluster with a different kind of devices on this node."""
         known = self.kinds or ("",) * self.num_nodes
         kinds = tuple(kind if name == other else old for other, old in zip(self.node_names, known, strict=True))
         return replace(self, kinds=kinds if any(kinds) else ())
 
     def joined_by(self, name: str, num_devices: int, kind: str = "") -> Cluster:
-        """With one more node; its devices get the numbers after all others, so nobody else's change."""
+        """The same cluster with one more node; its devices are numbered last, so that no other number changes."""
         names = (*self.node_names, name)
         kinds = (*(self.kinds or ("",) * self.num_nodes), kind) if self.kinds or kind else ()
         return replace(self, devices_by_node=(*self.devices_by_node, num_devices), names=names, kinds=kinds)

@@ -1,4 +1,4 @@
-"""How a value is given on the command line.  Pure data: the parser that reads it is ``cli/verb.py``.
+"""Declares arguments and options of the command line.  Pure data: ``cli/verb.py`` is the parser that reads it.
 
 Annotate a parameter of a command, or a field of a dataclass of options:
 
@@ -40,7 +40,7 @@ class Option:
 
     help: str
     default: str = ""
-    """The default as shown in the help text, if the value itself (``None``, ``""``) says nothing."""
+    """The default as shown in the help text, if the value itself (``None``, ``""``) would not explain it."""
     name: str = ""
     short: str = ""
     metavar: str = ""

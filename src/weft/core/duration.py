@@ -1,4 +1,4 @@
-"""Durations as people type them: ``30d``, ``12h``, ``90m``, ``45s``.  A number without a unit is refused."""
+"""Durations as people type them: ``30d``, ``12h``, ``90m``, ``45s``.  A number without a unit is rejected."""
 
 from __future__ import annotations
 

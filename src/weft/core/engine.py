@@ -4,7 +4,7 @@
 An engine may get the same call twice: if the controller is killed between recording an action and carrying it out, the
 next one carries it out again.  So every call is idempotent by (job, attempt): starting an attempt that was ever started
 does nothing, and neither does stopping or killing one that has ended.  The outcome of an attempt stays known until it
-is forgotten, however long no controller is running.
+is forgotten, even if no controller runs for a long time.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ class EngineNode:
     """A node that an engine can start workers on now."""
 
     name: str
-    """Unique among the nodes, and the same when the node comes back after it was lost."""
+    """Unique among the nodes; a node that comes back after it was lost has the same name."""
     num_devices: int
     leaves_because: str = ""
-    """Why nothing more should be started there, such as a preemption notice; empty for an ordinary node."""
+    """Why no more workers should be started there, such as a preemption notice; empty for an ordinary node."""
     kind: str = ""
     """The kind of its devices, such as ``A100``; empty if unknown."""
 
@@ -52,10 +52,10 @@ class StartOrder:
 
 @runtime_checkable
 class SharesOnNodes(Protocol):
-    """An engine whose nodes have lease servers of their own, which it keeps running."""
+    """An engine whose nodes have their own lease servers, which it keeps running."""
 
     def share(self, roles: Mapping[str, str]) -> None:
-        """How each job in a pair shares (``Role``), until the next call."""
+        """Set how each job in a pair shares (``Role``), until the next call."""
 
     def free_bytes(self) -> int | None:
         """Free memory on the node that has the least, if known; may be called from any thread."""
@@ -63,17 +63,17 @@ class SharesOnNodes(Protocol):
 
 @runtime_checkable
 class ChecksLaunch(Protocol):
-    """An engine that cannot start everything."""
+    """An engine that cannot start every job."""
 
     def check(self, launch: Launch) -> None:
-        """Raise ``UsageError``, with what to do, if the job could never be started; may be called from any thread."""
+        """Raise a ``UsageError`` that says what to do if the job could never start; may be called from any thread."""
 
 
 class Engine(Protocol):
     """Runs attempts.  Calls return immediately; ``poll`` reports their outcome."""
 
     def nodes(self) -> tuple[EngineNode, ...]:
-        """The nodes there are now.  The same object as last time as long as nothing has changed."""
+        """The current nodes.  Returns the same object as last time if nothing has changed."""
 
     def start(self, order: StartOrder) -> None:
         """Start one worker per device of the order."""
@@ -97,10 +97,10 @@ class Engine(Protocol):
         """Attempts that were started and not forgotten, including those of earlier controllers."""
 
     def hints(self) -> Mapping[tuple[str, int], str]:
-        """Attempts that are held up, and why, in words; called every few seconds."""
+        """Attempts that are held up, with a sentence that says why; called every few seconds."""
 
     def forget(self, job_id: str, attempt: int) -> None:
-        """The controller has recorded how this attempt ended; only its output need be kept."""
+        """The controller has recorded how this attempt ended; keep only its output."""
 
     def close(self) -> None:
         """Release the engine's resources.  Workers keep running."""

@@ -51,7 +51,7 @@ class CancelRequested:
 
 @dataclass(frozen=True, slots=True)
 class JobChanged:
-    """Its owner or an operator changed what the job may have; ``None``: as it was."""
+    """Its owner or an operator changed the job's limits; ``None`` means unchanged."""
 
     at_s: float
     job_id: str
@@ -71,7 +71,7 @@ class DevicesAssigned:
     at_s: float
     devices: Mapping[str, tuple[int, ...]]
     partners: Mapping[str, str] = field(default_factory=dict)
-    """The job that each one shares its devices with; symmetric."""
+    """The job with which each job shares its devices; symmetric."""
     fillers: frozenset[str] = frozenset()
     reasons: Mapping[str, str] = field(default_factory=dict)
     """Why: a sentence for each job whose situation changed."""
@@ -89,7 +89,7 @@ class WorkersStarted:
     job_id: str
     attempt: int
     devices: tuple[int, ...] = ()
-    """Where they run; filled in by the controller, so that the journal alone says who had which devices when."""
+    """Where they run; filled in by the controller, so that the journal alone shows which job had which devices when."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +132,7 @@ class NodeRepaired:
 
 @dataclass(frozen=True, slots=True)
 class NodeJoined:
-    """A node that was never seen before is there, or one whose device kind was not known, or another."""
+    """A new node appeared, or the device kind of a known node was learned or changed."""
 
     at_s: float
     name: str
@@ -149,7 +149,7 @@ class NodeDrained:
     node: int
     reason: str = ""
     is_notice: bool = False
-    """Whether the engine says that the node will leave; otherwise an operator asked for it."""
+    """Whether the engine announced that the node will leave; otherwise an operator drained it."""
 
 
 @dataclass(frozen=True, slots=True)

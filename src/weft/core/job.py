@@ -61,7 +61,7 @@ class JobSpec:
         min_workers: int | None = None,
         max_workers: int | None = None,
     ) -> JobSpec:
-        """With these values where given; raises :class:`UsageError` if they do not fit together.
+        """The same job with these values; raises :class:`UsageError` if they do not fit together.
 
         >>> JobSpec("resnet", 0.0, max_workers=8, requested_workers=8).changed(max_workers=4).requested_workers
         4
@@ -88,16 +88,16 @@ class JobSpec:
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """How a job's workers are started: an argument list, never a line for a shell.
+    """How a job's workers are started: an argument list, never a shell command line.
 
-    As in ``Submission``, what a field is and may be is said once, here: see ``submission.FIELDS``.
+    As in ``Submission``, each field's description and limits are declared only here: see ``submission.FIELDS``.
     """
 
     argv: Annotated[tuple[str, ...], Option("the command as a list of words; no shell reads it")]
     """As its owner would type it: ``("python", "train.py", "--lr", "0.1")``."""
     cwd: Annotated[str, Option("folder to run in", "the current folder, or the job file's", metavar="DIR")]
     environment: Annotated[
-        Mapping[str, str], Option("environment variables, beside those the controller itself runs with", "none")
+        Mapping[str, str], Option("environment variables, in addition to the controller's own", "none")
     ] = field(default_factory=dict)
     max_restarts: Annotated[int, Option("restart after a failure, at most N times", "0", min=0, max=MAX_RESTARTS)] = 0
     batch: Annotated[

@@ -4,8 +4,8 @@
     command: [python, train.py, --lr, 0.1]
     workers: 1:4
 
-Values are taken as they are written (``--lr 0.10`` stays ``0.10``, ``no`` is a word unless yes or no is asked for).
-The published schema is made from the same table of keys: :func:`job_schema`, ``docs/job.schema.json``.
+Values are kept as written (``--lr 0.10`` stays ``0.10``, and ``no`` is a word except where yes or no is expected).
+The published schema is generated from the same table of keys: :func:`job_schema`, ``docs/job.schema.json``.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def _words(node: yaml.Node, file: str, name: str) -> tuple[str, ...]:
 
 
 def _word(node: yaml.Node, file: str, name: str) -> str:
-    """Unlike other values kept to the last blank: ``""`` and ``" x"`` are words."""
+    """Unlike other values, keeps surrounding blanks: ``""`` and ``" x"`` are words."""
     scalar(node, file, name)
     return str(node.value)
 
@@ -99,12 +99,12 @@ KEYS = tuple(dict.fromkeys("workers" if key in ("min_workers", "max_workers") el
 
 
 def read_job_file(path: Path, *, user: str = "") -> Submission:
-    """The job in ``path``; a relative ``cwd`` starts from the folder the file is in."""
+    """The job in ``path``; a relative ``cwd`` is relative to the file's folder."""
     return parse_job(_read_text(path), str(path), folder=path.absolute().parent, user=user)
 
 
 def parse_job(text: str, file: str, *, folder: Path, user: str = "") -> Submission:
-    """The job in ``text``; complaints name ``file`` and a line."""
+    """The job in ``text``; errors name ``file`` and a line."""
     document = compose(text, file, when_too_large="a job file has a few lines")
     if document is None:
         raise InputError("the file is empty: expected at least `command:`", file=file, line=1)
@@ -128,7 +128,7 @@ def _reader(key: str) -> Callable[[yaml.Node, str, str], Any]:
 
 
 def name_of(command: tuple[str, ...]) -> str:
-    """A name for who gave none: the script, else the program.
+    """The default name of a job: its script, or else its program.
 
     >>> name_of(("python", "-u", "jobs/train.py", "--lr", "0.1")), name_of(("/bin/true",))
     ('train.py', 'true')

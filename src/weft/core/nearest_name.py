@@ -6,7 +6,7 @@ from collections.abc import Collection
 
 
 def unknown_name(kind: str, name: str, known: Collection[str]) -> str:
-    """Suggests the nearest known name, or else lists all of them.
+    """A message that suggests the nearest known name, or else lists all of them.
 
     >>> unknown_name("key", "wokers", ["workers", "name"])
     "there is no key 'wokers': did you mean 'workers'?"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from html import escape
 
-from weft.core.status_rows import JobRow
+from weft.core.status_rows import JobRow, workers_of_range
 
 _HEADINGS = ("id", "name", "state", "workers", "step", "waited", "ran", "reason")
 _NUM_SHOWN = 100
@@ -22,12 +22,12 @@ def jobs_html(rows: Sequence[JobRow]) -> str:
 
 
 def _cells(row: JobRow) -> tuple[str, ...]:
-    low, high, total = row["min_workers"], row["max_workers"], row["total_steps"]
+    total = row["total_steps"]
     return (
         row["id"],
         row["name"],
         row["state"],
-        f"{row['workers']} of {low}" if low == high else f"{row['workers']} of {low}-{high}",
+        workers_of_range(row),
         f"{row['step']}/{total}" if total else str(row["step"]),
         f"{row['waited_s']:.0f} s",
         f"{row['ran_s']:.0f} s",

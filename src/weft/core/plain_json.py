@@ -1,4 +1,4 @@
-"""JSON from an untrusted sender: nested too deeply, too many digits, not a number, not text."""
+"""Reads JSON without trusting it: it may be nested too deeply, have too many digits, or have values of another type."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def parse_object(data: bytes) -> dict[str, Any] | None:
 
 
 def count(value: object) -> int | None:
-    """A count: whole, not negative, exact as a float; else ``None``.
+    """A whole number that is not negative and exact as a float; otherwise ``None``.
 
     >>> count(3), count(-1), count(True), count(10**400)
     (3, None, None, None)
@@ -32,7 +32,7 @@ def count(value: object) -> int | None:
 
 
 def real(value: object) -> float | None:
-    """A finite number; else ``None``.
+    """A finite number; otherwise ``None``.
 
     >>> real(3), real(float("nan")), real(10**400), real("3")
     (3.0, None, None, None)
@@ -47,7 +47,7 @@ def real(value: object) -> float | None:
 
 
 def text(value: object, max_length: int) -> str | None:
-    """Text that can be encoded and is at most that long; else ``None``.
+    """Text that can be encoded and is at most this long; otherwise ``None``.
 
     >>> text("a", 5), text("abcdef", 5), text("\\ud800", 5)
     ('a', None, None)

@@ -1,8 +1,8 @@
 """Reads YAML without trusting it.
 
-Only the safe loader, a size limit, no anchors or aliases, no deep nesting, no duplicate or unknown keys.  Values stay
-the text that was written: ``0.10``, ``no`` and ``1:4`` mean what they look like, and the caller decides what they are.
-Every error names file and line.
+Uses only the safe loader, with a size limit and without anchors, aliases, deep nesting, and duplicate or unknown keys.
+Values stay text as written (``0.10``, ``no``, ``1:4``), and the caller decides what they mean.  Every error names the
+file and line.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _NULL_TAG = "tag:yaml.org,2002:null"
 
 
 class _PlainLoader(yaml.SafeLoader):
-    """Only composes nodes; refuses what could expand a small file into a huge one."""
+    """Only composes nodes; rejects whatever could expand a small file into a huge one."""
 
     depth = 0
 
@@ -38,7 +38,7 @@ class _PlainLoader(yaml.SafeLoader):
 
 
 class _Refused(Exception):
-    """Well-formed YAML that we refuse."""
+    """Well-formed YAML that we reject."""
 
     def __init__(self, problem: str, line: int) -> None:
         self.line = line
@@ -62,7 +62,7 @@ def compose(text: str, file: str, *, when_too_large: str) -> yaml.Node | None:
         raise InputError(f"{error}: write the values out", file=file, line=error.line) from None
     except yaml.MarkedYAMLError as error:
         line = error.problem_mark.line + 1 if error.problem_mark else None
-        raise InputError(f"not a job file, {error.problem}", file=file, line=line) from None
+        raise InputError(f"not valid YAML: {error.problem}", file=file, line=line) from None
     except yaml.reader.ReaderError as error:
         line = text.count("\n", 0, error.position) + 1
         character = error.character
@@ -70,14 +70,14 @@ def compose(text: str, file: str, *, when_too_large: str) -> yaml.Node | None:
         message = f'the character U+{character:04X} is not allowed: remove it, or write it as "{escape}"'
         raise InputError(message, file=file, line=line) from None
     except yaml.YAMLError as error:
-        raise InputError(f"not YAML ({' '.join(str(error).split())})", file=file) from None
+        raise InputError(f"not valid YAML: {' '.join(str(error).split())}", file=file) from None
     finally:
         if loader is not None:
             loader.dispose()
 
 
 def line_of(node: yaml.Node) -> int:
-    """The line on which a value begins, counted from 1."""
+    """The line on which a value starts, counted from 1."""
     line: int = node.start_mark.line
     return line + 1
 

@@ -1,14 +1,16 @@
-"""Why a job has its workers, or waits: a code with the facts behind it, and the one place that puts them into words.
+"""Why a job has its workers, or waits: a code with the facts behind it, and the one place that turns them into text.
 
-The code is the name of the class.  A fact is something that was measured, declared, configured or decided; estimates
-that rest on a guess are left out.  Facts that change all the time (free devices, the time left) are left out too, since
-a reason is shown until the next one.  ``weft explain`` adds what is known at the time it is asked.
+The code is the name of the class.  A fact is something that was measured, declared, configured, or decided; estimates
+based on a guess are left out.  So are facts that change all the time (free devices, the remaining time), since a reason
+is shown until the next one.  ``weft explain`` adds what is known when it is run.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+
+from weft.core.plural import plural
 
 _MAX_NAME = 40
 
@@ -50,7 +52,7 @@ class HeldBack:
 
 @dataclass(frozen=True, slots=True)
 class UnknownLength:
-    """It is held back, and would not be if it were known to end in time."""
+    """It is held back, but would not be if it were known to end in time."""
 
     head: str
 
@@ -64,7 +66,7 @@ class Priority:
 
 @dataclass(frozen=True, slots=True)
 class Quota:
-    """Its user's jobs hold as many devices as they may."""
+    """Its user's jobs hold as many devices as their quota allows."""
 
     user: str
     workers: int
@@ -72,7 +74,7 @@ class Quota:
 
 @dataclass(frozen=True, slots=True)
 class Assigned:
-    """It waits: it was given devices that another attempt has not left yet."""
+    """It waits: another attempt has not left its devices yet."""
 
     workers: int
 
@@ -88,7 +90,7 @@ class Preempted:
 
 @dataclass(frozen=True, slots=True)
 class Exploring:
-    """It runs at a size that was not measured yet; larger sizes come after that."""
+    """It runs at a size that has not been measured yet; larger sizes are tried after that."""
 
     workers: int
     larger: int
@@ -119,7 +121,7 @@ class AsRequested:
 
 @dataclass(frozen=True, slots=True)
 class AtMaximum:
-    """It has the largest size that it allows, or that fits on the cluster."""
+    """It has the largest size that its owner allows or that fits on the cluster."""
 
     workers: int
     max_workers: int
@@ -128,7 +130,7 @@ class AtMaximum:
 
 @dataclass(frozen=True, slots=True)
 class NoRoom:
-    """It could grow, but not on the devices that are free."""
+    """It could grow, but too few devices are free."""
 
     workers: int
     larger: int
@@ -166,7 +168,7 @@ class SharedWith:
 
 @dataclass(frozen=True, slots=True)
 class PolicyChoice:
-    """None of the other reasons holds: the policy prefers it this way."""
+    """None of the other reasons applies: the policy prefers it this way."""
 
     policy: str
     workers: int
@@ -184,7 +186,7 @@ class PolicyFailed:
 
 @dataclass(frozen=True, slots=True)
 class HeldUp:
-    """Its workers cannot be started, watched or ended; ``what`` says why."""
+    """Its workers cannot be started, watched, or stopped; ``what`` says why."""
 
     what: str
 
@@ -210,7 +212,7 @@ class ControllerDown:
 
 @dataclass(frozen=True, slots=True)
 class Cancelled:
-    """Somebody cancelled it."""
+    """Somebody canceled it."""
 
     what: str
 
@@ -271,7 +273,7 @@ def code_of(reason: Reason) -> str:
 
 
 def in_words(reason: Reason, name_of: Callable[[str], str] = str) -> str:
-    """The sentence; ``name_of`` gives the name of another job by its id.
+    """The reason as a sentence; ``name_of`` returns the name of another job by its id.
 
     >>> in_words(Reserved(2, ("k3v9x2qa",)), {"k3v9x2qa": "resnet"}.__getitem__)
     'waits for 2 devices, which are reserved for it when resnet ends'
@@ -285,21 +287,24 @@ def in_words(reason: Reason, name_of: Callable[[str], str] = str) -> str:
         case Resources() | ClusterTooSmall() | Reserved() | HeldBack() | UnknownLength() | Priority():
             return _waiting(reason, named)
         case Exploring() | NoReport() | NotResizable() | AsRequested() | AtMaximum() | NoRoom() | NoFaster() | Hold():
-            return f"{_workers(reason.workers)}{_running(reason)}"
+            return f"{plural(reason.workers, 'worker')}{_running(reason)}"
         case SharedWith():
             return _shared(reason, named)
         case Preempted(by, gave_up, workers):
             to = " and ".join(map(named, by)) if len(by) <= 2 else f"{len(by)} other jobs"
-            return (
-                f"{_workers(workers)}; gave up {gave_up} to {to}" if workers else f"gave up {_workers(gave_up)} to {to}"
-            )
+            has = f"{plural(workers, 'worker')}; " if workers else ""
+            return f"{has}gave up {gave_up if workers else plural(gave_up, 'worker')} to {to}"
         case Assigned(workers):
-            return f"waits to start with {_workers(workers)} until the workers before it have exited"
+            return f"waits to start with {plural(workers, 'worker')} until the previous workers have exited"
         case Quota(user, workers):
-            has = f"{_workers(workers)}; " if workers else ""
+            has = f"{plural(workers, 'worker')}; " if workers else ""
             return f"{has}the jobs of {user or 'this user'} hold as many devices as their quota allows"
         case PolicyChoice(policy, workers):
-            return f"{_workers(workers)}, by the policy {policy}" if workers else f"waits, by the policy {policy}"
+            return (
+                f"{plural(workers, 'worker')}, chosen by policy {policy}"
+                if workers
+                else f"waits: policy {policy} prefers other jobs"
+            )
         case PolicyFailed():
             return _policy_failed(reason)
         case NodeLost(node):
@@ -314,14 +319,6 @@ def in_words(reason: Reason, name_of: Callable[[str], str] = str) -> str:
             return what
 
 
-def _workers(num: int) -> str:
-    return f"{num} worker{'s' if num != 1 else ''}"
-
-
-def _devices(num: int) -> str:
-    return f"{num} device{'s' if num != 1 else ''}"
-
-
 _Waiting = Resources | ClusterTooSmall | Reserved | HeldBack | UnknownLength | Priority
 _Running = Exploring | NoReport | NotResizable | AsRequested | AtMaximum | NoRoom | NoFaster | Hold
 
@@ -329,20 +326,20 @@ _Running = Exploring | NoReport | NotResizable | AsRequested | AtMaximum | NoRoo
 def _waiting(reason: _Waiting, named: Callable[[str], str]) -> str:
     match reason:
         case Resources(needs):
-            return f"waits for {_devices(needs)}"
+            return f"waits for {plural(needs, 'device')}"
         case ClusterTooSmall(needs, in_service):
-            return f"waits for {_devices(needs)}, but only {in_service} are in service"
+            return f"waits for {plural(needs, 'device')}, but only {in_service} are in service"
         case Reserved(needs, after):
             ends = " and ".join(map(named, after)) if len(after) <= 2 else f"{len(after)} running jobs"
             verb = "ends" if len(after) == 1 else "end"
             what = "which is" if needs == 1 else "which are"
-            return f"waits for {_devices(needs)}, {what} reserved for it when {ends} {verb}"
+            return f"waits for {plural(needs, 'device')}, {what} reserved for it when {ends} {verb}"
         case HeldBack(head):
             return f"waits: the free devices are reserved for {named(head)}, which came first"
         case UnknownLength(head):
             return f"waits: its length is unknown, and the free devices are reserved for {named(head)}"
         case Priority(needs):
-            return f"waits for {_devices(needs)}; jobs with a higher priority come first"
+            return f"waits for {plural(needs, 'device')}; jobs with a higher priority come first"
 
 
 def _running(reason: _Running) -> str:
@@ -371,7 +368,7 @@ def _step(seconds: float) -> str:
 
 
 def _shared(reason: SharedWith, named: Callable[[str], str]) -> str:
-    partner, on = named(reason.partner), f"on {_devices(reason.workers)}"
+    partner, on = named(reason.partner), f"on {plural(reason.workers, 'device')}"
     if reason.fills:
         how = f"runs in the gaps of {partner} {on}"
     elif reason.is_filled:
@@ -386,6 +383,6 @@ def _shared(reason: SharedWith, named: Callable[[str], str]) -> str:
 def _policy_failed(reason: PolicyFailed) -> str:
     if not reason.on_this_job:
         waits = "" if reason.has_devices else "waits; "
-        return f"{waits}decided without the policy {reason.policy}, which failed ({reason.error})"
+        return f"{waits}decided without policy {reason.policy}, which failed ({reason.error})"
     stays = "keeps the devices it has" if reason.has_devices else "waits"
-    return f"{stays}: the policy {reason.policy} fails on this job ({reason.error})"
+    return f"{stays}: policy {reason.policy} fails on this job ({reason.error})"

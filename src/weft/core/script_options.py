@@ -9,7 +9,7 @@ from pathlib import Path
 from weft.errors import InputError
 
 MARK = "#WEFT"
-# Formatters put a blank after "#"; then only options count, for it may also be a sentence about weft.
+# Formatters put a space after "#"; then only options count, since the line may also be a sentence about weft.
 _MARKED = re.compile(r"#WEFT(?=\s|$)|# WEFT(?=\s+-)")
 _MAX_READ_BYTES = 100_000
 

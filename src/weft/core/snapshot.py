@@ -38,19 +38,19 @@ class JobView:
     attained_device_s: float = 0.0
     """Devices held x time so far."""
     waited_s: float = 0.0
-    """How long it has held no devices and been promised none; 0 while it holds some."""
+    """How long it has neither held devices nor been promised any; 0 while it holds some."""
     settled_s: float = 0.0
     """How long it has had the devices of the last decision; 0 until it has them."""
     num_restarts: int = 0
     is_next: bool = False
-    """Whether it waits for a first start that first in, first out would have given it by now."""
+    """Whether it is waiting for its first start and would have started by now under first in, first out."""
     is_length_known: bool = True
     """Whether ``remaining_steps`` follows from a declared length; otherwise it is a guess."""
     kind: str = ""
     """The device kind of its ``workers``; empty while it waits, and in a cluster of one kind."""
     curves: tuple[tuple[str, SpeedCurve], ...] = ()
     """In a cluster of several device kinds: the speed on each kind it can run on.  ``curve`` is then the one on its
-    own kind, or while it waits the one on the kind where it is fastest."""
+    current kind or, while it waits, on the kind where it is fastest."""
 
     @property
     def id(self) -> str:
@@ -71,7 +71,7 @@ class Snapshot:
     handover_s: float = 0.0
     """Cost of one handover of a device between two jobs."""
     alone: frozenset[str] = frozenset()
-    """Jobs that must not share now, whatever their owners allow."""
+    """Jobs that must not share now, even if their owners allow it."""
     apart: frozenset[frozenset[str]] = frozenset()
     """Pairs of jobs that must not share."""
     num_held: int = 0
@@ -127,9 +127,9 @@ class Allocation:
     fillers: frozenset[str] = frozenset()
     """Jobs that run only in the gaps of their partner, which keeps its speed; other pairs take turns."""
     valid_until_s: float = float("inf")
-    """The policy would decide the same until then, as long as no job arrives, ends or changes."""
+    """The policy would decide the same until then, as long as no job arrives, ends, or changes."""
     kept: frozenset[str] = frozenset()
-    """Jobs that stay on their devices, whatever placement would prefer."""
+    """Jobs that stay on their devices, even if placement would prefer others."""
     kinds: Mapping[str, str] = field(default_factory=dict)
     """The device kind of each job with workers; empty in a cluster of one kind."""
 

@@ -1,4 +1,4 @@
-"""How fast a job runs at each size: all that policies know about its internals."""
+"""How fast a job runs at each size: the only thing that policies know about its internals."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class SpeedCurve:
 
     times: Mapping[int, StepTime]
     untried: frozenset[int] = frozenset()
-    """Sizes whose time was not measured: it is only expected, or assumed."""
+    """Sizes whose time was not measured but predicted or assumed."""
 
     def __post_init__(self) -> None:
         if not self.times:
@@ -62,5 +62,5 @@ class SpeedCurve:
 
 
 def fastest(curves: Mapping[str, SpeedCurve]) -> SpeedCurve:
-    """Of the curves by device kind the one with the shortest step at its smallest size; of equals the first."""
+    """Of the curves by device kind, the one with the shortest step at its smallest size; the first of equals."""
     return min(curves.values(), key=lambda curve: curve.times[curve.sizes[0]].step_s * curve.sizes[0])

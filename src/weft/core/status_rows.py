@@ -1,4 +1,4 @@
-"""Jobs, nodes and decisions as JSON: the rows of the REST API, of :mod:`weft.client` and of ``--json``.
+"""Jobs, nodes, and decisions as JSON: the rows of the REST API, of :mod:`weft.client`, and of ``--json``.
 
 Field names are stable.  Times are seconds since the epoch.
 """
@@ -25,13 +25,13 @@ class JobRow(TypedDict):
     started_s: float | None
     finished_s: float | None
     waited_s: float
-    """How long it has had no devices, at the time of the answer."""
+    """How long it has had no devices, at the time of the response."""
     ran_s: float
-    """How long it has held devices, at the time of the answer; together: from submission until it finished, or now."""
+    """How long it has held devices.  The two add up to the time from submission until it finished, or until now."""
     queue_position: int | None
     """1 is the next to start; None unless it waits."""
     expected_start_s: float | None
-    """By present sizes; None unless it waits and the ends of all jobs before it are known."""
+    """If jobs keep their current sizes; None unless it waits and the ends of all jobs before it are known."""
     reason: str
     """Why it is in this state, in a sentence."""
     reason_code: str
@@ -86,7 +86,7 @@ class NodeRow(TypedDict):
     name: str
     up: bool
     status: str
-    """up, drained (by an operator), leaving (the engine says so) or lost."""
+    """up, drained (by an operator), leaving (according to the engine), or lost."""
     kind: str
     """The kind of its devices, such as ``A100``; empty if none is declared."""
     devices: list[DeviceRow]
@@ -152,12 +152,12 @@ class HistoryPoint(TypedDict):
     loss: float | None
     step_s: float | None
     steps_per_s: float | None
-    """Progress since the point before."""
+    """Progress since the previous point."""
     exposed_share: float | None
     """Exposed communication over step time."""
     workers: int
     memory_bytes: int | None
-    """The most any of its workers has had in memory."""
+    """Peak memory of any of its workers."""
 
 
 class MarkRow(TypedDict):
@@ -165,7 +165,7 @@ class MarkRow(TypedDict):
 
     time_s: float
     kind: str
-    """started, resized, restarted, paired, unpaired or finished."""
+    """started, resized, restarted, paired, unpaired, or finished."""
     workers: int
     text: str
 
@@ -234,7 +234,7 @@ class PlanJobRow(TypedDict):
 
 
 class PlanRow(TypedDict):
-    """What becomes of the jobs that are running and waiting, by the simulator."""
+    """The simulator's forecast for the jobs that are running or waiting."""
 
     policy: str
     devices: int
@@ -246,7 +246,7 @@ class PlanRow(TypedDict):
 
 
 class WhatifRow(TypedDict):
-    """The forecast as things are, next to the one for a question."""
+    """The forecast without changes, next to the one for a question."""
 
     plan: PlanRow
     whatif: PlanRow
@@ -254,3 +254,9 @@ class WhatifRow(TypedDict):
 
 
 FINAL_STATES = frozenset({"COMPLETED", "FAILED", "CANCELLED"})
+
+
+def workers_of_range(job: JobRow) -> str:
+    """How many workers it has, and the allowed range: ``2 of 1-4``."""
+    low, high = job["min_workers"], job["max_workers"]
+    return f"{job['workers']} of {low}" if low == high else f"{job['workers']} of {low}-{high}"

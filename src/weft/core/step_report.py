@@ -11,7 +11,7 @@ from weft.core.plain_json import count, parse_object, real
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """How far a job is, and how fast."""
+    """How far along a job is, and how fast."""
 
     step: int
     total_steps: int | None = None
@@ -20,7 +20,7 @@ class Progress:
     loss: float | None = None
 
     def after(self, earlier: Progress) -> Progress:
-        """With what is unknown here taken from an earlier one.
+        """This progress, with unknown values taken from an earlier one.
 
         >>> Progress(8, step_s=0.4).after(Progress(7, total_steps=100, step_s=0.5, loss=2.0))
         Progress(step=8, total_steps=100, step_s=0.4, exposed_s=0.0, loss=2.0)
@@ -37,19 +37,19 @@ NO_PROGRESS = Progress(0)
 
 @dataclass(frozen=True, slots=True)
 class BatchReport:
-    """The batch size of a job that may have others."""
+    """The batch size of a job that was submitted with a range of them."""
 
     size: int
-    """Of all workers together, in this attempt."""
+    """The global batch size in this attempt."""
     script_size: int
-    """The one in the script."""
+    """The global batch size set in the script."""
     noise_scale: float | None = None
     """How noisy gradients are, in samples (see ``perf/gradient_noise.py``); None until measured."""
 
 
 @dataclass(frozen=True, slots=True)
 class StepReport:
-    """One worker's progress, as it is sent.  Only the controller knows whether the sender is who it says it is.
+    """One worker's progress, as sent.  Only the controller can tell whether the sender is who it claims to be.
 
     Metrics are this worker's own: averaging them over all workers would cost a collective.
     """
@@ -67,18 +67,18 @@ class StepReport:
     memory_bytes: int = 0
     """The most memory this worker has used so far."""
     takes_turns: bool = False
-    """Whether it could share its device: it computes behind a gate, which also saw its waits for the network."""
+    """Whether it could share its device: it computes behind a gate, which also measures its waits for the network."""
     can_resume: bool | None = None
-    """Whether a stop would lose nothing, because the script said what to save; ``None`` if unknown."""
+    """Whether a stop would lose nothing, because the script declares what to save; ``None`` if unknown."""
     phases: tuple[float, float, float] | None = None
-    """Seconds of forward, backward and update in its last step; only an overlapped model measures them."""
+    """Seconds of forward, backward, and update in its last step; only an overlapped model measures them."""
     turn_wait_s: float = 0.0
     """Seconds per step spent waiting for a turn on a shared device."""
     batch: BatchReport | None = None
-    """Of a job with a range of batch sizes."""
+    """For a job with a range of batch sizes."""
 
     def message(self) -> dict[str, Any]:
-        """The datagram.  Workers outlive controllers, so both read the format of older ones."""
+        """The datagram.  Workers outlive controllers, so each side also reads older formats."""
         fields = asdict(self)
         progress = fields.pop("progress")
         del progress["loss"]  # among the metrics
@@ -86,7 +86,7 @@ class StepReport:
 
 
 def parse_report(data: bytes) -> StepReport | None:
-    """A report whose numbers are possible, or ``None`` for anything else.
+    """The report in ``data`` if its numbers are possible; ``None`` for anything else.
 
     >>> message = b'{"kind":"step","job_id":"a","attempt":1,"rank":0,"world_size":1,"step":3,"step_s":0.1}'
     >>> parse_report(message).progress

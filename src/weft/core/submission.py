@@ -1,6 +1,6 @@
-"""A job as its owner hands it in: everything but the id and the time, which the controller gives.
+"""A job as submitted: everything but the id and the time, which the controller assigns.
 
-The job file, the command line and the REST api all end here, so that a job refused by one is refused by all.
+The job file, the command line, and the REST API all end here, so that a job rejected by one is rejected by all.
 
 >>> job = Submission(Launch(("python", "train.py"), "/home/ana"), name="resnet", max_workers=4)
 >>> job.spec("j7", submitted_s=10.0).allowed_sizes(num_devices=2)
@@ -23,7 +23,7 @@ from weft.errors import UsageError
 MAX_WORKERS = 10_000
 MAX_NAME_BYTES = 1000
 MAX_USER_BYTES = 64
-# What Linux lets one argument be, and far less than it lets all of them be together.
+# Linux's limit for one argument, and a limit for all of them together that is far below Linux's.
 MAX_ARGUMENT_BYTES = 128 * 1024
 MAX_ARGUMENTS_BYTES = 512 * 1024
 MAX_TOTAL_STEPS = 2**53
@@ -37,9 +37,9 @@ _BATCH_RANGE = re.compile(r"([0-9]{1,10}):([0-9]{1,10})")
 
 @dataclass(frozen=True, slots=True)
 class Submission:
-    """What was asked for; refuses at once what could never be started.
+    """What was asked for; immediately rejects what could never be started.
 
-    A field added here, or to ``Launch``, is a key of the REST api, of the job file and of the published schema.
+    A field added here, or to ``Launch``, becomes a key of the REST API, of the job file, and of the published schema.
     """
 
     launch: Launch
@@ -82,7 +82,7 @@ class Submission:
         self.spec("this-job", submitted_s=0.0)
 
     def spec(self, job_id: str, submitted_s: float) -> JobSpec:
-        """The same as the policies see it, once it has an id and a time."""
+        """The job as policies see it, once it has an id and a time."""
         values = {one.name: getattr(self, one.name) for one in fields(JobSpec) if one.name in FIELDS}
         values["requested_workers"] = self.requested_workers or self.max_workers
         return JobSpec(job_id, submitted_s, **values)
@@ -94,7 +94,7 @@ class Submission:
 
     @classmethod
     def from_document(cls, document: Mapping[str, Any]) -> Submission:
-        """The job of which this is the document; keys that are left out have their defaults."""
+        """The job that this document describes; missing keys have their defaults."""
         launch: dict[str, Any] = {}
         values: dict[str, Any] = {}
         for key, value in document.items():
@@ -134,11 +134,11 @@ def _fields() -> dict[str, SubmissionField]:
 
 FIELDS: Final = _fields()
 WORKERS: Final = Option("number of workers, such as 2, or a range such as 1:4", "1", metavar="N|MIN:MAX")
-"""``min_workers`` and ``max_workers`` as people write them."""
+"""``min_workers`` and ``max_workers`` as users write them."""
 
 
 def worker_range(text: str) -> tuple[int, int]:
-    """``--workers`` and ``workers:``, smallest and largest number.
+    """The smallest and largest number in ``--workers`` or ``workers:``.
 
     >>> worker_range("2"), worker_range("1:4")
     ((2, 2), (1, 4))
@@ -154,7 +154,7 @@ def worker_range(text: str) -> tuple[int, int]:
 
 
 def batch_range(text: str) -> tuple[int, int]:
-    """``--batch`` and ``batch:``, smallest and largest global batch size.
+    """The smallest and largest global batch size in ``--batch`` or ``batch:``.
 
     >>> batch_range("256:2048")
     (256, 2048)
@@ -177,8 +177,8 @@ def _check_batch(launch: Launch, max_workers: int) -> None:
         )
     if low < max_workers:
         raise UsageError(
-            f"batch is {launch.batch!r}, but the job may have {max_workers} workers: expected at least one sample for "
-            "each of them"
+            f"batch is {launch.batch!r}, but the job may have {max_workers} workers: expected at least one sample per "
+            "worker; raise the smallest batch size, or lower --workers"
         )
 
 
@@ -204,7 +204,7 @@ def _check_launch(launch: Launch) -> None:
 
 
 def _check_text(what: str, text: str, max_length: int) -> None:
-    """Anything goes but what no process can be given: quotes, newlines and signs of any script are fine."""
+    """Reject only what no process can be given: quotes, newlines, and characters of any script are fine."""
     if "\0" in text:
         raise UsageError(f"{what} contains a NUL character: remove it")
     try:
@@ -221,7 +221,7 @@ def _check_range(what: str, value: float, low: float, high: float) -> None:
 
 
 def this_user() -> str:
-    """The name of the user who runs this process, else the number."""
+    """The name of the user who runs this process, or else the user id."""
     import pwd  # only to submit a job
 
     try:

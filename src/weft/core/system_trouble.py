@@ -1,4 +1,4 @@
-"""Operating system errors in words."""
+"""Messages for operating system errors."""
 
 from __future__ import annotations
 

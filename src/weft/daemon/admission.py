@@ -1,8 +1,8 @@
-"""Which jobs may share devices at all, before the policy considers whether it pays off; and the sentences about it.
+"""Which jobs may share devices at all, before the policy considers whether it pays off; and sentences that explain it.
 
-Memory: two jobs on one device are both resident, so sharing puts more workers on a machine than it has devices.  What
-moves in must fit in free memory.  When two running jobs move together, another job gets the devices that become free;
-it is assumed to be as large as the larger of the two.
+Memory: two jobs on one device are both resident, so sharing puts more workers on a machine than it has devices.  A job
+that moves in must fit in free memory.  When two running jobs move together, another job gets the devices that become
+free; it is assumed to be as large as the larger of the two.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def apart(able: Sequence[Job], knowledge: Knowledge, free_bytes: int | None, now
 
 
 def memory_bytes(job: Job, knowledge: Knowledge) -> int:
-    """Total memory of a job's workers, by its reports."""
+    """Total memory of a job's workers, according to its reports."""
     return knowledge.of(job.id).memory_bytes * max(len(job.wanted), job.spec.min_workers)
 
 
@@ -63,7 +63,7 @@ def misfit(first: Job, second: Job, knowledge: Knowledge, free_bytes: int | None
 
 
 def expected_gain(job_id: str, partner: str, snapshot: Snapshot, allocation: Allocation) -> float | None:
-    """What a pair should gain by the steps of both jobs alone; ``None`` if those are not known."""
+    """The expected gain of a pair, based on the steps of both jobs alone; ``None`` if those are unknown."""
     views = {view.id: view for view in snapshot.jobs if view.id in (job_id, partner)}
     size = allocation.workers.get(job_id, 0)
     first, second = (_at(views.get(name), size) for name in (job_id, partner))

@@ -48,15 +48,15 @@ class AttemptBars:
             self._ends_s = {key: end_s for key, end_s in self._ends_s.items() if key[0] not in gone}
 
     def after(self, past: AttemptBars, job_ids: Iterable[str]) -> list[AttemptBar]:
-        """All bars of these jobs, oldest first: those of ``past``, which saw the events before, and of this one."""
+        """All bars of these jobs, oldest first: those of ``past``, which got the earlier events, and our own."""
         known = set(job_ids)
         ended = (
             replace(bar, end_s=self._ends_s.get(key)) if bar.end_s is None else bar for key, bar in past._bars.items()
         )
-        # A copy: the loop's thread adds bars meanwhile.
+        # A copy: the loop's thread adds bars at the same time.
         return [bar for bar in [*ended, *self._bars.copy().values()] if bar.job_id in known]
 
 
 def between(bars: Iterable[AttemptBar], since_s: float, until_s: float) -> list[AttemptBar]:
-    """Those that overlap this time; the newest, if there are too many."""
+    """The bars that overlap this period; only the newest, if there are too many."""
     return [bar for bar in bars if bar.start_s <= until_s and (bar.end_s is None or bar.end_s >= since_s)][-MAX_BARS:]

@@ -1,12 +1,12 @@
 """Global batch sizes of jobs submitted with a range of them: what is known, and which one the next attempt gets.
 
-The number of workers decides the batch size, whenever a job starts: the one that makes the most progress per second at
-that size, by the measured gradient noise and step times (``perf/batch_size.py``).  A job is never restarted only for
-another batch size.
+Whenever a job starts, it gets the batch size that makes the most progress per second with its number of workers,
+according to the measured gradient noise and step times (``perf/batch_size.py``).  A job is never restarted only to
+change its batch size.
 
-[Note: steps of different batches]  Policies compare a job's sizes by step time.  A job trains until a number of samples
-is done, and a step at twice the batch does twice as many, so all its step times and remaining steps are converted to
-steps at the script's own batch size.  A size that was measured with a larger batch is then as fast as it really is.
+[Note: steps of different batches]  Policies compare a job's sizes by step time.  A job trains on a certain number of
+samples, and a step at twice the batch size processes twice as many, so all its step times and remaining steps are
+converted to steps at the script's own batch size.  A size measured with a larger batch then appears as fast as it is.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from weft.perf.batch_size import best_batch, fitted_cost
 
 _KEPT_STEPS = 15
 _MAX_KINDS = 64
-"""Combinations of workers and batch size that are remembered per job, the newest."""
+"""Maximum number of combinations of workers and batch size remembered per job; the newest are kept."""
 
 
 @dataclass(slots=True)
 class _JobBatches:
     newest: BatchReport
     noise_scale: float | None = None
-    """As of the last report that had one: a job on one worker measures none."""
+    """From the last report that had one: a job with one worker measures none."""
     steps: dict[tuple[int, int], deque[tuple[float, float]]] = field(default_factory=dict)
     """By workers and batch size: step times, and how much of each was waiting for the network."""
 
@@ -65,12 +65,12 @@ class BatchChoices:
         return replace(report, progress=converted)
 
     def script_steps(self, job_id: str) -> float:
-        """How many steps at the script's batch size one step of the last attempt that reported is worth, in samples."""
+        """How many steps at the script's batch size one step is worth, in the last attempt that reported."""
         known = self._jobs.get(job_id)
         return known.newest.size / known.newest.script_size if known else 1.0
 
     def chosen(self, job: Job, num_workers: int) -> int | None:
-        """The batch size for an attempt on so many workers; None as long as nothing can be said about it."""
+        """The batch size for an attempt with this many workers; None until enough is known to choose one."""
         known = self._jobs.get(job.id)
         if job.launch is None or not job.launch.batch or known is None:
             return None
@@ -86,7 +86,7 @@ class BatchChoices:
         return None if cost is None else best_batch(low, high, num_workers, known.noise_scale, cost)
 
     def environment(self, job: Job, num_workers: int) -> dict[str, str]:
-        """What an attempt on so many workers is told."""
+        """Environment variables of an attempt with this many workers."""
         if job.launch is None or not job.launch.batch:
             return {}
         batch = self.chosen(job, num_workers)
@@ -94,7 +94,7 @@ class BatchChoices:
 
     @staticmethod
     def _nearest_size(known: _JobBatches, num_workers: int) -> int:
-        """The measured size whose fixed cost is the best guess: the same, else the next larger, else the largest."""
+        """The measured size whose fixed cost is the best guess: the same, or the next larger, or the largest."""
         sizes = sorted({workers for workers, _ in known.steps})
         return next((size for size in sizes if size >= num_workers), sizes[-1] if sizes else 0)
 

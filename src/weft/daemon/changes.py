@@ -12,10 +12,10 @@ from weft.errors import UsageError
 def check_change(job: Job, event: JobChanged, cluster: Cluster, *, can_resume: bool) -> None:
     """Raise if not; ``can_resume``: whether the job is known to resume after a stop."""
     if (event.weight, event.priority, event.min_workers, event.max_workers) == (None, None, None, None):
-        raise UsageError("nothing to change: expected weight, priority, min_workers or max_workers")
+        raise UsageError("nothing to change: expected weight, priority, min_workers, or max_workers")
     if job.state.is_final or job.is_cancelled:
         words = "is being canceled" if not job.state.is_final else f"is already {job.state.value}"
-        raise ConflictError(f"job {job.id} {words}: only jobs that run or wait can be changed")
+        raise ConflictError(f"job {job.id} {words}: only pending and running jobs can be changed")
     spec = job.spec.changed(event.weight, event.priority, event.min_workers, event.max_workers)
     num_devices = sum(cluster.devices_by_node)
     if not spec.allowed_sizes(num_devices):

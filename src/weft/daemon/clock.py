@@ -9,8 +9,8 @@ from collections.abc import Callable
 class SteadyClock:
     """Starts at the wall clock, or at the last recorded time if that is later, and then only moves forward.
 
-    The wall clock may be set back an hour while the controller runs: durations measured on this clock stay correct,
-    and events stay in the order in which they happened.  The next controller starts with the wall clock again: see
+    If the wall clock is set back an hour while the controller runs, durations measured on this clock stay correct, and
+    events stay in the order in which they happened.  The next controller starts at the wall clock again: see
     ``recovery.MAX_AHEAD_S``.
     """
 

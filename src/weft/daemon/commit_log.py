@@ -83,7 +83,8 @@ class CommitLog:
         self._paranoid = paranoid
 
     def batch(self, events: Sequence[Event] = ()) -> Batch:
-        """These events without those that cannot be applied: the engine reports them again to the next controller."""
+        """A batch of these events, without any that cannot be applied: the engine will report those again to the next
+        controller."""
         batch = Batch(self.state, self._paranoid)
         for event in events:
             with self._faults.contained(AN_EVENT, getattr(event, "job_id", None)):
@@ -112,7 +113,7 @@ class CommitLog:
         return True
 
     def _not_written(self, error: Exception, batch: Batch, now_s: float) -> None:
-        """Nothing was acknowledged: engine events are retried, and senders of requests have to repeat them."""
+        """Nothing was acknowledged: engine events are retried, and clients have to repeat their requests."""
         _log.error("%s; retrying every second", error, exc_info=None if isinstance(error, StoreError) else error)
         self.waits_for_disk = str(error)
         self._metrics.store_errors.inc()

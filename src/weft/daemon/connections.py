@@ -5,7 +5,7 @@ Any user of this machine can connect to the port on 127.0.0.1, and a connection 
 sent a byte.  So each listener has its own limit, and a connection counts as *unknown* until a request on it carried
 the token or a session's key:
 
-- An unknown connection is closed :attr:`ConnectionPatience.unknown_s` after it was accepted, whatever it is doing.
+- An unknown connection is closed :attr:`ConnectionPatience.unknown_s` after it was accepted, even if it is active.
   Requests without a token are answered immediately, so an honest client does not need longer.
 - When there are too many, the oldest unknown one is closed, so idle connections cannot keep new ones out.
 - The unix socket has its own limit: it works while the port is flooded.

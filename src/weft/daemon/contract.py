@@ -38,7 +38,7 @@ class NodeStatus(enum.Enum):
     DRAINED = "drained"
     """Taken out of service with `weft nodes drain`; jobs there move away."""
     LEAVING = "leaving"
-    """About to be taken away, as the engine says; jobs there move away."""
+    """About to be taken away, according to the engine; jobs there move away."""
     LOST = "lost"
 
 

@@ -88,9 +88,9 @@ def serve(home: Home, options: ControllerOptions) -> int:
 def _controller(
     home: Home, options: ControllerOptions, scheduling: SchedulingOptions, traces: JobTraces | None
 ) -> Controller:
-    """Opens the journal first: if it is unreadable, nothing is started.  If a later step fails, closes all again."""
+    """Opens the journal first: if it is unreadable, nothing is started.  If a later step fails, closes everything."""
     with contextlib.ExitStack() as opened:
-        journal = opened.enter_context(Journal.open(home.journal_file, accept_loss=options.accept_loss))
+        journal = opened.enter_context(Journal(home.journal_file, accept_loss=options.accept_loss))
         engine = _engine(home, options)
         opened.callback(engine.close)
         controller = Controller(
@@ -133,8 +133,8 @@ def _engine(home: Home, options: ControllerOptions) -> Engine:
         raise UsageError("--address, --insecure-ray, --checkpoints and --code are for a Ray cluster: add --engine ray")
     if any((home.root / "ray" / "engine" / "orders").glob("*@*.json")):
         raise UsageError(
-            f"jobs of {home.root} still run on a Ray cluster: start the controller with --engine ray, as before, or "
-            "stop them there first with `weft down --jobs`"
+            f"jobs of {home.root} are still running on a Ray cluster: start the controller with --engine ray, as "
+            "before; to use this machine instead, stop them first with `weft down --jobs`"
         )
     from weft.engines.local import LocalEngine
 

@@ -22,13 +22,13 @@ _TRY_AGAIN_S = 1.0
 
 
 class EngineNews:
-    """An engine that fails is polled again after a while, and never ends the loop."""
+    """A failing engine is polled again after a while; it never ends the loop."""
 
     def __init__(self, engine: Engine, selector: selectors.BaseSelector, faults: Faults, metrics: Metrics) -> None:
         self._engine, self._selector, self._faults, self._metrics = engine, selector, faults, metrics
         self._is_registered = False
         self.due_s = -math.inf
-        """When to poll, news or not."""
+        """When to poll even without news."""
         self.hints: Mapping[tuple[str, int], str] = {}
         """Attempts that are held up, and why."""
         self._listen(True)

@@ -1,4 +1,4 @@
-"""What the controller expects of a job that has not been measured: what its family did, else what jobs usually do."""
+"""What the controller expects of a job that has not been measured: what its family did, or else the average job."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from weft.perf.job_lengths import LengthHistory
 
 
 def family(job: Job) -> str:
-    """The family of a job; one without a name has no relatives."""
+    """The family of a job; a job without a name is a family of its own."""
     return family_of(job.spec.user, job.name) if job.name else job.id
 
 
 class FamilyKnowledge:
-    """Speeds and lengths by family, also of jobs that are over."""
+    """Speeds and lengths by family, including those of finished jobs."""
 
     def __init__(self) -> None:
         self._speeds = FamilySpeeds()
@@ -46,7 +46,7 @@ class FamilyKnowledge:
         return bool(self._speeds.of(family(job)))
 
     def curve(self, job: Job, sizes: tuple[int, ...], cluster: Cluster) -> SpeedCurve | None:
-        """What its family needs for a step; None if that does not tell about all of ``sizes``."""
+        """The step times of its family; None unless they cover all of ``sizes``."""
         if cluster is not self._cluster:
             self._cluster = cluster
             self._curves.clear()
@@ -58,7 +58,7 @@ class FamilyKnowledge:
         return curve if curve is not None and all(size in curve.times for size in sizes) else None
 
     def usual_curve(self, sizes: tuple[int, ...]) -> SpeedCurve:
-        """For a job of which nothing is known: a step takes as long as it usually does."""
+        """For a job about which nothing is known: a step takes as long as the usual step."""
         if sizes not in self._usual_curves:
             first_s = self._usual_step_s / sizes[0]
             times = {size: StepTime(first_s / UNTRIED_GAIN ** math.log2(size / sizes[0])) for size in sizes}
@@ -72,7 +72,7 @@ class FamilyKnowledge:
             self._usual_curves = {}
 
     def remaining_s(self, job: Job, done_s: float, usual_s: float) -> float:
-        """Work that is left of a job of unknown length after ``done_s``, by finished jobs of its family."""
+        """Remaining work of a job of unknown length after ``done_s``, based on finished jobs of its family."""
         return self._lengths.remaining_s(family(job), done_s, usual_s)
 
     def document(self) -> dict[str, Any]:
@@ -80,7 +80,7 @@ class FamilyKnowledge:
         return {"speeds": self._speeds.document(), "lengths_s": self._lengths.document()}
 
     def restore(self, document: Mapping[str, Any]) -> None:
-        """Take over a document; raises ``ValueError`` and the like on an invalid one."""
+        """Restore a document; raises ``ValueError`` and the like on an invalid one."""
         self._speeds.restore(document["speeds"])
         self._lengths.restore(document["lengths_s"])
         self._follow_usual_step()

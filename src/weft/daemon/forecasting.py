@@ -14,7 +14,7 @@ from weft.sim.queue_forecast import KnownJob, Queue
 
 
 def queue_now(state: State, scheduler: Scheduler, knowledge: Knowledge, now_s: float) -> Queue:
-    """Active jobs with their progress, speeds and remaining work; without their commands, which no one needs here."""
+    """Active jobs with their progress, speeds, and remaining work; without their commands, which are not needed."""
     active = [altered(job, {"launch": None}) for job in state.jobs.active.values()]
     beliefs = scheduler.beliefs(active, state, knowledge, now_s)
     known = {}
@@ -37,7 +37,7 @@ def queue_now(state: State, scheduler: Scheduler, knowledge: Knowledge, now_s: f
         scheduler.policy.name,
         options.hold_s,
         options.review_s,
-        statistics.fmean([knowledge.restart_s(job.id) for job in active]) if active else 0.0,
+        statistics.fmean([knowledge.restarts.estimate_s(job.id) for job in active]) if active else 0.0,
         options.handover_s if options.crossover else None,
         dict(options.quotas),
     )

@@ -1,7 +1,7 @@
-"""Keeps the queue running whatever the policy does.
+"""Keeps the queue running even if the policy fails.
 
 - If the policy raises or returns an impossible allocation, the jobs it fails on are found by bisection and set aside:
-  waiting ones keep waiting and say why, running ones keep their devices.  Other jobs are decided without them.
+  waiting ones keep waiting and say why, and running ones keep their devices.  The policy decides on the others.
 - If it fails on every job, or does not return in time, this decision is made without the policy.
 
 A job that was set aside is tried again when it changes, after :data:`RETRY_S`, and when the controller restarts.
@@ -55,7 +55,7 @@ class GuardedPolicy:
         self._logged = ""
         self._explainer: DecisionExplainer | None = None
         self.trouble = ""
-        """The error because of which the last decision was made without the policy, if it was."""
+        """Why the last decision was made without the policy; empty if it was not."""
 
     @property
     def aside(self) -> dict[str, str]:
@@ -94,7 +94,7 @@ class GuardedPolicy:
         return PolicyChoice(self.policy.name, workers)
 
     def explainer(self, snapshot: Snapshot, allocation: Allocation) -> DecisionExplainer:
-        """The reasons behind a decision; kept for as long as it is the last one asked about."""
+        """The reasons behind a decision; cached for the last decision asked about."""
         kept = self._explainer
         if kept is None or kept.snapshot is not snapshot or kept.allocation is not allocation:
             kept = self._explainer = self.policy.explainer(snapshot, allocation)
@@ -139,7 +139,7 @@ class GuardedPolicy:
         self._note(f"the policy {self.policy.name} fails on {', '.join(sorted(names))}; set aside", how, None)
 
     def _complete(self, snapshot: Snapshot, allocation: Allocation) -> Allocation:
-        """Add the jobs that were set aside, as they are."""
+        """Add the jobs that were set aside, with what they have."""
         if not self._aside:
             return allocation
         have = standing(job for job in snapshot.jobs if job.id in self._aside)
@@ -206,7 +206,7 @@ def _problem_with_kinds(snapshot: Snapshot, allocation: Allocation) -> str:
 
 
 def without(snapshot: Snapshot, names: Set[str]) -> Snapshot:
-    """The snapshot without these jobs, their devices and their share of quotas.  Contains both partners of a pair."""
+    """The snapshot without these jobs, their devices, and their share of quotas.  ``names`` has both jobs of a pair."""
     if not names:
         return snapshot
     removed = [job for job in snapshot.jobs if job.id in names]

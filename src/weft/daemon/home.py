@@ -74,7 +74,7 @@ class Home:
 
     @property
     def sockets(self) -> Path:
-        """``run/``, or where it links to.  Independent of the environment: running workers know the old place."""
+        """``run/``, or the folder it links to.  Independent of the environment: running workers use the old path."""
         folder = self.root / "run"
         try:
             return Path(os.readlink(folder))
@@ -112,7 +112,7 @@ class Home:
         return self.job_folder(job_id) / "history.jsonl"
 
     def prepare(self) -> None:
-        """Create what is missing; refuse a folder that other users could enter."""
+        """Create what is missing; reject a folder that other users could enter."""
         _private_folder(self.root)
         folder = self.root / "run"
         if len(os.fsencode(folder)) > _MAX_SOCKET_FOLDER_BYTES and not self.sockets.is_dir():
@@ -123,7 +123,7 @@ class Home:
     def token(self) -> str:
         """The token of this home; created on the first call."""
         with contextlib.suppress(FileExistsError):
-            # Written under another name and linked, so that a reader never sees half a token.
+            # Written under a temporary name and linked, so that a reader never sees half a token.
             aside = self.root / f".token.{os.getpid()}"
             descriptor = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
             try:
@@ -144,7 +144,7 @@ class Home:
         write_whole(self.record_file, json.dumps(asdict(record)).encode())
 
     def read_record(self) -> Record | None:
-        """What the last controller wrote; it may have ended, see :meth:`holder`."""
+        """What the last controller wrote; that controller may have exited, see :meth:`holder`."""
         try:
             return Record(**json.loads(self.record_file.read_bytes()))
         except (OSError, ValueError, TypeError):

@@ -22,7 +22,7 @@ from weft.errors import ControllerError
 _MAX_REQUESTS_PER_BATCH = 500
 
 Maker = Callable[[State, float], tuple[Sequence[Event], Any]]
-"""From state and time to a request's events and answer; raises if the request cannot be met."""
+"""From state and time to a request's events and answer; raises if the request cannot be fulfilled."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +33,7 @@ class Request:
     answer: Future[Any]
 
     def add_to(self, batch: Batch, state: State, now_s: float, faults: Faults) -> None:
-        """Add its events and its answer to the batch; a request that cannot be met is answered immediately."""
+        """Add its events and its answer to the batch; a request that cannot be fulfilled is answered immediately."""
         try:
             made, result = self.make(state, now_s)
         except Exception as error:
@@ -104,7 +104,7 @@ class Inbox:
         self.events = [*events, *self.events]
 
     def refuse_more(self) -> None:
-        """Accept no more requests; those already here are still met."""
+        """Accept no more requests; those already here are still processed."""
         with self._lock:
             self._closed = True
 
@@ -113,5 +113,7 @@ class Inbox:
         self.refuse_more()
         while waiting := self.take_requests():
             for request in waiting:
-                error = StoppingError("the controller shut down before it did anything: run `weft up` and try again")
+                error = StoppingError(
+                    "the controller shut down before it processed the request: run `weft up` and try again"
+                )
                 request.answer.set_exception(error)

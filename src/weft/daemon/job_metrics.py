@@ -1,5 +1,5 @@
-"""Prometheus series of single jobs.  Only of jobs that have workers, and of a bounded number of them: every label value
-is a time series that Prometheus keeps for weeks."""
+"""Prometheus series of individual jobs: only those with workers, and only a bounded number of them, since every label
+value is a time series that Prometheus keeps for weeks."""
 
 from __future__ import annotations
 

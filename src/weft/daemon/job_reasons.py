@@ -1,4 +1,4 @@
-"""Why jobs have their workers, live: what the policy says, completed by what the controller knows about real jobs."""
+"""Why jobs have their workers, live: the policy's reason, plus what the controller knows about real jobs."""
 
 from __future__ import annotations
 
@@ -36,19 +36,19 @@ _SET_ASIDE = "cancel it and submit it with other options, or start the controlle
 
 @dataclass(frozen=True, slots=True)
 class SharingSituation:
-    """What there is to say about sharing, whatever the policy decides."""
+    """What can be said about sharing, regardless of the policy's decision."""
 
     may_pair: bool
     """Whether the policy can form pairs, and jobs outnumber devices."""
     is_on: bool
     why_unshared: str
-    """What to say where it is off."""
+    """Why devices are not shared, if sharing is off."""
     free_bytes: int | None
     """Memory that jobs could still use on this machine, if that is checked."""
 
 
 def why(decided: DecisionResult, job: Job, policy: GuardedPolicy, knowledge: Knowledge) -> Reason:
-    """Why the job has its workers by this decision, or waits."""
+    """Why the job has its workers after this decision, or waits."""
     snapshot, allocation, reservation = decided.snapshot, decided.allocation, decided.reservation
     if reservation and job.id in decided.held_back:
         return (HeldBack if knowledge.is_length_known(job) else UnknownLength)(reservation.job)
@@ -81,17 +81,17 @@ def _untouched(job: Job, decided: DecisionResult, policy: GuardedPolicy, knowled
 
 
 def until_its_start(job: Job) -> Assigned | None:
-    """The reason of a job that has devices by the last decision and cannot start there yet."""
+    """The reason of a job that was given devices by the last decision but cannot start there yet."""
     return Assigned(len(job.wanted)) if job.wanted and not job.devices else None
 
 
 def is_told(job: Job, reason: Reason, state: State) -> bool:
-    """Whether this is the reason that the job has, perhaps from an earlier controller."""
+    """Whether the job already has this reason, perhaps from an earlier controller."""
     return job.reason_code == code_of(reason) and job.reason == in_words(reason, state.name_of)
 
 
 def still_holds(job: Job, reason: Reason) -> bool:
-    """Whether the reason that the job was last given says more than this one, and is still true."""
+    """Whether the job's last reason is more informative than this one and still true."""
     waits = isinstance(reason, Resources | Reserved | Priority | PolicyChoice)
     return waits and not job.wanted and job.reason_code == _PREEMPTED
 
@@ -120,7 +120,7 @@ def explained(
     knowledge: Knowledge,
     sharing: SharingSituation,
 ) -> str:
-    """Everything there is to say about the job now, for ``weft explain``."""
+    """Everything that can be said about the job now, for ``weft explain``."""
     reason = why(decided, job, policy, knowledge)
     parts = [in_words(reason, state.name_of), sharing_detail(decided, job, reason, state, knowledge, sharing)]
     in_snapshot = any(view.id == job.id for view in decided.snapshot.jobs)

@@ -1,4 +1,4 @@
-"""The course of one job in numbers: bounded, however long the job runs.
+"""The history of one job in numbers: bounded, however long the job runs.
 
 Reports that are close together share one point.  When there are too many points, neighbors are merged and the time
 between points doubles, so that the points always cover the whole life of the job.  No I/O: see ``series_files.py``.
@@ -14,6 +14,7 @@ from dataclasses import astuple, dataclass, field, replace
 from typing import Any, cast
 
 from weft.core.plain_json import real
+from weft.core.plural import plural
 from weft.core.status_rows import HistoryPoint, MarkRow, PhasesRow, SpeedRow
 from weft.core.step_report import StepReport
 
@@ -30,7 +31,7 @@ class Point:
     """Reports of one attempt, averaged."""
 
     time_s: float
-    """Of the newest report, as ``step`` is."""
+    """Of the newest report, like ``step``."""
     attempt: int
     workers: int
     step: int
@@ -41,7 +42,7 @@ class Point:
     memory_bytes: int
 
     def merged(self, later: Point) -> Point:
-        """Both as one point, in the later one's place."""
+        """Both points as one, in place of the later one."""
         mine, its = self.num_reports, later.num_reports
         return replace(
             later,
@@ -87,7 +88,7 @@ class JobSeries:
     _memory_bytes: int = 0
     _recent: deque[tuple[float | None, ...]] = field(default_factory=lambda: deque(maxlen=_RECENT_REPORTS))
     _lines: list[str] = field(default_factory=list)
-    """To be appended to the file; meaningless if ``_rewrite``."""
+    """Lines to append to the file; ignored if ``_rewrite``."""
     _rewrite: bool = False
     _num_written: int = 0
     _open_is_dirty: bool = False
@@ -95,7 +96,7 @@ class JobSeries:
     # What happens --------------------------------------------------------------------------------------------------
 
     def reported(self, report: StepReport, now_s: float) -> None:
-        """A report of any worker: memory counts for all of them, the rest is that of the first."""
+        """A report of any worker: memory is the maximum over all workers; everything else comes from the first."""
         self._memory_bytes = max(self._memory_bytes, report.memory_bytes)
         if report.rank != 0:
             return
@@ -138,7 +139,7 @@ class JobSeries:
             self._rewrite = True
 
     def learned(self, speeds: list[SpeedRow]) -> None:
-        """What is known in the end, when the controller forgets what it learned about the job."""
+        """The final speeds, before the controller forgets what it learned about the job."""
         self.speeds = speeds
         self._lines.append(_line("speeds", self.speeds))
 
@@ -159,7 +160,7 @@ class JobSeries:
         *pairs, newest = self.points
         merged = [one.merged(two) for one, two in zip(pairs[::2], pairs[1::2], strict=False)]
         self.points = [*merged, *pairs[len(pairs) // 2 * 2 :], newest]
-        # From now on as far apart as those that are left, so that no part of the job's life is drawn more coarsely.
+        # New points are as far apart as the remaining ones, so that no part of the job's life is drawn more coarsely.
         self.interval_s = max(2 * self.interval_s, (newest.time_s - self.points[0].time_s) / (MAX_POINTS / 2))
         self._rewrite = True
 
@@ -174,7 +175,7 @@ class JobSeries:
         return _line("point", index, *astuple(self.points[index]))
 
     def unwritten(self) -> tuple[str, bool]:
-        """What the file lacks, and whether that replaces the whole file.  The caller writes it."""
+        """What the file lacks, and whether it replaces the whole file.  The caller writes it."""
         if self._open_is_dirty and self.phases is not None:
             self._lines.append(_line("phases", self.phases))
         self._close_point()
@@ -193,12 +194,12 @@ class JobSeries:
         return "".join(lines), True
 
     def not_written(self) -> None:
-        """It could not be: the next time everything is written."""
+        """The last write failed: next time, write everything."""
         self._rewrite = True
 
     @classmethod
     def restored(cls, text: str) -> JobSeries:
-        """What was written; lines that were cut off or damaged are left out."""
+        """The series in a file; lines that were cut off or damaged are skipped."""
         series = cls(_rewrite=bool(text) and not text.endswith("\n"))
         for line in text.splitlines():
             try:
@@ -269,7 +270,7 @@ def _share(point: Point) -> float | None:
 
 
 def _steps_per_s(before: Point | None, point: Point) -> float | None:
-    """Progress since the point before, if that was in the same attempt; otherwise by the step time."""
+    """Progress since the previous point, if it is of the same attempt; otherwise derived from the step time."""
     if before is not None and before.attempt == point.attempt:
         elapsed_s = point.time_s - before.time_s
         if elapsed_s > 0 and point.step >= before.step:
@@ -280,10 +281,6 @@ def _steps_per_s(before: Point | None, point: Point) -> float | None:
 def _restart(mark: JobMark, before: int, last_end: str) -> JobMark:
     why = f" after it {last_end}" if last_end else ""
     if mark.workers == before:
-        text = f"restarted with {_workers(mark.workers)}{why}"
+        text = f"restarted with {plural(mark.workers, 'worker')}{why}"
         return replace(mark, kind="restarted", text=text)
-    return replace(mark, kind="resized", text=f"resized from {before} to {_workers(mark.workers)}{why}")
-
-
-def _workers(num: int) -> str:
-    return f"{num} worker{'s' if num != 1 else ''}"
+    return replace(mark, kind="resized", text=f"resized from {before} to {plural(mark.workers, 'worker')}{why}")

@@ -1,4 +1,4 @@
-"""What is learned about speeds on several device kinds.
+"""Speeds on several device kinds, as learned from jobs.
 
 A job's step times are kept by kind and shape.  On a kind where it has not run, it is expected to be as fast as on the
 kind where it has, times the ratio between the two: the median over the jobs measured on both, at the same shape; 1
@@ -8,18 +8,14 @@ until there is such a job.
 from __future__ import annotations
 
 import statistics
-from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from weft.control.state import Job
-from weft.core.cluster import Cluster, Shape
+from weft.core.cluster import Cluster
 from weft.core.speed import SpeedCurve, StepTime
+from weft.daemon.step_samples import Samples, medians, restored_samples, samples_document
 from weft.perf.exploration import explored_curve
-
-Samples = dict[Shape, deque[tuple[float, float]]]
-"""Step time and exposed time of several steps, by workers per node."""
-KEPT_SAMPLES = 31
 
 
 class KindSpeeds:
@@ -33,9 +29,9 @@ class KindSpeeds:
         self._curves: dict[tuple[str, tuple[int, ...]], tuple[Cluster, dict[str, SpeedCurve]]] = {}
 
     def entered(self, job_id: str, kind: str, samples: Samples) -> Samples | None:
-        """The job reports from ``kind``: takes its ``samples`` on its last kind and returns those on this one.
+        """The job reports from ``kind``: keep its ``samples`` from its last kind and return those from this one.
 
-        None if it is the same kind.
+        Returns None if the kind is the same.
         """
         last = self._last.setdefault(job_id, kind)
         if last == kind:
@@ -88,32 +84,18 @@ class KindSpeeds:
         return {
             "last": self._last,
             "elsewhere": {
-                job_id: {
-                    kind: [[list(shape), [list(one) for one in kept]] for shape, kept in samples.items()]
-                    for kind, samples in by_kind.items()
-                }
+                job_id: {kind: samples_document(samples) for kind, samples in by_kind.items()}
                 for job_id, by_kind in self._elsewhere.items()
             },
         }
 
     def restore(self, document: Mapping[str, Any], job_ids: Iterable[str]) -> None:
-        """Raises ``ValueError`` and the like on an invalid document; one of an older version has nothing."""
+        """Raises ``ValueError`` and the like on an invalid document; older versions wrote an empty one."""
         for job_id in job_ids:
             if job_id in document.get("last", {}):
                 self._last[job_id] = str(document["last"][job_id])
             for kind, samples in document.get("elsewhere", {}).get(job_id, {}).items():
-                self._elsewhere.setdefault(job_id, {})[str(kind)] = {
-                    tuple(map(int, shape)): deque(((float(a), float(b)) for a, b in kept), maxlen=KEPT_SAMPLES)
-                    for shape, kept in samples
-                }
-
-
-def medians(samples: Samples) -> dict[Shape, StepTime]:
-    found = {}
-    for shape, kept in samples.items():
-        step_s = statistics.median(one[0] for one in kept)
-        found[shape] = StepTime(step_s, min(statistics.median(one[1] for one in kept), step_s))
-    return found
+                self._elsewhere.setdefault(job_id, {})[str(kind)] = restored_samples(samples)
 
 
 def kind_ratio(jobs: Iterable[Mapping[str, Samples]], kind: str, other: str) -> float:

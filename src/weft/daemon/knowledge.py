@@ -1,4 +1,4 @@
-"""What the controller has learned about each job: how fast it is, how much is left, what a restart costs it.
+"""What the controller has learned about each job: how fast it is, how much is left, whether it can resume.
 
 Everything here is an estimate.  It is saved periodically; losing it costs only a few measurements.
 """
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import statistics
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -20,19 +20,20 @@ from weft.core.step_report import StepReport
 from weft.core.submission import MAX_TOTAL_STEPS
 from weft.daemon.batch_choice import BatchChoices
 from weft.daemon.family_knowledge import FamilyKnowledge
-from weft.daemon.kind_speeds import KEPT_SAMPLES, KindSpeeds
+from weft.daemon.kind_speeds import KindSpeeds
 from weft.daemon.loss_rest import steps_to_rest
 from weft.daemon.newest_reports import NewestReports
 from weft.daemon.pairs import Pairs
+from weft.daemon.restart_times import RestartTimes
+from weft.daemon.step_samples import KEPT_SAMPLES, Samples, median_step, medians, restored_samples, samples_document
 from weft.perf.exploration import explored_curve
 from weft.perf.job_lengths import least_assumed_s
-from weft.perf.restart import RestartCost
 
 NOTEWORTHY = 0.2
 """A step time that has changed by more than this fraction is worth a decision."""
 _REFIT = 0.05
 _MIN_SAMPLES_TO_SHARE = 5
-"""Pairs are formed by speeds measured alone, which can no longer be measured once the jobs share."""
+"""Pairs are formed based on speeds of jobs alone, which can no longer be measured once the jobs share."""
 _KEPT_LOSSES = 200
 _MIN_LOSSES = 12
 _REFIT_LOSS_GROWTH = 1.25
@@ -40,21 +41,11 @@ _SLOW_STEP_S = 1.0
 
 
 @dataclass
-class _Pending:
-    """A restart in progress."""
-
-    stop_s: float | None = None
-    stopping_s: float = 0.0
-    start_s: float | None = None
-
-
-@dataclass
 class JobKnowledge:
     """One job."""
 
-    samples: dict[Shape, deque[tuple[float, float]]] = field(default_factory=dict)
+    samples: Samples = field(default_factory=dict)
     losses: deque[tuple[int, float]] = field(default_factory=lambda: deque(maxlen=_KEPT_LOSSES))
-    restart: RestartCost | None = None
     can_resume: bool = True
     attempt: int = 0
     """The attempt that reported last."""
@@ -66,7 +57,6 @@ class JobKnowledge:
     """Peak memory of any of its workers."""
     takes_turns: bool = False
     """Whether it could share, and its reports include all its waits for the network."""
-    pending: _Pending = field(default_factory=_Pending)
     fitted: dict[Shape, float] = field(default_factory=dict)
     """Step times the current curve was fitted to."""
     predicted_s: dict[int, float] = field(default_factory=dict)
@@ -78,9 +68,10 @@ class JobKnowledge:
     """Step at which the loss curve was last fitted, and the step at which the loss will stop improving, if known."""
 
     def median(self, shape: Shape) -> StepTime:
-        step_s = statistics.median(sample[0] for sample in self.samples[shape])
-        exposed_s = statistics.median(sample[1] for sample in self.samples[shape])
-        return StepTime(step_s, min(exposed_s, step_s))
+        return median_step(self.samples[shape])
+
+    def median_steps_s(self) -> dict[Shape, float]:
+        return {shape: time.step_s for shape, time in medians(self.samples).items()}
 
 
 class Knowledge:
@@ -93,16 +84,15 @@ class Knowledge:
         self.batches = BatchChoices()
         self.reports = NewestReports()
         self.kinds = KindSpeeds()
+        self.restarts = RestartTimes(restart_prior_s)
         self._jobs: dict[str, JobKnowledge] = {}
-        self._restart = RestartCost(restart_prior_s)
-        """The cost of a restart across all jobs."""
         self._families = FamilyKnowledge()
 
     def of(self, job_id: str) -> JobKnowledge:
         return self._jobs.setdefault(job_id, JobKnowledge())
 
     def finished(self, job: Job) -> None:
-        """The job is over: only what it tells about others of its family is kept."""
+        """The job is over: keep only what it tells about other jobs of its family."""
         known = self._jobs.pop(job.id, None)
         if known is not None and known.samples and job.state is JobState.COMPLETED:
             smallest = next(iter(job.spec.allowed_sizes(self.cluster.num_devices)), job.spec.min_workers)
@@ -111,6 +101,7 @@ class Knowledge:
         self.batches.forget(job.id)
         self.kinds.forget(job.id)
         self.reports.forget(job.id)
+        self.restarts.forget(job.id)
 
     # What is observed ------------------------------------------------------------------------------------------
 
@@ -123,7 +114,7 @@ class Knowledge:
         first = known.attempt != report.attempt
         if first:
             known.attempt, known.num_reports = report.attempt, 0
-            self._started_again(known, now_s)
+            self.restarts.reported(job.id, now_s)
         if self.cluster.is_mixed:
             self._entered(job, known)
         known.num_reports += 1
@@ -148,14 +139,14 @@ class Knowledge:
         return self._measured(job, known, report)
 
     def _entered(self, job: Job, known: JobKnowledge) -> None:
-        """``samples`` are those on the device kind it runs on now."""
+        """Keep in ``samples`` only those on the device kind it runs on now."""
         samples = self.kinds.entered(job.id, self.cluster.kind_of(job.devices), known.samples)
         if samples is not None:
             known.samples, known.curves, known.decided, known.predicted_s = samples, {}, {}, {}
-            known.fitted = {shape: known.median(shape).step_s for shape in samples}
+            known.fitted = known.median_steps_s()
 
     def _reported_sharing(self, job: Job, partner: str, report: StepReport, now_s: float) -> bool:
-        """A job that shares is slower than alone: its steps say nothing about a size, only about the pair."""
+        """A job that shares is slower than alone: its steps tell only about the pair, not about a size."""
         alone = {job_id: self.alone(job_id, job.devices) for job_id in (job.id, partner)}
         known = {job_id: step for job_id, step in alone.items() if step is not None}
         return len(known) == 2 and self.pairs.reported(
@@ -188,7 +179,7 @@ class Knowledge:
             return is_news
         # Fitted here, report by report, so that a decision about many jobs needs only lookups.
         known.curves = {}
-        known.fitted = {shape: known.median(shape).step_s for shape in known.samples}
+        known.fitted = known.median_steps_s()
         if not self.cluster.is_mixed:  # on devices of several kinds, a relative's speed says too little
             self._families.measured(job, shape, known.median(shape))
         self.kinds.renew()
@@ -199,52 +190,28 @@ class Knowledge:
         known.decided[shape] = now_s
         return True
 
-    def stop_ordered(self, job_id: str, now_s: float) -> None:
-        self.of(job_id).pending = _Pending(stop_s=now_s)
-
     def stopped(self, job_id: str, attempt: int, now_s: float, *, saved: bool) -> None:
         """The workers are gone; ``saved`` says whether the job can resume where they stopped."""
         known = self.of(job_id)
         if not saved and known.attempt == attempt:
             known.can_resume = False  # it made steps and lost them
-        if known.pending.stop_s is not None:
-            known.pending = _Pending(stopping_s=now_s - known.pending.stop_s)
-
-    def start_ordered(self, job_id: str, now_s: float) -> None:
-        self.of(job_id).pending.start_s = now_s
-
-    def started(self, job_id: str, now_s: float) -> None:
-        """The workers exist.  A first start may have waited for the engine to warm up; a restart does not."""
-        known = self.of(job_id)
-        if known.pending.start_s is not None and known.restart is None:
-            known.pending.start_s = now_s
-
-    def _started_again(self, known: JobKnowledge, now_s: float) -> None:
-        if known.pending.start_s is None:
-            return
-        took_s = max(known.pending.stopping_s + now_s - known.pending.start_s, 0.0)
-        if known.restart is None:
-            # Before any restart, the first start is the best estimate of its cost.
-            known.restart = RestartCost(prior_s=took_s)
-        else:
-            known.restart = known.restart.observed(took_s)
-        self._restart = self._restart.observed(took_s)
-        known.pending = _Pending()
+        self.restarts.stopped(job_id, now_s)
 
     # What is believed ------------------------------------------------------------------------------------------
 
     def belief(self, job: Job, first_sizes: tuple[int, ...], now_s: float, usual_s: float) -> Belief:
-        """What a decision gets to know about the job."""
+        """What a decision is told about the job."""
         curves = self._curves_by_kind(job, first_sizes) if self.cluster.is_mixed else {}
         own = curves.get(self.cluster.kind_of(job.wanted)) if job.wanted else None
         curve = own or (fastest(curves) if curves else self.curve(job, first_sizes))
-        remaining_steps = self.remaining_steps(job, curve, now_s, least_assumed_s(usual_s, self.restart_s(job.id)))
+        restart_s = self.restarts.estimate_s(job.id)
+        remaining_steps = self.remaining_steps(job, curve, now_s, least_assumed_s(usual_s, restart_s))
         remaining_steps *= self.batches.script_steps(job.id) if self.is_length_known(job) else 1.0
         known = self._jobs.get(job.id)
         return Belief(
             curve,
             remaining_steps,
-            self.restart_s(job.id),
+            restart_s,
             self.can_share(job),
             is_length_known=self.is_length_known(job),
             can_stop=known is not None and known.attempt > 0 and known.can_resume,
@@ -270,16 +237,14 @@ class Knowledge:
     def can_share(self, job: Job) -> bool:
         """Whether enough is known about the job to predict its speed in a pair."""
         known = self._jobs.get(job.id)
-        return known is not None and known.takes_turns and any(map(_are_enough, known.samples.values()))
-
-    def restart_s(self, job_id: str) -> float:
-        known = self._jobs.get(job_id)
-        return (known.restart if known and known.restart else self._restart).estimate_s
+        if known is None or not known.takes_turns:
+            return False
+        return any(len(kept) >= _MIN_SAMPLES_TO_SHARE for kept in known.samples.values())
 
     def curve(self, job: Job, first_sizes: tuple[int, ...]) -> SpeedCurve:
         """Step times at the sizes it may be given, up to twice the largest tried by it or its family.
 
-        ``first_sizes`` is all that a job may be given of which nothing is known.
+        ``first_sizes``: the only sizes that a job may be given if nothing is known about it.
         """
         known = self._jobs.get(job.id)
         if known is None or not known.samples:
@@ -288,13 +253,11 @@ class Knowledge:
         allowed = job.spec.allowed_sizes(self.cluster.num_devices)
         curve = known.curves.get(allowed)
         if curve is None:
-            curve = known.curves[allowed] = explored_curve(
-                {shape: known.median(shape) for shape in known.samples}, allowed, self.cluster
-            )
+            curve = known.curves[allowed] = explored_curve(medians(known.samples), allowed, self.cluster)
         return curve
 
     def speeds(self, job: Job) -> list[SpeedRow]:
-        """Expected and measured step time at each size, for those that want to compare."""
+        """Expected and measured step time at each size."""
         known = self._jobs.get(job.id)
         if known is None or not known.samples:
             return []
@@ -313,7 +276,7 @@ class Knowledge:
         ]
 
     def remaining_steps(self, job: Job, curve: SpeedCurve, now_s: float, usual_s: float) -> float:
-        """Declared, else until the loss stops improving, else by its family, else as much as it has run."""
+        """As declared, or else until the loss stops improving, or else like its family, or else as many as so far."""
         known = self._jobs.get(job.id)
         progress = self.reports.progress(job)
         if progress.total_steps is not None:
@@ -326,7 +289,7 @@ class Knowledge:
         return max(left_s, 1.0) / curve.times[smallest].step_s
 
     def is_length_known(self, job: Job) -> bool:
-        """Whether the number of its steps was declared, and the time of a step was measured."""
+        """Whether its number of steps was declared and its step time measured."""
         known = self._jobs.get(job.id)
         is_measured = (known is not None and bool(known.samples)) or self._families.is_measured(job)
         return is_measured and self.reports.progress(job).total_steps is not None
@@ -344,17 +307,16 @@ class Knowledge:
     def document(self) -> dict[str, Any]:
         """Plain data for a JSON file."""
         return {
-            "restart_prior_s": self._restart.prior_s,
-            "restarts_s": list(self._restart.seen_s),
+            "restarts_s": self.restarts.document(),
             "apart": self.pairs.document(),
             "families": self._families.document(),
             "batches": self.batches.document(),
             "kinds": self.kinds.document(),
             "jobs": {
                 job_id: {
-                    "samples": [[list(shape), [list(one) for one in kept]] for shape, kept in known.samples.items()],
+                    "samples": samples_document(known.samples),
                     "losses": [list(point) for point in known.losses],
-                    "restart": [known.restart.prior_s, list(known.restart.seen_s)] if known.restart else None,
+                    "restart": self.restarts.job_document(job_id),
                     "can_resume": known.can_resume,
                     "attempt": known.attempt,
                     "memory_bytes": known.memory_bytes,
@@ -369,32 +331,21 @@ class Knowledge:
         """Restore what was kept about these jobs; raises ``ValueError`` and the like on an invalid document."""
         restored: dict[str, JobKnowledge] = {}
         job_ids = list(job_ids)
-        for job_id in job_ids:
-            kept = document["jobs"].get(job_id)
-            if kept is None:
-                continue
+        kept_jobs = {job_id: document["jobs"][job_id] for job_id in job_ids if job_id in document["jobs"]}
+        for job_id, kept in kept_jobs.items():
             known = restored[job_id] = JobKnowledge(can_resume=bool(kept["can_resume"]), attempt=int(kept["attempt"]))
-            for shape, samples in kept["samples"]:
-                known.samples[tuple(map(int, shape))] = deque(
-                    ((float(step_s), float(exposed_s)) for step_s, exposed_s in samples), maxlen=KEPT_SAMPLES
-                )
+            known.samples = restored_samples(kept["samples"])
             known.memory_bytes = int(kept.get("memory_bytes", 0))
             known.takes_turns = bool(kept.get("takes_turns", False))
             known.predicted_s = {int(size): float(step_s) for size, step_s in kept.get("predicted_s", ())}
             known.losses.extend((int(step), float(loss)) for step, loss in kept["losses"])
             known.num_reports = KEPT_SAMPLES
-            known.fitted = {shape: known.median(shape).step_s for shape in known.samples}
+            known.fitted = known.median_steps_s()
             known.decided = dict(known.fitted)
-            if kept["restart"]:
-                known.restart = RestartCost(float(kept["restart"][0]), tuple(map(float, kept["restart"][1])))
-        self._restart = RestartCost(self._restart.prior_s, tuple(map(float, document["restarts_s"])))
+        self.restarts.restore(document["restarts_s"], {job_id: kept["restart"] for job_id, kept in kept_jobs.items()})
         self._jobs.update(restored)
         if "families" in document:  # older controllers did not keep them
             self._families.restore(document["families"])
         self.pairs.restore(document.get("apart", ()), job_ids)
         self.batches.restore(document.get("batches", {}), job_ids)
         self.kinds.restore(document.get("kinds", {}), job_ids)
-
-
-def _are_enough(samples: Sequence[tuple[float, float]]) -> bool:
-    return len(samples) >= _MIN_SAMPLES_TO_SHARE

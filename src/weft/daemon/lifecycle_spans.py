@@ -1,9 +1,9 @@
 """A job's life as spans, for OpenTelemetry: job -> (queued, attempt -> (starting, running, stopping)).
 
 Pure: compares the states before and after an event.  A span is made when it ends; when it began is part of the job's
-state, and its key follows from the job and the attempt, so a controller that was restarted meanwhile continues the
-same trace.  Only when a stop was requested is remembered here: an attempt that was asked to stop before a restart has
-no ``stopping``, and its ``running`` lasts until its end.
+state, and its key follows from the job and the attempt, so a restarted controller continues the same trace.  Only the
+time of a stop request is remembered here: an attempt that was asked to stop before the controller restarted has no
+``stopping``, and its ``running`` lasts until its end.
 """
 
 from __future__ import annotations

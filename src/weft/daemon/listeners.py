@@ -1,7 +1,7 @@
 """The controller's two listeners: a unix socket for its owner, and a port on 127.0.0.1.
 
 [Note: out of descriptors]
-When a process has no file descriptor left, ``accept`` fails and leaves the connection in the queue, so an event loop
+When a process has no file descriptors left, ``accept`` fails and leaves the connection in the queue, so an event loop
 would wake up for it over and over.  So we hold a few descriptors in reserve.  The owner's connections are served with
 them; a connection to the port is accepted and closed.
 """
@@ -102,7 +102,7 @@ class PortSocket(_Listener):
 
 
 class OwnerSocket(_Listener):
-    """Accepts only this user's processes, whatever the file's mode has become."""
+    """Accepts only this user's processes, even if the file's mode was changed."""
 
     def accept(self) -> tuple[socket.socket, Any]:
         connection, address = super().accept()
@@ -148,11 +148,11 @@ def listen_local(port: int, reserve: Reserve) -> PortSocket:
         listener.close()
         if error.errno == errno.EADDRINUSE:
             raise PortTakenError(
-                f"port {port} of 127.0.0.1 is used by another program: choose another one with `weft up --port`, or "
+                f"port {port} on 127.0.0.1 is used by another program: choose another one with `weft up --port`, or "
                 "let weft choose with `--port 0`"
             ) from None
         raise PortTakenError(
-            f"port {port} of 127.0.0.1 cannot be used ({error.strerror}): choose another one with `weft up --port`"
+            f"port {port} on 127.0.0.1 cannot be used ({error.strerror}): choose another one with `weft up --port`"
         ) from error
     listener.setblocking(False)
     return listener
@@ -190,7 +190,7 @@ async def keep_reachable(
                     home.prepare()
                     await make()
                     made[path] = _identity(path)
-                    _log.warning("%s was gone: created again", path)
+                    _log.warning("%s was gone: recreated it", path)
             except (OSError, WeftError) as error:
                 _log.warning("%s, which makes the controller reachable, cannot be created: %s", path, error)
 

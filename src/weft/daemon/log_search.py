@@ -1,4 +1,4 @@
-"""Lines of a worker's output that contain a text; bounded in what is read and in what is returned."""
+"""Lines of a worker's output that contain a text; reads and returns only a bounded amount."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _MAX_OPEN_BYTES = 256 * 1024
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """The lines, the last ones if there are too many."""
+    """The matching lines; only the last ones if there are too many."""
 
     text: bytes
     num_lines: int
@@ -26,7 +26,7 @@ class Found:
 
 
 def search(log: WorkerLog, wanted: str) -> Found:
-    """Find ``wanted``, whatever the case of ASCII letters.  Closes the log."""
+    """Find ``wanted``, ignoring the case of ASCII letters.  Closes the log."""
     needle = wanted.encode().lower()
     found: list[bytes] = []
     num_lines, rest, left = 0, b"", MAX_SEARCHED_BYTES

@@ -92,7 +92,7 @@ class Loop:
         self._traces = traces
         self._timer = DecisionTimer()
         self.ready = threading.Event()
-        """Set when the loop has completed its first turn, or has failed to."""
+        """Set when the loop has completed its first pass, or has failed to."""
         nodes = engine if isinstance(engine, SharesOnNodes) else None
         self._sharing = LeaseServers(home.sockets, enabled=scheduler.options.crossover, nodes=nodes)
         self._orders = Orders(home, engine, channel, self._sharing, knowledge, metrics)
@@ -153,7 +153,7 @@ class Loop:
         self._inbox.wake()
 
     def hint(self, job: Job) -> str:
-        """What holds up the job's current attempt, as far as is known."""
+        """What holds up the job's current attempt, if known."""
         attempt = job.id, job.attempt
         trouble = (self._news.hints.get(attempt) or self._orders.hint(*attempt)) if job.devices else ""
         return trouble or self._faults.by_job.get(job.id, "")
@@ -182,7 +182,7 @@ class Loop:
             with self._faults.contained("saving for the next start"):
                 self._save_for_next_time()
         except BaseException as error:
-            _log.critical("the controller stops, its workers keep running: %r", error, exc_info=True)
+            _log.critical("the controller is stopping; its workers keep running: %r", error, exc_info=True)
             self.failure = error
         finally:
             self._close()
@@ -273,7 +273,7 @@ class Loop:
         return [*self._knowledge.reports.take_of(event.job_id, now_s), *self._unreported(in_order, job), in_order]
 
     def _unreported(self, event: EngineEvent, job: Job) -> list[Event]:
-        """Steps that nobody received the reports of, because no controller was running: a checkpoint knows them."""
+        """Progress whose reports nobody received because no controller was running, according to a checkpoint."""
         if not isinstance(event, WorkersExited) or event.fate not in (Fate.COMPLETED, Fate.STOPPED):
             return []
         known = self._knowledge.reports.progress(job)
@@ -295,7 +295,7 @@ class Loop:
                 if isinstance(event, WorkersExited):
                     self._attempt_over(event)
                 elif isinstance(event, WorkersStarted):
-                    self._knowledge.started(event.job_id, event.at_s)
+                    self._knowledge.restarts.started(event.job_id, event.at_s)
         with self._faults.contained("the histories of jobs"):
             self._series.happened(before, self.state, batch.events)
         if self._traces is not None:

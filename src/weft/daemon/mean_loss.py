@@ -1,4 +1,4 @@
-"""The loss of a job: the mean over its workers, each of which reports the loss of its own part of the batch."""
+"""The loss of a job: the mean over its workers, each of which reports the loss on its own part of the batch."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ _WRITE_EVERY_S = 2.0
 
 
 class NewestReports:
-    """The journal gets those that are new, all of them together, every few seconds."""
+    """The new ones are written to the journal together, every few seconds."""
 
     def __init__(self) -> None:
         self._by_job: dict[str, StepReport] = {}
@@ -25,7 +25,7 @@ class NewestReports:
         self._unwritten[report.job_id] = None
 
     def progress(self, job: Job) -> Progress:
-        """How far the job is now: by the last report of its current attempt, otherwise by the journal."""
+        """How far along the job is: from the last report of its current attempt, or else from the journal."""
         report = self._by_job.get(job.id)
         if report is None or report.attempt != job.attempt or not job.devices:
             return job.progress
@@ -47,7 +47,7 @@ class NewestReports:
         return [event for job_id in list(self._unwritten) for event in self.take_of(job_id, now_s)]
 
     def take_of(self, job_id: str, now_s: float) -> list[ProgressReported]:
-        """One job's: its attempt is ending, and its last step must not get lost."""
+        """The new one of this job: its attempt is ending, and its last step must not get lost."""
         if job_id not in self._unwritten:
             return []
         del self._unwritten[job_id]

@@ -16,7 +16,7 @@ DEFAULT_PORT = 8477
 class ControllerOptions:
     """Options of one controller, with their defaults."""
 
-    engine: Annotated[str, Option("this machine, or a Ray cluster, runs the workers", choices=("local", "ray"))] = (
+    engine: Annotated[str, Option("run workers on this machine or on a Ray cluster", choices=("local", "ray"))] = (
         "local"
     )
     address: Annotated[

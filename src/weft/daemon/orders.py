@@ -79,14 +79,14 @@ class Orders:
             return WorkersExited(now_s, job.id, action.attempt, Fate.LOST, 1, reason)
         failpoint("controller.after_start")
         if job.workers_since_s is None:  # otherwise an earlier controller started it
-            self._knowledge.start_ordered(job.id, now_s)
+            self._knowledge.restarts.start_ordered(job.id, now_s)
         return None
 
     def stop(self, job_id: str, attempt: int, now_s: float) -> WorkersExited | None:
-        """Ask the workers to stop, by the channel and the engine's signal; returns their end if there are none."""
+        """Ask the workers to stop, through the channel and the engine; returns the attempt's end if there are none."""
         if (job_id, attempt) in self._waiting:
             return self._dropped(job_id, attempt, now_s)
-        self._knowledge.stop_ordered(job_id, now_s)
+        self._knowledge.restarts.stop_ordered(job_id, now_s)
         failpoint("controller.before_stop")
         self._channel.stop(job_id, attempt)
         self._call("stop", job_id, attempt, self._engine.stop)
@@ -94,7 +94,7 @@ class Orders:
         return None
 
     def kill(self, job_id: str, attempt: int, now_s: float) -> WorkersExited | None:
-        """Kill the workers; returns their end if there are none."""
+        """Kill the workers; returns the attempt's end if there are none."""
         if (job_id, attempt) in self._waiting:
             return self._dropped(job_id, attempt, now_s)
         failpoint("controller.before_kill")
@@ -138,5 +138,5 @@ class Orders:
 
 def _wait_in_words(error: OSError) -> str:
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        return "waits for disk space to be started"
+        return "waits for disk space before it can start"
     return f"cannot be started yet ({error}): retrying every second"

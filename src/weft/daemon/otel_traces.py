@@ -1,4 +1,4 @@
-"""Traces of jobs for OpenTelemetry (`weft up --otel`, extra ``otel``): sends what ``lifecycle_spans.py`` makes.
+"""OpenTelemetry traces of jobs (`weft up --otel`, extra ``otel``): sends the spans that ``lifecycle_spans.py`` makes.
 
 The controller's loop only puts states into a bounded queue.  A thread makes spans of them, and the SDK's batch
 processor sends them from another thread.  If the collector is slow or gone, spans are dropped, and nothing waits.
@@ -32,7 +32,7 @@ _log = logging.getLogger(__name__)
 
 
 def otlp_exporter() -> SpanExporter:
-    """Sends to a collector over HTTP; ``OTEL_EXPORTER_OTLP_ENDPOINT`` and its relatives say where and how."""
+    """Sends to a collector over HTTP, configured by ``OTEL_EXPORTER_OTLP_ENDPOINT`` and related variables."""
     try:
         from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
     except ImportError:
@@ -43,7 +43,7 @@ def otlp_exporter() -> SpanExporter:
 
 
 class JobTraces:
-    """The loop's thread says what happened; two other threads do the work."""
+    """The loop's thread passes on states; two other threads do the work."""
 
     def __init__(self, exporter: SpanExporter) -> None:
         from opentelemetry.sdk.resources import OTELResourceDetector, Resource
@@ -63,10 +63,10 @@ class JobTraces:
             self._waiting.put_nowait((before, states))
         except queue.Full:
             self._num_dropped += 1
-            _log.warning("traces fall behind: spans of %d batches of events were dropped", self._num_dropped)
+            _log.warning("traces are falling behind: spans of %d batches of events were dropped", self._num_dropped)
 
     def close(self) -> None:
-        """Send what there is, unless that takes too long."""
+        """Send what is left, unless that takes too long."""
         try:
             self._waiting.put_nowait(None)
         except queue.Full:

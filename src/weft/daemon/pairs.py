@@ -1,4 +1,4 @@
-"""What pairs have gained, and which pairs should not be formed, by reports alone.
+"""What pairs have gained, and which pairs should not be formed, based only on reports.
 
 Every pair is reviewed for as long as it lasts.  Once both jobs have warmed up, their steps are counted over a window
 and compared with the speed of each job alone; then the next window begins.  A pair that gained too little is split, and
@@ -21,7 +21,7 @@ WINDOW_STEPS = 10
 APART_S = 600.0
 _MAX_DOUBLINGS = 6
 _NUM_WARM_UP = 3
-"""The first reports of a pair do not count: caches and connections warm up, or the steps were made before."""
+"""The first reports of a pair do not count: caches and connections warm up, or the steps were made before pairing."""
 
 Pair = frozenset[str]
 
@@ -123,7 +123,7 @@ class Pairs:
         return True
 
     def over(self, together: Iterable[Pair]) -> None:
-        """Drop all pairs but these, which still run."""
+        """Drop all pairs except these, which are still running."""
         if self._trials:
             kept = set(together)
             self._trials = {pair: trial for pair, trial in self._trials.items() if pair in kept}
@@ -134,7 +134,7 @@ class Pairs:
         self._apart = {pair: why for pair, why in self._apart.items() if job_id not in pair}
 
     def apart(self, now_s: float) -> frozenset[Pair]:
-        """Who must not share now."""
+        """Pairs that must not share now."""
         return frozenset(pair for pair, why in self._apart.items() if why.until_s > now_s)
 
     def measured(self, one: str, other: str) -> Review | None:
@@ -166,6 +166,6 @@ def _is_full(count: _Count) -> bool:
 
 
 def _not_slower(alone: StepTime, steps_per_s: float) -> StepTime:
-    """No job is slower alone than in a pair: if it was measured so, the machine was busy at the time."""
+    """No job is slower alone than in a pair: if the measurements say so, the machine was busy when it ran alone."""
     share = min(1.0, 1 / (steps_per_s * alone.step_s)) if steps_per_s > 0 else 1.0
     return StepTime(alone.step_s * share, alone.exposed_s * share)

@@ -1,4 +1,4 @@
-"""A policy runs in its own thread, so that one that never returns cannot block the controller.
+"""Runs a policy in its own thread, so that one that never returns cannot block the controller.
 
 Python cannot kill a thread.  While a call is overdue, further calls fail immediately, and the caller must decide
 without the policy.  When the overdue call returns, the policy can be used again.

@@ -77,7 +77,7 @@ def _right_clock(journal: Journal, state: State, wall_s: float | None) -> State:
     now_s = time.time() if wall_s is None else wall_s
     if state.now_s <= now_s + MAX_AHEAD_S:
         return state
-    _log.warning("the clock was %.0f s ahead when the controller last ran: times are corrected", state.now_s - now_s)
+    _log.warning("the clock was %.0f s ahead when the controller last ran: correcting times", state.now_s - now_s)
     event = ClockSetBack(now_s)
     journal.append([event])
     return reduce(state, event)[0]
@@ -152,8 +152,8 @@ def on_cluster(state: State, cluster: Cluster) -> State:
             if device >= len(nodes) or nodes[device] != state.cluster.node_of(device):
                 raise UsageError(
                     f"job {job.id} has device {device} of {sum(state.cluster.devices_by_node)}, but this controller "
-                    f"was started with {cluster.num_devices}: start it with as many devices as before, or stop the "
-                    "jobs first with `weft down --jobs`"
+                    f"was started with {cluster.num_devices}: start it with the same number as before; to use fewer, "
+                    "first stop the jobs with `weft down --jobs`"
                 )
     return replace(state, cluster=cluster)
 

@@ -86,7 +86,7 @@ class JobChannel:
             self._path.unlink()
 
     def _send_stop(self, address: Address) -> None:
-        # It is gone or its buffer is full: it is asked again when it reports, and the engine also sends a signal.
+        # If it is gone or its buffer is full, it is asked again when it reports, and the engine also sends a signal.
         with contextlib.suppress(OSError):
             self._socket.sendto(_STOP, address)
 

@@ -1,4 +1,4 @@
-"""How long finished jobs, their logs and their checkpoints are kept.
+"""How long finished jobs, their logs, and their checkpoints are kept.
 
 [Note: files first]
 A job's files are deleted before the event that says so is written.  If the controller is killed in between, the job is
@@ -42,7 +42,7 @@ class Purged:
 
 
 class Retention:
-    """Purges on request, and by itself jobs that finished more than ``keep_s`` ago (``None``: never by itself)."""
+    """Purges on request, and automatically jobs that finished more than ``keep_s`` ago (unless it is ``None``)."""
 
     def __init__(
         self,

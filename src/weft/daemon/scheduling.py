@@ -1,7 +1,7 @@
 """Live decisions: when to decide, and what the controller knows about real jobs.
 
 A job that has not reported since it started, or that cannot resume after a stop, must not be touched: stopping it would
-lose its work.  ``control/decision.py`` makes the decisions, live and in the simulator; this module gives it its inputs
+lose its work.  ``control/decision.py`` makes the decisions, live and in the simulator; this module provides its inputs
 and explains its results.
 """
 
@@ -40,7 +40,7 @@ class SchedulingOptions:
     """Minimum time between resizes of a job."""
     review_s: float = 60.0
     usual_s: float = 60.0
-    """How long a job is assumed to run if nothing is known about it."""
+    """Assumed length of a job about which nothing is known."""
     crossover: bool = False
     handover_s: float = 0.0
     why_unshared: str = ""
@@ -66,7 +66,7 @@ class Scheduler:
         self._told: dict[str, Reason] = {}
         """The reasons that were reported last."""
         self.queue: Mapping[str, QueuePlace] = {}
-        """Where the jobs stand that got no devices by the last decision."""
+        """The queue places of jobs that got no devices in the last decision."""
 
     def decide(self, state: State, knowledge: Knowledge, now_s: float) -> DecisionResult:
         """Who gets which devices from now on; the event has a reason for every job whose situation changed."""
@@ -74,7 +74,7 @@ class Scheduler:
         beliefs = self.beliefs(active, state, knowledge, now_s)
         decided = self._decided(state, knowledge, self.guarded, now_s, beliefs)
         self.queue = queue_places(active, decided.event.devices, beliefs, state.cluster.num_devices, now_s)
-        if state.cluster.is_mixed:  # places count devices of all kinds alike: a start that follows is only a guess
+        if state.cluster.is_mixed:  # places count devices of all kinds alike, so expected starts are only guesses
             self.queue = {job_id: replace(place, is_certain=False) for job_id, place in self.queue.items()}
         reasons = {}
         for job in active:
@@ -106,7 +106,7 @@ class Scheduler:
         self._told = {}
 
     def explain(self, decided: DecisionResult, job: Job, state: State, knowledge: Knowledge) -> str | None:
-        """Why the job has its workers, by the last decision; ``None`` if that decision did not know the job."""
+        """Why the job has its workers since the last decision; ``None`` if that decision did not include the job."""
         there = job.id in decided.untouched or job.id in decided.held_back
         if not there and all(view.id != job.id for view in decided.snapshot.jobs):
             return None
@@ -132,7 +132,7 @@ class Scheduler:
         )
 
     def beliefs(self, active: Sequence[Job], state: State, knowledge: Knowledge, now_s: float) -> Mapping[str, Belief]:
-        """What a decision gets to know about each of these jobs."""
+        """What a decision is told about each of these jobs."""
         cluster, usual_s = state.cluster, self.options.usual_s
         return {
             job.id: knowledge.belief(job, self._first_sizes(job.spec, cluster, knowledge), now_s, usual_s)

@@ -1,4 +1,4 @@
-"""The histories of all jobs: those of active jobs in memory, each also in a file in its job's folder.
+"""The histories of all jobs: each in a file in its job's folder, and those of active jobs also in memory.
 
 [Note: what a kill costs]
 A thread appends what is new every :data:`_WRITE_EVERY_S` seconds, so a killed controller loses at most those last
@@ -14,6 +14,7 @@ from collections.abc import Sequence
 
 from weft.control.state import Job, State
 from weft.core.events import Event, Fate, WorkersExited, WorkersStarted
+from weft.core.plural import plural
 from weft.core.status_rows import HistoryRow, SpeedRow
 from weft.core.step_report import StepReport
 from weft.daemon.home import Home, write_whole
@@ -56,7 +57,7 @@ class SeriesFiles:
             self._changed.add(job.id)
 
     def happened(self, before: State, after: State, events: Sequence[Event]) -> None:
-        """Marks for what these events, just written, changed."""
+        """Add marks for what these events, which were just written, changed."""
         for event in events:
             if isinstance(event, WorkersStarted):
                 job = before.jobs.active.get(event.job_id)
@@ -98,7 +99,7 @@ class SeriesFiles:
             self._changed.add(job.id)
 
     def _of(self, job: Job) -> JobSeries:
-        """The series of an active job; after a restart of the controller, as it was written."""
+        """The series of an active job; after a restart of the controller, read from its file."""
         with self._lock:
             series = self._series.get(job.id)
         if series is None:
@@ -188,7 +189,7 @@ def _row(job: Job, series: JobSeries, speeds: list[SpeedRow] | None) -> HistoryR
 
 def _started(job: Job, at_s: float) -> JobMark:
     num = len(job.devices)
-    return JobMark(at_s, "started", num, f"started with {num} worker{'s' if num != 1 else ''}", job.attempt)
+    return JobMark(at_s, "started", num, f"started with {plural(num, 'worker')}", job.attempt)
 
 
 def _finish(job: Job) -> JobMark:

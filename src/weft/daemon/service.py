@@ -20,6 +20,7 @@ from weft.control.state import Job, State
 from weft.core.cluster import Cluster
 from weft.core.engine import LOCAL_NODE, ChecksLaunch, Engine
 from weft.core.events import CancelRequested, Event, JobChanged, JobSubmitted, NodeDrained, NodeResumed
+from weft.core.plural import plural
 from weft.core.reason import HeldUp, code_of, in_words
 from weft.core.status_rows import HistoryRow, WhatifRow
 from weft.core.submission import Submission
@@ -109,7 +110,7 @@ class Controller:
             traces=traces,
         )
         self.ready = self._loop.ready
-        """Set when the loop has completed its first turn, or has ended before it could."""
+        """Set when the loop has completed its first pass, or has ended before it could."""
         self.finished = self._loop.finished
         """Set when the loop has ended, for whatever reason."""
         self._retention = Retention(home, journal, self._loop.request, self.finished, keep_s)
@@ -152,17 +153,17 @@ class Controller:
         answer: Future[str] = self._loop.request(make)
         return answer.result()
 
-    def cancel(self, job_id: str, reason: str = "cancelled by its owner") -> None:
+    def cancel(self, job_id: str) -> None:
         """Stop a job for good; the second call kills its workers.  Does nothing to a finished job."""
 
         def make(state: State, now_s: float) -> tuple[list[Event], None]:
             job = _job_in(state, job_id)
-            return ([] if job.state.is_final else [CancelRequested(now_s, job_id, reason)]), None
+            return ([] if job.state.is_final else [CancelRequested(now_s, job_id)]), None
 
         self._loop.request(make).result()
 
     def change_job(self, job_id: str, **values: float | None) -> None:
-        """Change weight, priority, min_workers or max_workers of a job that is not finished."""
+        """Change weight, priority, min_workers, or max_workers of a job that has not finished."""
 
         def make(state: State, now_s: float) -> tuple[list[Event], None]:
             job = _job_in(state, job_id)
@@ -174,7 +175,7 @@ class Controller:
         self._loop.request(make).result()
 
     def drain(self, name: str, *, resume: bool = False) -> None:
-        """Take a node out of service, or back into it; its jobs move away by stop and restart."""
+        """Take a node out of service, or return it; its jobs stop and restart on other nodes."""
 
         def make(state: State, now_s: float) -> tuple[list[Event], None]:
             names = [_shown_name(one) for one in state.cluster.node_names]
@@ -253,7 +254,7 @@ class Controller:
         return self._in_loop(ask)
 
     def whatif(self, question: Question) -> WhatifRow:
-        """The simulator's forecast for the jobs that are running and waiting, as they are and as asked."""
+        """The simulator's forecast for the jobs that are running and waiting, without and with changes."""
         for job_id in question.jobs:
             _job_in(self._loop.state, job_id)
         queue = self._in_loop(lambda state, now_s: queue_now(state, self._scheduler, self._knowledge, now_s))
@@ -271,12 +272,10 @@ class Controller:
                 node,
                 _shown_name(name),
                 _status_of(cluster, node),
-                {device: holders.get(device, ()) for device in range(first, first + num)},
+                {device: holders.get(device, ()) for device in cluster.devices_of(node)},
                 cluster.kinds[node] if cluster.kinds else "",
             )
-            for node, (name, first, num) in enumerate(
-                zip(cluster.node_names, cluster.first_device, cluster.devices_by_node, strict=True)
-            )
+            for node, name in enumerate(cluster.node_names)
         ]
 
     def logs(
@@ -299,8 +298,8 @@ class Controller:
         """What needs attention: a full disk, a wrong clock, skipped events."""
         ahead_s = self._clock.now_s() - time.time()
         clock = (
-            f"the controller's clock is {ahead_s:.0f} s ahead of this machine's: `weft down` and `weft up` correct it, "
-            "and jobs keep running meanwhile"
+            f"the controller's clock is {ahead_s:.0f} s ahead of this machine's: `weft down` and `weft up` correct it; "
+            "jobs keep running"
         )
         num_left_out = self._faults.num_events_left_out
         events = f"{num_left_out} events could not be applied and were skipped: see {self._home.log_file}"
@@ -369,7 +368,7 @@ def _job_in(state: State, job_id: str) -> Job:
 
 
 def _shown_name(name: str) -> str:
-    """A node as people know it."""
+    """The name of a node that users see."""
     return socket.gethostname() if name == LOCAL_NODE else name
 
 
@@ -382,11 +381,11 @@ def _status_of(cluster: Cluster, node: int) -> NodeStatus:
 
 
 def _check_fits(submission: Submission, state: State) -> None:
-    """Refuse a job that could never run, even with every node up."""
+    """Reject a job that could never run, even with every node up."""
     num_devices = sum(state.cluster.devices_by_node)
     if not submission.spec("this-job", 0.0).allowed_sizes(num_devices):
         name = f"job {submission.name}" if submission.name else "the job"
         raise UsageError(
-            f"{name} wants at least {submission.min_workers} workers, this cluster has {num_devices} "
-            f"device{'s' if num_devices != 1 else ''}: lower --workers or add nodes"
+            f"{name} wants at least {plural(submission.min_workers, 'worker')}, this cluster has "
+            f"{plural(num_devices, 'device')}: lower --workers or add nodes"
         )

@@ -5,7 +5,7 @@ when the first pair is formed.  From then on a thread restarts the server if it 
 filler) up to date, also for workers that connect later.  Nothing waits for that thread: without a server jobs run
 uncoordinated, and jobs whose roles are not known yet take equal turns.
 
-An engine with lease servers of its own (:class:`weft.core.engine.SharesOnNodes`) is only told the roles.
+An engine with its own lease servers (:class:`weft.core.engine.SharesOnNodes`) is only told the roles.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _CHECK_EVERY_S = 1.0
 
 
 class LeaseServers:
-    """Keeps the lease server running and its roles as in the state."""
+    """Keeps the lease server running and its roles up to date with the state."""
 
     def __init__(self, folder: Path, *, enabled: bool, nodes: SharesOnNodes | None = None) -> None:
         """``nodes``: keeps lease servers on its nodes running itself."""

@@ -24,7 +24,7 @@ class WorkerLog:
         self._descriptor: int | None = None
 
     def check(self) -> None:
-        """Raise what reading it would raise, before an answer has begun."""
+        """Raise what reading it would raise, before a response has started."""
         self._opened()
         self.close()
 

@@ -1,6 +1,6 @@
-"""Where workers run: starts, watches, stops and cleans up processes on this machine.
+"""Where workers run: starts, watches, stops, and cleans up processes on this machine.
 
-Nothing here imports torch except the pool's own process, so that the workers need not.
+Nothing here imports torch except the pool's own process, so that its forks, the workers, start with torch loaded.
 
 Read in this order:
 
@@ -10,7 +10,7 @@ Read in this order:
     pool_client.py    the supervisor's end of the pool
     rendezvous.py     where the workers find each other
     output.py         many workers' lines joined into one stream
-    first_failure.py  which failure was the cause and which were its consequences
+    first_failure.py  which failure was the cause, and which were its consequences
     gang.py           one attempt: all workers of a job, from start to the last exit
-    supervisor.py     signals, restarts, exit code: what ``weft run`` does
+    supervisor.py     signals, restarts, and the exit code of ``weft run``
 """

@@ -1,4 +1,4 @@
-"""A process of ours with one end of a socket pair, over which it takes orders and tells news."""
+"""A child process with one end of a socket pair, over which it receives orders and sends news."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ def launch(
     log: Path | None = None,
     launcher: Sequence[str] = (),
 ) -> tuple[socket.socket, subprocess.Popen[bytes]]:
-    """Start a module with the number of its end as the last argument; returns our end.
+    """Start a module with the descriptor of its end as the last argument; returns our end.
 
-    ``log``: a file that takes its output, which is ours by default.  ``launcher``: words to put before the command,
-    such as those that enter another network.
+    ``log``: a file for its output, which is inherited by default.  ``launcher``: words to put before the command, such
+    as those that enter another network namespace.
     """
     ours, theirs = socket.socketpair()
     # -P: the current folder may contain a file that shadows one of our modules.
@@ -45,7 +45,7 @@ def launch(
 
 
 def wait_or_kill(process: subprocess.Popen[bytes], within_s: float) -> None:
-    """Let it end what it does, but not forever."""
+    """Let it finish what it is doing, but not forever."""
     try:
         process.wait(within_s)
     except subprocess.TimeoutExpired:

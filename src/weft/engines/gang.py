@@ -2,8 +2,8 @@
 
 What ends an attempt early:
 
-    a worker fails       the others get a moment to fail too (so that the first cause can be told from the rest),
-                         then SIGTERM, then SIGKILL
+    a worker fails       the others get a moment to fail too (so that the first cause can be told apart from the
+                         rest), then SIGTERM, then SIGKILL
     a worker is paused   by a signal, for longer than ``hang_s``: counts as failed
     a stop request       forwarded to all workers, which save and exit; a second one, or the end of ``grace_s``,
                          kills them

@@ -27,7 +27,7 @@ def listen_locally() -> None:
 
 def _replace_store(module: ModuleType) -> None:
     store = getattr(module, "TCPStore", None)
-    if not isinstance(store, type):  # already replaced, or a torch that looks different: leave it as it is
+    if not isinstance(store, type):  # already replaced, or a torch that looks different: leave it alone
         return
 
     def local_store(*args: Any, **options: Any) -> Any:

@@ -60,7 +60,7 @@ class JoinedOutput:
         return self._lines.tail()
 
     def _pass_on(self, lines: list[bytes]) -> None:
-        if lines:  # one write for all: then no other writer to the same terminal can interleave
+        if lines:  # a single write, so that no other writer to the same terminal can interleave
             self._write(b"".join(self._prefix + line + b"\n" for line in lines))
 
 

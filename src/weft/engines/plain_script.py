@@ -1,7 +1,7 @@
-"""What a job's script needs, by a look at its text before it has ever run: can it resume, does it need torch?
+"""Guesses from a script's text, before it has ever run, whether it can resume and whether it needs torch.
 
 A script that never mentions weft has no session, so it cannot resume, and its number of workers is fixed once it has
-started.  The look may be wrong (a session in a module that the script imports): then the job's own reports correct it.
+started.  The guess may be wrong (a session in a module that the script imports); the job's own reports correct it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _RUNS_A_MODULE = "-m"
 
 
 def is_plain_script(launch: Launch) -> bool:
-    """Whether the command runs a Python file that does not mention weft; False where that cannot be told."""
+    """Whether the command runs a Python file that does not mention weft; False if unknown."""
     if _RUNS_A_MODULE in launch.argv:
         return False
     name = next((word for word in launch.argv if word.endswith(".py")), None)
@@ -43,7 +43,7 @@ def check_batch_range(launch: Launch) -> None:
 
 
 def needs_no_torch(path: Path) -> bool:
-    """Whether a Python file imports only the standard library; False where that cannot be told."""
+    """Whether a Python file imports only the standard library; False if unknown."""
     try:
         with path.open("rb") as file:
             tree = ast.parse(file.read(_MAX_READ_BYTES))
@@ -62,4 +62,4 @@ def needs_no_torch(path: Path) -> bool:
 
 
 _WITHOUT_TORCH = sys.stdlib_module_names - {"importlib", "runpy", "imp", "subprocess", "multiprocessing"}
-"""Modules that neither import torch nor are there to import or start something else."""
+"""Modules that neither import torch nor exist to import or start something else."""

@@ -1,4 +1,4 @@
-"""The process that starts workers, waits for them and cleans up after them.
+"""The process that starts workers, waits for them, and cleans up after them.
 
 A warm pool imports torch once and forks: a worker then starts in hundredths of a second instead of seconds.
 A fork copies memory but only the calling thread.  So nothing that starts threads may run here: no OpenMP region, no
@@ -209,7 +209,7 @@ def _exec_command(worker: Worker, report_file: int) -> NoReturn:
     try:
         os.execvpe(program, [program, *worker.script.args], {"PYTHONUNBUFFERED": "1", **worker.environment})
     except OSError as error:
-        message = f"{program} cannot be started ({error.strerror}): expected a program in PATH, or the path of one"
+        message = f"{program} cannot be started ({error.strerror}): expected a program in PATH, or a path to one"
         report_failure(report_file, message)
         print(message, file=sys.stderr, flush=True)
         os._exit(NOT_FOUND if isinstance(error, FileNotFoundError) else NOT_EXECUTABLE)

@@ -107,7 +107,7 @@ class PoolClient:
     def start(
         self, worker: Worker, files: tuple[int, int] | None = None, inherited: Sequence[int] = ()
     ) -> StartedWorker:
-        """Request one worker.  ``files`` take its output instead of pipes to us; ``inherited`` stay open in it."""
+        """Request one worker.  ``files`` receive its output instead of pipes to us; ``inherited`` stay open in it."""
         number = next(self._numbers)
         report, their_report = os.pipe2(os.O_CLOEXEC)
         if files is None:

@@ -90,7 +90,7 @@ def live_process(pid: int) -> LiveProcess | None:
 
 
 def stopped_among(pid: int) -> int | None:
-    """The process stopped by a signal: this one or one of its children; None if none is."""
+    """The process that was stopped by a signal, this one or one of its children; None if there is none."""
     try:
         children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
     except OSError:

@@ -1,5 +1,5 @@
-"""Reading files that others may have replaced: never blocks on a fifo or a device, never follows a link, never reads
-more than it was asked for."""
+"""Reads files that others may have replaced: never blocks on a fifo or a device, never follows a link, and never reads
+more than requested."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
 """Where the workers of one attempt find each other: a torch store that exists before any of them looks for it.
 
-Usually rank 0 opens the store.  A worker that comes earlier is refused and retries half a second later, which is as
-long as the rest of a warm start.  So the supervisor listens itself before it starts the first worker, and early workers
-wait in the accept queue.  A separate process takes over the socket and serves the store, because the supervisor does
-not import torch.  Scripts find it by torchrun's rules (``TORCHELASTIC_USE_AGENT_STORE``).
+Usually rank 0 opens the store.  A worker that connects before that is refused and retries half a second later, which is
+as long as the rest of a warm start.  So the supervisor starts listening before it starts the first worker, and early
+workers wait in the accept queue.  A separate process takes over the socket and serves the store, because the supervisor
+does not import torch.  Scripts find it by torchrun's rules (``TORCHELASTIC_USE_AGENT_STORE``).
 
 Only a process with torch loaded can do this.  For cold workers, rank 0 opens the store on a :class:`ReservedPort`.
 """
@@ -98,13 +98,13 @@ class OpenedElsewhere:
         self.environment: Mapping[str, str] = SERVED_ELSEWHERE if part.store_is_served else {}
 
     def serve(self, environment: Mapping[str, str], cores: tuple[int, ...]) -> None:
-        """The other node does."""
+        """Nothing to do: the other node serves."""
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *error: object) -> None:
-        """Nothing was opened."""
+        """Nothing to close."""
 
 
 def serve() -> None:

@@ -96,7 +96,7 @@ def _mark_as_failed(error: BaseException) -> None:
 
 
 def report_failure(report_file: int, error: str, lost_a_connection: bool = False) -> None:
-    """Tell the supervisor why and since when this worker is failing."""
+    """Tell the supervisor when and why this worker failed."""
     report = {
         "time_s": time.monotonic(),
         "error": error.strip().partition("\n")[0][:500],

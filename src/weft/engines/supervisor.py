@@ -1,4 +1,4 @@
-"""What ``weft run`` does: attempts, signals, restarts and the exit code."""
+"""What ``weft run`` does: attempts, signals, restarts, and the exit code."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Run:
 
 
 class CaughtSignals:
-    """SIGINT, SIGTERM and SIGHUP as a file to select on, for the length of a ``with`` block."""
+    """SIGINT, SIGTERM, and SIGHUP as a file to select on, for the duration of a ``with`` block."""
 
     SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 

@@ -61,14 +61,14 @@ class Worker:
 
 @dataclass(frozen=True)
 class GangPart:
-    """The workers of an attempt that run on this node, when others of it run on other nodes."""
+    """The workers of an attempt that run on this node, if the attempt spans several nodes."""
 
     first_rank: int
     world_size: int
     node_rank: int
     num_nodes: int
     address: str
-    """Of this node, as the other nodes reach it."""
+    """Of this node, as seen from the other nodes."""
     interface: str
     """The network interface that has this address."""
     master_address: str = ""
@@ -141,7 +141,7 @@ def checked_count(num_devices: int | None, machine: Devices) -> int:
     if not 1 <= num_devices <= MAX_WORKERS:
         raise EngineError(f"{num_devices} devices: expected 1 to {MAX_WORKERS} on one machine, one worker each")
     if machine.num_gpus and num_devices > machine.num_gpus:
-        raise EngineError(f"{num_devices} devices, but this machine has {machine.num_gpus} GPUs: ask for at most that")
+        raise EngineError(f"{num_devices} devices, but this machine has {machine.num_gpus} GPUs: use at most that many")
     return num_devices
 
 
@@ -166,9 +166,9 @@ def script_of(command: Sequence[str], *, is_module: bool, cwd: str) -> Script:
     if not is_module:
         path = Path(cwd, target)
         if not path.exists():
-            raise InputError("no such file: expected the path of a Python script", file=target)
+            raise InputError("no such file: expected the path to a Python script", file=target)
         if path.is_dir() and not (path / "__main__.py").exists():
-            raise InputError("this folder has no __main__.py: expected the path of a Python script", file=target)
+            raise InputError("this folder has no __main__.py: expected the path to a Python script", file=target)
         if not os.access(path, os.R_OK):
             raise InputError("permission denied: make the script readable", file=target)
     return Script(target, tuple(args), is_module, cwd)

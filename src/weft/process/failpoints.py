@@ -1,4 +1,4 @@
-"""Places where a test can kill a process, to check that nothing is lost there.
+"""Points at which a test can kill a process, to check that nothing is lost there.
 
 ``WEFT_FAILPOINT=journal.before_commit`` kills the process with SIGKILL the first time it gets there;
 ``journal.before_commit:3`` the third time.  Without the variable, a fail point costs one environment lookup.  All names
@@ -48,7 +48,7 @@ _visits: Counter[str] = Counter()
 
 
 def failpoint(name: str) -> None:
-    """Die here if the environment says so."""
+    """Kill this process here if the environment variable says so."""
     wanted = os.environ.get(VARIABLE)
     if not wanted:
         return

@@ -13,8 +13,8 @@ wait for another worker is inside ``yielded()``; then no order of turns can dead
 immediately.  Elsewhere (averaging gradients one after the other, clipping, small agreements) more waits often follow,
 with next to nothing to compute in between.  Queueing for the device there would leave the network idle for a whole turn
 of the other job.  So ``yielded(later=True)`` takes it back only if no other job wants it, and otherwise leaves that to
-the next ``compute()``.  With ``insist=True``, only a job that need not give way to ours keeps it: a job that computes
-between two such waits takes the device back from a filler.
+the next ``compute()``.  With ``insist=True``, only a job that does not have to give way to ours keeps it: a job that
+computes between two such waits takes the device back from a filler.
 
 Without a gate, every call here returns after one comparison.
 """
@@ -110,7 +110,7 @@ class Turns:
 
     @property
     def contended(self) -> bool:
-        """Whether another job that need not give way to ours has or wants the device."""
+        """Whether another job that does not have to give way to ours has or wants the device."""
         return gate.current().contended
 
     @property

@@ -1,7 +1,7 @@
 """The last good state, in a separate file next to the journal, for when the journal cannot be read.
 
-It has the journal's tables with one snapshot, and is written under another name and renamed: complete or absent.  The
-controller never keeps it open, so damage to the journal does not affect it.
+It has the journal's tables with one snapshot.  It is written under a temporary name and renamed, so it is complete or
+absent.  The controller never keeps it open, so damage to the journal does not affect it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ def place(path: Path) -> Path:
 
 
 def write(path: Path, snapshot: tuple[int, bytes, int]) -> None:
-    """Replace the copy by one with this snapshot (event number, body, checksum)."""
+    """Replace the copy with one that has this snapshot (event number, body, checksum)."""
     aside = path.with_name(path.name + ".copy-aside")
     aside.unlink(missing_ok=True)
     database.make_private(aside)

@@ -2,9 +2,9 @@
 
 [Note: one writer]
 ``locking_mode=EXCLUSIVE`` keeps SQLite's own lock while the file is open, and the kernel releases it when the process
-dies, for whatever reason.  So a second controller, or a ``sqlite3`` shell during a write, is refused by the file itself
-and not by a lock file that can be stale.  The lock ends when the process closes *any* handle on the file: nothing else
-in the controller may open it.
+dies, for whatever reason.  So the file itself keeps out a second controller, or a ``sqlite3`` shell that tries to
+write; no lock file is needed, which could be stale.  The lock ends when the process closes *any* handle on the file:
+nothing else in the controller may open it.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ BUSY_S = 2.0
 """How long to wait for another process that holds the file; a controller that was just killed ends much sooner."""
 
 DAMAGED = (
-    "{path} is damaged ({how}) and was not changed. Run `weft repair`, which keeps it and makes a new one from the "
-    "last good copy and every event that can still be read; then start again"
+    "{path} is damaged ({how}) and was not changed. Run `weft repair`, which keeps it and builds a new one from the "
+    "last good copy and every event that can still be read; then run `weft up` again"
 )
 
 
@@ -56,7 +56,7 @@ def make_private(path: Path) -> None:
 
 
 def check_whole(connection: sqlite3.Connection) -> None:
-    """Raise what SQLite raises for a damaged file, if this file is damaged."""
+    """Raise SQLite's own exception if this file is damaged."""
     found = [row[0] for row in connection.execute("PRAGMA quick_check(3)")]
     if found != ["ok"]:
         raise sqlite3.DatabaseError("; ".join(found))
@@ -139,6 +139,6 @@ def _command(pid: int) -> str:
     try:
         words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
     except OSError:
-        return "ended meanwhile"
+        return "has ended since"
     shown = " ".join(b" ".join(words[:4]).decode(errors="replace").split())
     return shown[:80] or "no command line"

@@ -25,20 +25,28 @@ NUM_KEPT_SNAPSHOTS = 2
 NUM_KEPT_EVENTS = 100_000
 READ_ROWS = 1000
 REMEDY = (
-    "Nothing was changed, and workers keep running. `weft repair` makes a journal of everything that can still be "
+    "Nothing was changed, and workers keep running. `weft repair` builds a journal from everything that can still be "
     "read; `weft up --accept-loss` continues without the rest"
 )
 
 
 class Journal:
-    """One file; thread-safe.
+    """One file; thread-safe."""
 
-    ``num_kept_events``: how many events to keep as history once a snapshot has made them unnecessary; reports of
-    progress are not kept.
-    """
+    def __init__(
+        self,
+        path: str | Path,
+        *,
+        create: bool = True,
+        num_kept_events: int = NUM_KEPT_EVENTS,
+        accept_loss: bool = False,
+    ) -> None:
+        """Open and check the journal; ``create`` makes an empty one if there is none.
 
-    def __init__(self, path: Path, *, create: bool, num_kept_events: int, accept_loss: bool = False) -> None:
-        self.path = path
+        ``num_kept_events``: how many events to keep as history once a snapshot has made them unnecessary; progress
+        reports are not kept.  ``accept_loss``: accept it even if it lacks events that it is known to have had.
+        """
+        self.path = path = Path(path)
         self._mark = Mark(path)
         self._num_kept_events = num_kept_events
         self._thinned_seq = 0
@@ -63,21 +71,6 @@ class Journal:
         except BaseException:
             self._connection.close()
             raise
-
-    @classmethod
-    def open(
-        cls,
-        path: str | Path,
-        *,
-        create: bool = True,
-        num_kept_events: int = NUM_KEPT_EVENTS,
-        accept_loss: bool = False,
-    ) -> Journal:
-        """Open and check the journal; ``create`` makes an empty one if there is none.
-
-        ``accept_loss``: accept it even if it lacks events that it is known to have had.
-        """
-        return cls(Path(path), create=create, num_kept_events=num_kept_events, accept_loss=accept_loss)
 
     @property
     def seq(self) -> int:
@@ -147,7 +140,7 @@ class Journal:
     def compact(self, before_s: float) -> None:
         """Drop history before ``before_s`` that the newest snapshot makes unnecessary, and free the space.
 
-        If killed at any point, SQLite's transactions leave the journal as it was before or after each step.
+        If the process is killed at any point, each step is either complete or undone, thanks to SQLite's transactions.
         """
         with self._lock, database.in_words(self.path, "compacting"):
             with database.transaction(self._connection):
@@ -205,7 +198,7 @@ class Journal:
         ).fetchall()
         oldest = kept[-1][0]
         self._connection.execute("DELETE FROM snapshots WHERE seq < ?", (oldest,))
-        # Progress is most of the journal and says nothing about the past that the job's own history does not.
+        # Progress is most of the journal, and the job's own history has all that it says about the past.
         self._connection.execute(
             "DELETE FROM events WHERE seq > ? AND seq <= ? AND json_extract(body, '$.event') = 'ProgressReported'",
             (self._thinned_seq, oldest),
@@ -234,7 +227,9 @@ def _packed(document: Any) -> str:
 def _prepare(path: Path, *, create: bool, accept_loss: bool) -> None:
     """Create the folder for a new journal, unless an old journal is missing."""
     if not create:
-        raise StoreError(f"there is no journal at {path}: `weft up` creates one, or is WEFT_HOME another folder?")
+        raise StoreError(
+            f"there is no journal at {path}: `weft up` creates one; or should WEFT_HOME be another folder?"
+        )
     if copy.place(path).exists() and not accept_loss:
         raise StoreError(
             f"{path} is gone, but its copy {copy.place(path).name} exists: an empty journal would lose the jobs. "

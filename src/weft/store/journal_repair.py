@@ -26,7 +26,7 @@ class Repaired:
     snapshot_seq: int
     num_events: int
     missing: tuple[int, ...]
-    """Numbers of events after the snapshot that could not be read, though later ones could."""
+    """Numbers of events after the snapshot that could not be read although later ones could."""
 
     def __str__(self) -> str:
         words = f"recovered the state after event {self.snapshot_seq} and {self.num_events} events after it"
@@ -40,14 +40,14 @@ class Repaired:
 def repair(path: Path) -> Repaired:
     """Replace the damaged journal with a new one."""
     if database.holders(path):
-        raise StoreError(f"{path} is in use: `weft down` first")
+        raise StoreError(f"{path} is in use: run `weft down` first")
     snapshots, events = salvaged_rows(path)
     kept = copy.read(path)
-    # At the same number the journal's own wins: it is written before the copy.
+    # If both have the same number, the journal's own wins: it is written before the copy.
     newest = max([*snapshots, *([kept] if kept is not None else [])], default=None, key=lambda row: row[0])
     if newest is None and not events:
         raise StoreError(
-            f"nothing can be read from {path} or a copy of it, and it was not changed. Restore a backup, or move it "
+            f"nothing can be read from {path} or its copy, and nothing was changed. Restore a backup, or move the file "
             "away to start with an empty queue; `ps` shows workers that are still running"
         )
     base = 0 if newest is None else newest[0]
@@ -71,7 +71,7 @@ def _write(aside: Path, snapshot: Row | None, events: list[Row]) -> None:
 
 
 def _put_aside(path: Path) -> Path:
-    """Keep the damaged file, and its log even if the file is gone: SQLite would take it for the new file's log."""
+    """Keep the damaged file.  Move its log too, even if the file is gone: SQLite would take it for the new file's."""
     kept_as = copy.unused_name(path, "damaged")
     if path.exists():
         os.link(path, kept_as)  # a link, so that the journal's name always exists

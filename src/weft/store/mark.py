@@ -1,7 +1,7 @@
 """The number of the newest event, in a separate file next to the journal: a journal that ends earlier has lost events.
 
-Written after every commit, in place and without waiting for the disk.  So it can be behind after a power loss, and
-then detects less; it is never ahead, and never rejects a complete journal.
+Written after every commit, in place and without waiting for the disk.  So after a power loss it can be behind, and
+detects less; it is never ahead, so it never rejects a complete journal.
 """
 
 from __future__ import annotations

@@ -68,7 +68,7 @@ def migrate(connection: sqlite3.Connection, path: Path, migrations: Sequence[Mig
     if present > newest:
         raise StoreError(
             f"{path} was written by a newer weft (schema {present}; this one supports up to {newest}) and was not "
-            "changed. Use that weft again, or another WEFT_HOME"
+            "changed. Use the newer weft, or another WEFT_HOME"
         )
     if present == newest:
         return

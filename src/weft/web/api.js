@@ -5,13 +5,13 @@ import { noteServerTime } from "./clock.js";
 
 const KEY = "weft-key";
 const TIMEOUT_MS = 15_000;
-// In a quiet stream the controller says something every 15 s.
+// In a quiet stream the controller sends a comment every 15 s.
 const SILENCE_MS = 60_000;
 
 /** The controller is not responding; the dashboard keeps asking. */
 export class AwayError extends Error {}
 
-/** The controller answered with an error, in a sentence. */
+/** The controller responded with an error message. */
 export class RefusedError extends Error {
   constructor(status, message) {
     super(message);
@@ -19,20 +19,20 @@ export class RefusedError extends Error {
   }
 }
 
-/** The answer as JSON.  `body`: what to send, as JSON. */
+/** The response as JSON.  `body`: what to send, as JSON. */
 export async function ask(path, method = "GET", body = null, timeout_ms = TIMEOUT_MS) {
   const answer = await send(path, method, body, AbortSignal.timeout(timeout_ms));
   return answer.status === 204 ? null : answer.json().catch(away);
 }
 
-/** The answer as text, with its headers. */
+/** The response as text, with its headers. */
 export async function askText(path) {
   const answer = await send(path, "GET", null, AbortSignal.timeout(TIMEOUT_MS));
   return { text: await answer.text().catch(away), headers: answer.headers };
 }
 
 /**
- * The events of a stream (server-sent events), as JSON.  It ends only by an error, or when `signal` says so.
+ * The events of a stream (server-sent events), as JSON.  It ends only with an error, or when `signal` aborts it.
  * Not an EventSource, which cannot send the session's key in a header.
  */
 export async function* listen(path, signal, onOpen) {
@@ -86,13 +86,13 @@ async function send(path, method, body, signal) {
   if (answer.ok) return answer;
   if (answer.status === 401) leave();
   const problem = await answer.json().catch(() => ({}));
-  const message = problem.error ?? `the controller answered ${answer.status}`;
+  const message = problem.error ?? `the controller responded with status ${answer.status}`;
   throw answer.status === 503 ? new AwayError(message) : new RefusedError(answer.status, message);
 }
 
 function leave() {
   localStorage.removeItem(KEY);
-  // Not a page of its own: the cookie gives no access there, so the guard shows the login form.
+  // There is no such page: the cookie gives no access there, so the guard shows the login form.
   location.replace(`/login${location.hash}`);
 }
 

@@ -9,14 +9,14 @@ export class Board {
   nodes = [];
   decisions = [];
   jobs = [];
-  /** Whether the last answer came from a controller that was not asked before. */
+  /** Whether the last answer contains everything, as from a controller that we have not followed before. */
   isNew = false;
-  /** Whether, in the last answer, a job was given or lost devices. */
+  /** Whether a job gained or lost devices in the last answer. */
   movedJobs = false;
   #byId = new Map();
   #version = "";
 
-  /** Calls `onChange` after each change, and `onOpen` once the controller answers.  See `listen` for its end. */
+  /** Calls `onOpen` once the controller responds, and `onChange` after each change.  See `listen` for when it ends. */
   async follow(signal, onOpen, onChange) {
     // After an interruption, only what was missed.
     for await (const answer of listen(`/v1/stream?since=${this.#version}`, signal, onOpen)) {

@@ -6,7 +6,7 @@ import { isOver } from "./jobs.js";
 
 /** Cancels a job after a second click: the first one only asks. */
 export class CancelControl {
-  /** Asks; `root`, below it, waits for the answer. */
+  /** Opens the question in `root`, which is below it. */
   button = element("button", { type: "button", class: "danger" });
   root = element("div", { class: "cancel" });
   #question = element("p");
@@ -38,7 +38,7 @@ export class CancelControl {
       this.root.hidden = this.button.hidden = true;
       return;
     }
-    // A job may be stopping for another reason, such as a resize.  Then this is the first cancel request.
+    // A job may be stopping for another reason, such as a resize; then this is still the first cancel request.
     const kills = job.state === "STOPPING" && (this.#wasAsked || job.reason.startsWith("cancelled"));
     this.button.hidden = !this.#confirm.hidden;
     setText(this.button, kills ? "Kill workers" : "Cancel job");
@@ -66,7 +66,7 @@ export class CancelControl {
       this.#wasAsked = true;
       setText(this.#said, "Stop requested.");
     } catch (error) {
-      setText(this.#said, `Not cancelled: ${error.message || "the controller is not responding"}`);
+      setText(this.#said, `Not canceled: ${error.message || "the controller is not responding"}`);
     }
     this.#yes.disabled = false;
     this.#open(false);

@@ -1,6 +1,6 @@
 // The controller's clock.  A browser at the other end of a tunnel may run on a machine whose clock is wrong.
 
-// Answers carry whole seconds, so smaller differences mean nothing.
+// The Date header has whole seconds, so smaller differences mean nothing.
 const NOTICEABLE_S = 3;
 let offset_s = 0;
 

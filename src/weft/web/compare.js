@@ -7,7 +7,7 @@ import { chooser, jobOptions } from "./fields.js";
 import { count, duration, loss, percent, stepTime } from "./figures.js";
 import { inOrder, isOver, jobLink, setJobLink, timesOf, workersText } from "./jobs.js";
 
-// A list is for choosing among recent jobs; older ones can be compared through their URL.
+// The lists offer recent jobs; older ones can be compared through their URL.
 const MAX_LISTED = 500;
 const SAME_COLOR = "color-other";
 
@@ -91,7 +91,7 @@ export class Compare {
   async refresh() {
     if (!this.#jobs) return;
     for (const id of this.#ids) {
-      // Nothing more is measured of a finished job.
+      // A finished job has no new measurements.
       if (this.#histories.get(id)?.isWhole) continue;
       try {
         const history = await ask(`/v1/jobs/${id}/history`);

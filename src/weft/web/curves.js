@@ -1,4 +1,4 @@
-// The curves of one job, or of two over each other: what was measured during their whole life.
+// The curves of one job, or of two overlaid: what was measured over their whole life.
 
 import { Curve } from "./curve.js";
 import { choices, element, setItems, setText } from "./elements.js";
@@ -58,7 +58,7 @@ export class Curves {
     });
   }
 
-  /** `shown`: [{ history, color, name }], as `/v1/jobs/ID/history` answers. */
+  /** `shown`: [{ history, color, name }], with histories from `/v1/jobs/ID/history`. */
   show(shown) {
     this.#shown = shown;
     const ready = shown.filter(({ history }) => history.points.length);
@@ -133,7 +133,7 @@ export class Curves {
     else setText(this.#note, [`at ${text(x)}`, ...this.#textsAt(x)].join(" · "));
   }
 
-  /** What happened close to the place that is read. */
+  /** What happened close to the position of the cursor. */
   #textsAt(x) {
     const near = (this.#range[1] - this.#range[0]) * KEY_SHARE;
     const ready = this.#shown.filter(({ history }) => history.points.length);
@@ -141,7 +141,7 @@ export class Curves {
   }
 }
 
-/** Both jobs of a comparison begin at 0. */
+/** Both jobs of a comparison start at 0. */
 function beginOf(history) {
   const started = history.marks.find((mark) => mark.kind === "started");
   return Math.min(started?.time_s ?? Infinity, history.points[0]?.time_s ?? Infinity);

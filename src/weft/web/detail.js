@@ -1,4 +1,4 @@
-// One job: its state, its curves, why, its output, and how to change or cancel it.
+// One job: its state, its curves, its reasons, its output, and controls to change or cancel it.
 
 import { ask, RefusedError } from "./api.js";
 import { CancelControl } from "./cancel.js";
@@ -22,7 +22,7 @@ export class Detail {
     this.mayChange = mayChange;
   }
 
-  /** Called after every refresh, and when another job is selected. */
+  /** Called after every update, and when another job is selected. */
   show(now_s, jobs, nodes, id) {
     const job = id === null ? null : jobs.get(id);
     if (!job) {

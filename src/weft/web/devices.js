@@ -9,7 +9,7 @@ import { plain } from "./text.js";
 import { clockTicks, Viewport } from "./viewport.js";
 
 const RANGES = [[600, "10 min"], [3600, "1 h"], [21600, "6 h"], ["all", "All"]];
-const LABEL = "Timeline of devices. Arrow keys pan, plus and minus zoom, N and P step through jobs, Enter opens one, End returns to now.";
+const LABEL = "Timeline of devices. Arrow keys pan, plus and minus zoom, N and P step through jobs, Enter opens one, End returns to the present.";
 const KEY = ["▲ more workers", "▼ fewer workers", "● restarted", "Drag to pan; Ctrl and wheel, or pinch, to zoom"];
 // With more devices than this, rows are thinner, and nodes start collapsed.
 const MANY = 16;
@@ -157,7 +157,7 @@ export class Devices {
     this.#now.hidden = this.#view.isLive;
     const from_s = this.#view.from_s;
     if (!this.#last || from_s >= (this.#timeline.begins_s ?? -Infinity)) return;
-    // Half a screen more than is visible, so that panning on does not have to wait.
+    // Half a screen more than is visible, so that further panning does not have to wait.
     void this.#timeline
       .extend(from_s - this.#view.length_s / 2)
       .then((isMore) => isMore && this.#again())
@@ -168,7 +168,7 @@ export class Devices {
     if (this.#last) this.show(...this.#last);
   }
 
-  /** The same for readers who cannot see the canvas: who has which device now. */
+  /** The same for users who cannot see the canvas: which job has which device now. */
   #speak(nodes, jobs) {
     const devices = nodes.all.flatMap((node) => node.devices).slice(0, MAX_SPOKEN);
     setItems(this.#spoken, devices, ({ name }) => name, () => element("li"), (child, { name, jobs: ids }) => {
@@ -204,7 +204,7 @@ class NodeTitle {
     setText(this.#note, [kind, `${busy} of ${node.devices.length} busy`, state].filter(Boolean).join(", "));
     this.#drain.hidden = !this.mayChange() || !node.up;
     setText(this.#drain, this.#isDrained() ? "Resume" : "Drain");
-    setAttribute(this.#drain, "title", this.#isDrained() ? "Give jobs this node's devices again" : "Move jobs off this node");
+    setAttribute(this.#drain, "title", this.#isDrained() ? "Return this node to service" : "Move jobs off this node");
   }
 
   #isDrained() {

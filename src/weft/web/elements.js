@@ -46,7 +46,7 @@ export function setItems(parent, items, keyOf, make, update) {
   for (const child of old.values()) child.remove();
 }
 
-/** `choices` without a click: another one is selected, or none. */
+/** Selects one of the `choices` without a click; null for none. */
 export function markChoice(buttons, chosen) {
   for (const [value, button] of buttons) setAttribute(button, "aria-pressed", String(value === chosen));
 }

@@ -21,7 +21,7 @@ export function duration(seconds) {
   return `${Math.floor(h / 24)}${HARD}d ${h % 24}${HARD}h`;
 }
 
-/** An estimate, without more digits than it deserves: "40 s", "8 min", "4.6 h", "3 d" */
+/** An estimate, with no more digits than it deserves: "40 s", "8 min", "4.6 h", "3 d" */
 export function roughly(seconds) {
   if (seconds < 90) return `${Math.round(seconds)} s`;
   if (seconds < 90 * 60) return `${Math.round(seconds / 60)} min`;

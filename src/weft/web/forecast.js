@@ -1,4 +1,4 @@
-// One answer of the simulator: its figures, and a row per job with the workers it would have over time.
+// One forecast of the simulator: its figures, and a row per job with the workers it would have over time.
 
 import { element, setItems, setText } from "./elements.js";
 import { duration } from "./figures.js";
@@ -28,7 +28,7 @@ export class Forecast {
     });
   }
 
-  /** `before`: the answer to compare with, if any; `until_s`: where the time axis ends. */
+  /** `before`: the forecast to compare with, if any; `until_s`: where the time axis ends. */
   show(forecast, before, jobs, until_s) {
     setText(this.#note, `policy ${forecast.policy}, ${forecast.devices} device${forecast.devices === 1 ? "" : "s"}`);
     const figures = [

@@ -36,7 +36,7 @@ export class Gantt {
 
   /**
    * `view`: a Viewport; `ticks(from_s, to_s, width)`: labels of the axis; `tip(span)`: lines of text about a span;
-   * `hasNow`: whether the present is marked; `onOpen(span)`: it was clicked; `onMove()`: another range is visible.
+   * `hasNow`: whether the present is marked; `onOpen(span)`: it was clicked; `onMove()`: the visible range changed.
    */
   constructor(root, { label, view, ticks, tip, hasNow = true, onOpen = () => {}, onMove = () => {} }) {
     this.#hasNow = hasNow;
@@ -87,7 +87,7 @@ export class Gantt {
     return this.#rows.flatMap((row) => (row.slices ?? [row]).flatMap(({ spans }) => spans));
   }
 
-  /** At the next chance, once. */
+  /** Draw once, in the next animation frame. */
   draw() {
     if (this.#isDue) return;
     this.#isDue = true;
@@ -148,10 +148,6 @@ export class Gantt {
     }
   }
 
-  get view() {
-    return this.#view;
-  }
-
   /** Width of the labels on the left. */
   get gutter() {
     return this.#longest ? Math.min(Math.ceil(this.#longest) + 12, this.#scroller.clientWidth * MAX_GUTTER) : 0;
@@ -192,7 +188,7 @@ export class Gantt {
     return nearest(spans, time_s, inSlice, NEAR_PX * perPixel_s, this.#now_s);
   }
 
-  /** Point at a span (null: at nothing) and say what it is, near a position. */
+  /** Point at a span (null for none) and describe it, near a position. */
   point(span, client_x = null, client_y = null) {
     this.#pointer = client_x === null ? null : [client_x, client_y];
     if (span !== this.#pointed) {
@@ -251,10 +247,6 @@ export class Gantt {
     this.#moved();
   }
 
-  showRange(from_s, to_s) {
-    this.#view.show(from_s, to_s);
-    this.#moved();
-  }
 
   #moved() {
     if (!isMoving(this.#scroller)) this.point(null);
@@ -276,7 +268,7 @@ function paintSpan(paint, span, box, { isPointed, isSliced, showsStart }) {
 
 const reaches = new WeakMap();
 
-/** The index of the first span that may not be over by then.  One job can outlast several that share its device. */
+/** The index of the first span that may still run at that time.  One job can outlast several that share its device. */
 function firstAfter(spans, time_s) {
   let reach = reaches.get(spans);
   if (!reach) {

@@ -63,7 +63,7 @@ export function listen(area, chart) {
   area.addEventListener("blur", () => chart.point(null));
 }
 
-/** With Ctrl, or once the timeline has the focus; otherwise the page scrolls, as readers expect. */
+/** Zooms with Ctrl, or while the timeline has the focus; otherwise the page scrolls, as users expect. */
 function wheel(area, chart, event) {
   if (Math.abs(event.deltaX) > Math.abs(event.deltaY) || event.shiftKey) {
     event.preventDefault();

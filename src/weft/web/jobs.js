@@ -34,7 +34,7 @@ export class Jobs {
     return this.get(id)?.name ?? id;
   }
 
-  /** The number of its color.  A purged job still has one. */
+  /** The number of its color.  Even a purged job has one. */
   hue(id) {
     const job = this.get(id);
     return (job ? job.number : [...id].reduce((sum, letter) => (31 * sum + letter.charCodeAt(0)) % 9973, 0)) % NUM_COLORS;
@@ -46,8 +46,8 @@ export class Jobs {
 }
 
 /**
- * How long a job has waited and run.  While it has devices, its waiting time stands still, and otherwise its running time:
- * from that, a row that is older than the present gives the present times.
+ * How long a job has waited and run.  While it has devices, its waiting time does not change, and otherwise its running
+ * time does not: so an older row is enough to compute the current times.
  */
 export function timesOf(job, now_s) {
   const total_s = Math.max((job.finished_s ?? now_s) - job.submitted_s, 0);

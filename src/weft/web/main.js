@@ -16,7 +16,7 @@ import { Submit } from "./submit.js";
 import { Timeline } from "./timeline.js";
 import { WhatIf } from "./whatif.js";
 
-// Clocks and timelines move on this often; details of the view are asked for then.
+// Clocks and timelines advance this often, and details of the visible view are requested.
 const TICK_MS = 1000;
 const RETRY_MS = 1000;
 // A slow controller is asked less often: it should not spend more than a fifth of its time on one dashboard.
@@ -114,11 +114,11 @@ function showContact(isThere) {
   away.hidden = isThere;
   if (!isThere) {
     const since = `The controller has not responded since ${moment(lost_s, now_s())}.`;
-    setText(away, `${since} Jobs keep running, and the dashboard reconnects automatically. To start it: weft up`);
+    setText(away, `${since} Jobs keep running, and the dashboard reconnects automatically. To start the controller: weft up`);
   }
 }
 
-/** The controller answered, but something else went wrong. */
+/** The controller responded, but something else went wrong. */
 function showProblem(error) {
   console.error(error);
   away.hidden = false;

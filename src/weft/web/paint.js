@@ -1,4 +1,4 @@
-// Brush strokes of a timeline: colors from the style sheet, text cut to its space.
+// Drawing primitives of a timeline: colors from the style sheet, text cut to the available space.
 
 const FONT = 'system-ui, -apple-system, "Segoe UI", Roboto, "DejaVu Sans", sans-serif';
 

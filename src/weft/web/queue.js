@@ -11,7 +11,7 @@ const FILTERS = [
   ["waiting", "Waiting", (job) => job.state === "PENDING"],
   ["over", "Finished", isOver],
 ];
-// Heading, and what a click on it sorts by; jobs without a value come last.
+// Each heading, and what a click on it sorts by; jobs without a value come last.
 const COLUMNS = [
   ["Job", (job) => job.name.toLowerCase()],
   ["State", (job) => job.state],
@@ -85,7 +85,7 @@ export class Queue {
     return heading;
   }
 
-  /** First up, then down, then in the usual order again. */
+  /** First ascending, then descending, then the default order again. */
   #sortBy(column) {
     const isSame = this.#sort.column === column;
     if (isSame && this.#sort.isDown) this.#sort = { column: null, isDown: false };

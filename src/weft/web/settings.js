@@ -1,4 +1,4 @@
-// Changing a job that is not over: its weight, its priority, and how many workers it may have.
+// Changing a job that has not finished: its weight, its priority, and how many workers it may have.
 
 import { ask } from "./api.js";
 import { element, setAttribute, setText } from "./elements.js";

@@ -1,4 +1,4 @@
-// How fast a job is: predicted and measured step time of each size, and where the time of a step goes.
+// How fast a job is: predicted and measured step time at each size, and where the time of a step goes.
 
 import { element, setItems, setText } from "./elements.js";
 import { percent, stepTime } from "./figures.js";

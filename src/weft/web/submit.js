@@ -1,4 +1,4 @@
-// Submitting a job from the dashboard, and asking first what it would get.
+// Submitting a job from the dashboard, or first asking what it would get.
 
 import { ask } from "./api.js";
 import { element, setText } from "./elements.js";

@@ -2,7 +2,7 @@
 
 import { ask } from "./api.js";
 
-// Asked for when the dashboard opens; more when someone looks further back.
+// Requested when the dashboard opens; more when someone looks further back.
 const FIRST_S = 6 * 3600;
 // What happened just before the last answer may have been missing from it.
 const AGAIN_S = 5;
@@ -14,7 +14,7 @@ export class Timeline {
   #known_to_s = null;
   #num_changes = 0;
 
-  /** Counts changes, so that readers can tell whether to look again. */
+  /** Counts changes, so that callers can tell whether to update. */
   get version() {
     return this.#num_changes;
   }
@@ -38,7 +38,7 @@ export class Timeline {
     const open = [...this.#bars.values()].filter((bar) => bar.end_s === null);
     const since_s = (this.#known_to_s ?? now_s - FIRST_S) - AGAIN_S;
     const answer = await ask(`/v1/timeline?since_s=${since_s}`);
-    // What was open and is not in the answer is gone, with its job.
+    // A bar that was open and is not in the answer is gone, and so is its job.
     for (const bar of open) this.#bars.delete(keyOf(bar));
     this.add(answer.bars);
     this.#known_from_s ??= answer.since_s;
@@ -46,7 +46,7 @@ export class Timeline {
     this.isStale = false;
   }
 
-  /** Whether a job has devices but no bar yet: its workers were still being started when it was asked for. */
+  /** Whether a job has devices but no bar yet: its workers were still starting at the last request. */
   lacks(jobs) {
     const open = new Set([...this.#bars.values()].filter((bar) => bar.end_s === null).map((bar) => bar.job));
     return jobs.some((job) => job.devices.length > 0 && !open.has(job.id));
@@ -63,7 +63,7 @@ export class Timeline {
     return true;
   }
 
-  /** A restarted controller may have another past (a purge): everything is loaded again. */
+  /** The past may have changed (a purge), such as after a restart of the controller: everything is loaded again. */
   clear() {
     this.#bars.clear();
     this.#known_from_s = this.#known_to_s = null;
@@ -91,7 +91,7 @@ function keyOf(bar) {
   return `${bar.job} ${bar.attempt} ${bar.start_s}`;
 }
 
-/** Spans of every device.  Where two jobs share it, each has a lane of its own. */
+/** Spans of every device.  If two jobs share it, each has its own lane. */
 export function byDevice(bars) {
   const changes = changesOf(bars);
   const held = new Map();

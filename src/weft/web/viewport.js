@@ -32,7 +32,7 @@ export class Viewport {
     return this.isLive ? this.#now_s + AHEAD * this.#length_s : this.#end_s;
   }
 
-  /** The present moves on. */
+  /** Time has passed. */
   advance(now_s) {
     this.#now_s = now_s;
   }

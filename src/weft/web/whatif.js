@@ -1,4 +1,4 @@
-// What would happen if: the simulator's answer for the current queue, next to the queue as it is.
+// What if: the simulator's forecast for the current queue, without and with changes.
 
 import { ask } from "./api.js";
 import { element, setItems, setText } from "./elements.js";
@@ -14,15 +14,15 @@ const MAX_LISTED = 500;
 const SIMULATION_MS = 90_000;
 
 export class WhatIf {
-  #policy = chooser("Policy", [["", "as now"], ...POLICIES.map((name) => [name, name])]);
-  #devices = field("Devices", { type: "number", min: "1", max: "100000", step: "1", placeholder: "as now" });
+  #policy = chooser("Policy", [["", "unchanged"], ...POLICIES.map((name) => [name, name])]);
+  #devices = field("Devices", { type: "number", min: "1", max: "100000", step: "1", placeholder: "unchanged" });
   #job = chooser("Job to change", [["", "none"]]);
-  #weight = field("Its weight", { type: "number", min: "0.01", step: "any", placeholder: "as now" });
-  #min = field("Its minimum workers", { type: "number", min: "1", step: "1", placeholder: "as now" });
-  #max = field("Its maximum workers", { type: "number", min: "1", step: "1", placeholder: "as now" });
+  #weight = field("Its weight", { type: "number", min: "0.01", step: "any", placeholder: "unchanged" });
+  #min = field("Its minimum workers", { type: "number", min: "1", step: "1", placeholder: "unchanged" });
+  #max = field("Its maximum workers", { type: "number", min: "1", step: "1", placeholder: "unchanged" });
   #ask = element("button", { class: "strong" }, "Simulate");
   #said = element("p", { class: "said", role: "status" });
-  #plan = new Forecast("As it is");
+  #plan = new Forecast("Current");
   #whatif = new Forecast("What if");
   #compared = element("table", { class: "versus" });
   #assumptions = element("ul", { class: "assumptions" });
@@ -103,7 +103,7 @@ export class WhatIf {
   #showJobs(plan, whatif) {
     const after = new Map(whatif.jobs.map((job) => [job.id, job]));
     if (!this.#compared.firstChild) {
-      const headings = ["Job", "Ends in (now)", "Ends in (what if)", "Difference"];
+      const headings = ["Job", "Ends in (current)", "Ends in (what if)", "Difference"];
       const cells = headings.map((text) => element("th", { scope: "col" }, text));
       this.#compared.append(element("thead", {}, element("tr", {}, ...cells)), element("tbody"));
     }

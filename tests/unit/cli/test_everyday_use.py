@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, get_args
 
 import pytest
-from tests.fake_controller import FakeController, served
-from tests.unit.cli.test_controller_verbs import Shown
+from tests.fake_controller import FakeController
 
 from weft.cli import main
 from weft.cli.job_choice import matching_id
@@ -16,48 +14,31 @@ from weft.cli.status import NARROW_HEADINGS, narrow_cells, print_jobs
 from weft.client import Client
 from weft.control.state import JobState
 from weft.core.reason import Reason
+from weft.daemon.home import Home
 from weft.errors import UsageError
 
 
-@pytest.fixture
-def controller(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeController]:
-    made = FakeController()
-    monkeypatch.setenv("WEFT_HOME", str(tmp_path / "home"))
+@pytest.fixture(autouse=True)
+def _in_an_empty_folder(home: Home, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
     (tmp_path / "here").mkdir()
     monkeypatch.chdir(tmp_path / "here")
-    with served(made, tmp_path / "home"):
-        yield made
-
-
-@pytest.fixture
-def weft(capfd: pytest.CaptureFixture[str]) -> Any:
-    def call(*args: str) -> Shown:
-        capfd.readouterr()
-        code = 0
-        try:
-            main(args)
-        except SystemExit as over:
-            code = int(over.code or 0)
-        return Shown(code, *capfd.readouterr())
-
-    return call
 
 
 def script(name: str, text: str = "import torch\n") -> None:
     Path(name).write_text(text)
 
 
-# Which job is meant ---------------------------------------------------------------------------------------------------
+# Choosing a job ------------------------------------------------------------------------------------------------------
 
 
-def test_a_job_is_found_by_id_beginning_or_name(controller: FakeController, weft: Any) -> None:
+def test_a_job_is_found_by_id_prefix_or_name(controller: FakeController, weft: Any) -> None:
     job = controller.add(name="resnet", state=JobState.RUNNING, devices=(0,), attempt=1)
     other = controller.add(name="bert", state=JobState.COMPLETED, finished_s=9.0)
     controller.output[job.id, 1, "out"] = b"hello\n"
     controller.output[job.id, 1, "err"] = b""
-    beginning = next(job.id[:n] for n in range(1, 9) if not other.id.startswith(job.id[:n]))
-    for word in (job.id, beginning, "resnet"):
+    prefix = next(job.id[:n] for n in range(1, 9) if not other.id.startswith(job.id[:n]))
+    for word in (job.id, prefix, "resnet"):
         assert weft("status", word, "--json").json()["jobs"][0]["id"] == job.id
         assert weft("explain", word, "--json").json()["id"] == job.id
         assert weft("trace", word, "--json").json()["id"] == job.id
@@ -74,7 +55,7 @@ def test_a_name_that_several_jobs_have_lists_them_and_does_nothing(controller: F
     assert all(controller.by_id[job.id].state is JobState.PENDING for job in jobs)
 
 
-def test_an_id_comes_before_a_name_and_a_name_before_a_beginning() -> None:
+def test_an_id_comes_before_a_name_and_a_name_before_a_prefix() -> None:
     rows: Any = [
         {"id": "abcdefgh", "name": "b", "state": "RUNNING"},
         {"id": "bcdefghj", "name": "abcdefgh", "state": "RUNNING"},
@@ -86,7 +67,7 @@ def test_an_id_comes_before_a_name_and_a_name_before_a_beginning() -> None:
         matching_id(rows, "abcdefgx")
 
 
-# What is submitted ----------------------------------------------------------------------------------------------------
+# Submitting -----------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

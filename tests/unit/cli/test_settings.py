@@ -57,7 +57,7 @@ def test_the_command_line_comes_before_the_environment_before_files_before_defau
     assert up("--policy", "afs").policy == "afs"
 
 
-def test_lists_and_tables_of_subcommands(local: Write, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_files_can_set_lists_and_options_of_subcommands(local: Write, monkeypatch: pytest.MonkeyPatch) -> None:
     local('[submit]\nenv = ["A=1", "B=2"]\n[bench.elastic]\nquick = true\n')
     submit, bench = load("submit"), load("bench")
     assert isinstance(submit, Verb)
@@ -118,7 +118,7 @@ def test_the_home_may_be_in_a_file_and_the_variable_comes_first(
 def test_a_file_that_others_can_write_decides_nothing(local: Write) -> None:
     local('[up]\npolicy = "fifo"\n')
     Path("weft.toml").chmod(0o666)
-    with pytest.raises(InputError, match="others can write"):
+    with pytest.raises(InputError, match="anyone can write"):
         up()
 
 

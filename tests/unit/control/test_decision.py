@@ -42,7 +42,7 @@ def test_jobs_keep_their_devices_when_others_come() -> None:
     assert decided(one, Answer({"a": 2, "b": 4})).event.devices == {"a": (2, 3), "b": (4, 5, 6, 7)}
 
 
-def test_an_allocation_that_is_in_force_or_on_its_way_changes_nothing() -> None:
+def test_an_allocation_that_is_in_force_or_in_progress_changes_nothing() -> None:
     one = Scenario("a", "b")
     assert not decided(one, Answer()).changed
     one.assign(a=(0, 1))
@@ -54,7 +54,7 @@ def test_an_allocation_that_is_in_force_or_on_its_way_changes_nothing() -> None:
     assert again.event.devices == {"a": (0, 1, 2)}
 
 
-def test_a_job_on_its_way_is_not_sent_elsewhere() -> None:
+def test_a_job_that_is_moving_is_not_sent_elsewhere() -> None:
     one = Scenario("a", "b")
     one.assign(a=(0, 1))
     one.assign(a=(4, 5))
@@ -73,7 +73,7 @@ def test_a_pair_gets_the_same_devices_and_its_roles() -> None:
     assert one.feed(turns.event) == ()
 
 
-def test_of_two_that_move_together_the_one_submitted_first_stays() -> None:
+def test_of_two_jobs_that_pair_up_the_one_submitted_first_stays() -> None:
     one = Scenario("z", "a")  # ids of real jobs are random: their order says nothing
     one.assign(z=(0, 1), a=(4, 5))
     assert decided(one, Answer({"z": 2, "a": 2}, pairs=(("a", "z"),))).event.devices == {"z": (0, 1), "a": (0, 1)}
@@ -123,7 +123,7 @@ def test_a_job_being_resized_is_seen_at_its_new_size_and_not_settled() -> None:
     assert view_of(one, "a", 100.0) == (4, 0.0, 100.0 - one.state.now_s)
 
 
-def test_no_new_pair_is_made_while_every_job_could_have_a_device() -> None:
+def test_no_new_pair_is_formed_while_every_job_could_have_a_device() -> None:
     one = Scenario("a", "b")
     answer = Answer()
     decided(one, answer, sharing=SharingTerms(0.001))
@@ -200,7 +200,7 @@ def test_a_failed_node_is_not_used_around_untouchable_jobs() -> None:
     assert decided(one, Answer({"b": 3}), untouchable={"a"}).event.devices == {"a": (4,), "b": (5, 6, 7)}
 
 
-def test_nothing_is_asked_of_the_policy_when_no_job_can_be_touched() -> None:
+def test_the_policy_is_not_called_when_no_job_can_be_touched() -> None:
     one = Scenario("a")
     one.assign(a=(0, 1, 2, 3, 4, 5, 6, 7))
     answer = Answer({"nobody": 99})

@@ -36,8 +36,8 @@ def broken(state: State, name: str, /, **changes: Any) -> State:
         ("a", {"devices": (0, 9), "wanted": (0, 9)}, "to be on devices 0 to 7"),
         ("a", {"partner": None, "wanted_partner": None}, "partners of each other"),
         ("a", {"partner": "z"}, "the partner of job a, z, to be active"),
-        ("a", {"is_cancelled": True}, "a, which is to stop, not to be running"),
-        ("a", {"wanted_partner": "c"}, "jobs a and c, to be a pair"),
+        ("a", {"is_cancelled": True}, "a, which should stop, not to be running"),
+        ("a", {"wanted_partner": "c"}, "jobs a and c, a future pair"),
         ("a", {"wanted_partner": "z"}, "future partner of job a, z, to be active"),
         ("c", {"wanted": (5,)}, "c, whose devices \\(5,\\) are free, to be started"),
         ("c", {"wanted": (1, 2)}, "device 1 not to be promised by both a and c"),
@@ -90,7 +90,7 @@ def test_an_impossible_step_is_found(changes: dict[str, Any], message: str) -> N
         check_step(one.state, after)
 
 
-def test_lost_jobs_time_running_back_and_uncounted_events_are_found() -> None:
+def test_lost_jobs_time_running_backward_and_uncounted_events_are_found() -> None:
     state = sound()
     more = replace(state, num_events=state.num_events + 1)
     check_step(state, more)

@@ -128,9 +128,12 @@ def test_a_job_read_back_has_every_field_it_had() -> None:
 @pytest.mark.parametrize(
     ("record", "message"),
     [
-        ({"v": 4, "event": "NodeFailed", "at_s": 1.0, "node": 1}, "in version 4 of the format, this weft reads 1 to 3"),
-        ({"v": True, "event": "NodeFailed", "at_s": 1.0, "node": 1}, "in version True"),
-        ({"event": "NodeFailed", "at_s": 1.0, "node": 1}, "in version None"),
+        (
+            {"v": 4, "event": "NodeFailed", "at_s": 1.0, "node": 1},
+            "has version 4 of the format, but this weft reads 1 to 3",
+        ),
+        ({"v": True, "event": "NodeFailed", "at_s": 1.0, "node": 1}, "has version True"),
+        ({"event": "NodeFailed", "at_s": 1.0, "node": 1}, "has version None"),
         ({"v": 3, "event": "NodeEaten", "at_s": 1.0}, "expected one of CancelRequested, ClockSetBack, DevicesAssigned"),
         ({"v": 2, "event": ["NodeFailed"], "at_s": 1.0, "node": 1}, "expected one of"),
         ({"v": 3, "event": "NodeFailed", "at_s": 1.0}, "expected an object with at_s, node"),
@@ -147,7 +150,7 @@ def test_a_job_read_back_has_every_field_it_had() -> None:
         ({"v": 2, "event": "DevicesAssigned", "at_s": 1, "devices": {"a": 1}}, "1: expected a list"),
         (
             {"v": 2, "event": "JobSubmitted", "at_s": 1, "spec": {"id": "a", "submitted_s": 0, "max_workers": 0}},
-            "a JobSpec that cannot be: job a asks for 1 to 0 workers",
+            "an invalid JobSpec: job a asks for 1 to 0 workers",
         ),
         (
             {"v": 2, "event": "JobSubmitted", "at_s": 1, "spec": {"id": "a", "submitted_s": 0, "may_share": 1}},
@@ -188,7 +191,7 @@ def test_a_damaged_or_foreign_snapshot_is_refused(change: dict[str, object]) -> 
 
 
 def test_values_without_json_form_are_not_written() -> None:
-    with pytest.raises(CodecError, match="nan cannot be written down"):
+    with pytest.raises(CodecError, match="nan cannot be written"):
         event_to_json(ProgressReported(1.0, "a", 1, Progress(1, loss=float("nan"))))
 
 

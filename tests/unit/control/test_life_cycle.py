@@ -24,7 +24,7 @@ from weft.core.job import JobSpec
 from weft.core.step_report import Progress
 
 
-def test_a_submitted_job_waits_and_the_policy_hears_of_it() -> None:
+def test_a_submitted_job_waits_and_a_decision_is_requested() -> None:
     one = Scenario()
     assert asks_for_decision(one.submit("a"))
     assert one.where("a") is JobState.PENDING
@@ -40,7 +40,7 @@ def test_a_duplicate_submission_event_is_one_job() -> None:
     assert len(one.state.jobs) == 1
 
 
-def test_a_job_with_free_devices_starts_at_once_and_completes() -> None:
+def test_a_job_with_free_devices_starts_immediately_and_completes() -> None:
     one = Scenario("a")
     assert one.assign(a=(0, 1)) == (StartWorkers("a", 1, (0, 1)),)
     started_s = one.state.now_s
@@ -142,7 +142,7 @@ def test_a_decision_with_a_duplicate_or_unknown_device_is_ignored(decision: Devi
     assert one.job("a").wanted == one.job("b").wanted == ()
 
 
-def test_a_decision_below_the_least_workers_of_a_job_is_void() -> None:
+def test_a_decision_below_a_jobs_minimum_is_ignored() -> None:
     one = Scenario()
     one.feed(JobSubmitted(0.0, JobSpec("a", 0.0, min_workers=2, max_workers=4)))
     assert one.assign(a=(0,)) == ()
@@ -191,14 +191,14 @@ def test_a_job_that_gets_further_each_time_is_never_given_up() -> None:
     assert one.where("a") is JobState.PENDING
 
 
-def test_a_waiting_job_is_cancelled_at_once() -> None:
+def test_a_waiting_job_is_canceled_immediately() -> None:
     one = Scenario("a")
     assert asks_for_decision(one.feed(CancelRequested(one.now_s, "a", "not needed")))
     assert (one.where("a"), one.job("a").reason) == (JobState.CANCELLED, "not needed")
 
 
 @pytest.mark.parametrize("fate", [Fate.STOPPED, Fate.FAILED, Fate.LOST])
-def test_a_running_job_is_cancelled_when_its_workers_are_gone_however_they_went(fate: Fate) -> None:
+def test_a_running_job_is_canceled_when_its_workers_are_gone_however_they_ended(fate: Fate) -> None:
     one = Scenario("a", max_restarts=3)
     one.assign(a=(0,))
     assert one.feed(CancelRequested(one.now_s, "a")) == (StopWorkers("a", 1),)
@@ -307,7 +307,7 @@ def test_a_clock_set_back_an_hour_does_not_undo_time() -> None:
     assert (one.state.now_s, one.job("a").finished_s) == (5000.0, 5000.0)
 
 
-def test_reports_tell_where_a_job_is() -> None:
+def test_reports_update_a_jobs_progress() -> None:
     one = Scenario("a")
     one.assign(a=(0,))
     one.feed(ProgressReported(one.now_s, "a", 1, Progress(7, 100, step_s=0.5, exposed_s=0.1, loss=2.0)))

@@ -28,7 +28,7 @@ def test_a_node_that_joins_is_used_and_renames_no_device() -> None:
     assert one.feed(NodeJoined(one.now_s, "gpu-7", 2)) == (), "it has joined already"
 
 
-def test_drained_its_jobs_move_and_keep_running_until_they_do() -> None:
+def test_jobs_on_a_drained_node_keep_running_until_they_move() -> None:
     one = Scenario("a", "b")
     one.assign(a=(0, 1), b=(4, 5))
     actions = one.feed(NodeDrained(one.now_s, 0))
@@ -67,7 +67,7 @@ def test_no_job_is_placed_on_a_drained_node_until_it_is_resumed() -> None:
     assert one.assign(a=(0,)) == (StartWorkers("a", 1, (0,)),)
 
 
-def test_a_job_on_its_way_to_a_node_that_is_drained_turns_back() -> None:
+def test_a_job_moving_to_a_node_that_is_drained_is_called_back() -> None:
     one = Scenario("a")
     one.assign(a=(4,))
     one.assign(a=(0, 1))
@@ -101,7 +101,7 @@ def test_a_lost_node_that_comes_back_is_no_longer_about_to_leave_but_still_drain
 @pytest.mark.parametrize(
     "event", [NodeDrained(3.0, 7), NodeDrained(3.0, -1), NodeResumed(3.0, 0), NodeJoined(3.0, "x", 0)]
 )
-def test_news_of_nodes_that_cannot_be_changes_nothing(event: Event) -> None:
+def test_impossible_news_of_nodes_changes_nothing(event: Event) -> None:
     one = Scenario("a")
     before = one.state
     assert one.feed(event) == ()
@@ -117,7 +117,7 @@ def after(cluster: Cluster, *nodes: EngineNode) -> Cluster:
     return state.cluster
 
 
-def test_what_the_engine_sees_is_what_is_written_down() -> None:
+def test_what_the_engine_sees_is_recorded() -> None:
     cluster = after(cluster_of([A]), A, B)
     assert (cluster.node_names, cluster.devices_by_node, cluster.num_devices) == (("a", "b"), (2, 4), 6)
     cluster = after(cluster, B)
@@ -134,7 +134,7 @@ def test_a_node_that_returns_with_different_devices_is_a_new_node() -> None:
     assert cluster.device_name(6) == "a~2/0"
 
 
-def test_all_nodes_lost_the_jobs_wait_for_one_to_come_back() -> None:
+def test_when_all_nodes_are_lost_jobs_wait_for_one_to_come_back() -> None:
     one = Scenario("a")
     one.assign(a=(0, 4))
     for node in (0, 1):

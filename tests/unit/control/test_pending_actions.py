@@ -10,7 +10,7 @@ from weft.core.actions import Decide, KillWorkers, StartWorkers, StopWorkers
 from weft.core.events import CancelRequested, Fate
 
 
-def test_everything_that_was_ordered_and_not_answered_is_ordered_again() -> None:
+def test_every_order_without_a_known_outcome_is_repeated() -> None:
     one = Scenario("runs", "moves", "cancelled", "killed", "waits", "done")
     one.assign(runs=(0,), moves=(1,), cancelled=(2,), killed=(3,), done=(4,))
     one.exit("done", Fate.COMPLETED)

@@ -46,7 +46,7 @@ def open_controller(home: Home, engine: ScriptedEngine) -> Iterator[Callable[...
         end_last()
         engine.reopened()
         options = SchedulingOptions(policy=policy, **values)  # type: ignore[arg-type]
-        controller = Controller(home, Journal.open(home.journal_file), engine, options, paranoid=True)
+        controller = Controller(home, Journal(home.journal_file), engine, options, paranoid=True)
         controller.start()
         opened.append(controller)
         return controller

@@ -69,7 +69,7 @@ def test_the_timeline_reaches_back_before_this_controller(open_controller: Open,
 
 def test_days_of_progress_reports_do_not_push_starts_out_of_the_journal(tmp_path: Path) -> None:
     state = State(Cluster.uniform(1, 1))
-    with Journal.open(tmp_path / "j.sqlite", num_kept_events=20) as journal:
+    with Journal(tmp_path / "j.sqlite", num_kept_events=20) as journal:
         journal.append([WorkersStarted(0.0, "a", 1, (0,))])
         for batch in range(5):
             journal.append([ProgressReported(1.0, "a", 1, Progress(step)) for step in range(100)])

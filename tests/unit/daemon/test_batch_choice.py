@@ -39,7 +39,7 @@ def knowledge() -> Knowledge:
     return Knowledge(Cluster.uniform(1, 8), restart_prior_s=10.0)
 
 
-def test_nothing_is_chosen_until_the_noise_was_measured(knowledge: Knowledge) -> None:
+def test_nothing_is_chosen_until_the_noise_is_measured(knowledge: Knowledge) -> None:
     job = running(2)
     assert knowledge.batches.environment(job, 2) == {"WEFT_BATCH_RANGE": "64:1024"}
     measured(knowledge, job, BatchReport(64, 64))
@@ -93,7 +93,7 @@ def test_what_was_learned_survives_a_restart_of_the_controller(knowledge: Knowle
     assert knowledge.batches.chosen(job, 4) is None
 
 
-def test_a_report_keeps_its_batch_on_the_way_and_loses_an_impossible_one() -> None:
+def test_a_report_keeps_its_batch_unless_it_is_impossible() -> None:
     sent = report(running(2), 3, BatchReport(64, 32, 12.5))
     message = sent.message()
     assert parse_report(json.dumps(message).encode()) == sent
@@ -104,14 +104,14 @@ def test_a_report_keeps_its_batch_on_the_way_and_loses_an_impossible_one() -> No
 
 
 @pytest.mark.parametrize("text", ["256", "2048:256", "256:256", "0:10", "a:b", "256-2048", "1:99999999999"])
-def test_an_impossible_range_is_refused_with_one_line(text: str) -> None:
+def test_an_impossible_range_is_rejected_in_one_line(text: str) -> None:
     with pytest.raises(UsageError, match="such as 256:2048") as refused:
         batch_range(text)
     assert "\n" not in str(refused.value)
 
 
 def test_a_range_that_could_never_be_used_is_refused() -> None:
-    for workers, expected in ((1, "measured with two or more"), (100, "one sample for each")):
+    for workers, expected in ((1, "measured with two or more"), (100, "one sample per worker")):
         with pytest.raises(UsageError, match=expected):
             Submission(RANGED, max_workers=workers)
     Submission(RANGED, max_workers=8)

@@ -67,7 +67,7 @@ def test_a_reader_that_was_away_for_several_versions_misses_none_of_them() -> No
     assert site.look(rows["version"])["decisions"] == []
 
 
-def test_many_readers_cost_one_look() -> None:
+def test_many_readers_cost_one_update() -> None:
     site = Site(10)
     version = site.look()["version"]
     site.change(site.ids[0], step=9)
@@ -79,7 +79,7 @@ def test_many_readers_cost_one_look() -> None:
     assert len({id(answer) for answer in answers}) == 1
 
 
-def test_a_reader_of_another_controller_or_before_a_purge_starts_anew() -> None:
+def test_a_reader_of_another_controller_or_before_a_purge_starts_over() -> None:
     site = Site(3)
     version = site.look()["version"]
     for strange in ("", "x", "deadbeef-1", version + "9" * 30, version.split("-")[0] + "--1"):

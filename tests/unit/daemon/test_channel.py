@@ -89,7 +89,7 @@ def test_reports_of_other_users_are_dropped(
     assert channel.num_dropped == 1
 
 
-def test_flood_does_not_block_and_is_cut(channel: JobChannel, tmp_path: Path) -> None:
+def test_a_flood_of_reports_does_not_block_and_is_capped(channel: JobChannel, tmp_path: Path) -> None:
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK) as flooder:
         flooder.connect(str(tmp_path / "c"))
         num_sent = 0
@@ -126,7 +126,7 @@ def test_a_message_that_is_not_a_report_is_ignored(data: bytes) -> None:
     assert parse_report(data) is None
 
 
-def test_odd_numbers_in_a_report_do_no_harm() -> None:
+def test_impossible_numbers_in_a_report_do_no_harm() -> None:
     report = parse_report(json.dumps(step(metrics={"loss": float("nan")}, exposed_s=9.0, total_steps="many")).encode())
     assert report is not None
     assert report.progress == Progress(7, None, step_s=0.1, exposed_s=0.1, loss=None)

@@ -78,7 +78,7 @@ def test_one_job_the_policy_fails_on_leaves_the_others_running_and_says_why_it_w
     world.submit("b", max_workers=8)
     world.decide()
     assert (world.workers("a"), world.workers("bad"), world.workers("b")) == (1, 0, 1)
-    assert "the policy balanced fails on this job" in world.state.jobs["bad"].reason
+    assert "policy balanced fails on this job" in world.state.jobs["bad"].reason
     assert "fails" not in world.state.jobs["a"].reason
 
 
@@ -89,10 +89,10 @@ def test_a_policy_that_always_fails_still_lets_jobs_start_in_order(answer: Answe
         world.submit(name, max_workers=8)
     world.decide()
     assert [world.workers(name) for name in "abc"] == [1, 1, 0]
-    assert "decided without the policy balanced, which failed" in world.state.jobs["c"].reason
+    assert "decided without policy balanced, which failed" in world.state.jobs["c"].reason
 
 
-def test_a_running_job_the_policy_begins_to_fail_on_keeps_its_devices() -> None:
+def test_a_running_job_the_policy_starts_to_fail_on_keeps_its_devices() -> None:
     policy = Failing(raises)
     world = world_with(policy)
     world.submit("bad", max_workers=1, weight=BAD_WEIGHT)
@@ -194,7 +194,7 @@ def test_outlook_of_a_job_the_policy_fails_on_is_an_answer() -> None:
     spec = replace(world.state.jobs["a"].spec, id="new", weight=BAD_WEIGHT)
     workers, reason = world.scheduler.outlook(world.state, world.knowledge, spec, None, world.now_s)
     assert workers == 0
-    assert "the policy balanced fails on this job" in in_words(reason)
+    assert "policy balanced fails on this job" in in_words(reason)
     assert world.scheduler.guarded.aside == {}
 
 

@@ -36,7 +36,7 @@ def completes(controller: Controller, engine: ScriptedEngine) -> None:
     assert until_over(controller, [job_id])[job_id].state is JobState.COMPLETED
 
 
-def test_an_engine_that_fails_to_tell_anything_ends_nothing(controller: Controller, engine: ScriptedEngine) -> None:
+def test_an_engine_that_cannot_be_polled_ends_no_job(controller: Controller, engine: ScriptedEngine) -> None:
     running = controller.submit(a_job())
     until(lambda: (running, 1) in engine.running(), "workers ordered")
     engine.num_failing_polls = 1 << 60
@@ -68,7 +68,7 @@ def test_an_invalid_report_is_blamed_on_its_job(
     assert "internal error" not in until_over(controller, [job_id])[job_id].reason
 
 
-def test_an_event_the_reducer_fails_on_is_left_out_now_and_after_a_restart(
+def test_an_event_the_reducer_fails_on_is_skipped_now_and_after_a_restart(
     open_controller: Callable[..., Controller], engine: ScriptedEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(reducer._HANDLERS, WorkersStarted, failing)
@@ -116,16 +116,16 @@ def test_a_journal_whose_acknowledged_job_cannot_be_applied_is_not_used_unless_t
     engine: ScriptedEngine, monkeypatch: pytest.MonkeyPatch, home: Home
 ) -> None:
     """As a journal of a newer weft would be, or one that was damaged and repaired."""
-    with Journal.open(home.journal_file) as journal:
+    with Journal(home.journal_file) as journal:
         spec = JobSpec("k3v9x2qa", submitted_s=1.0)
         journal.append([JobSubmitted(1.0, spec, launch=a_job().launch), NodeRepaired(2.0, 0)])
     for kind in (JobSubmitted, NodeRepaired):
         monkeypatch.setitem(reducer._HANDLERS, kind, failing)
-    with Journal.open(home.journal_file) as journal:
+    with Journal(home.journal_file) as journal:
         with pytest.raises(StoreError, match=r"JobSubmitted of job k3v9x2qa.*acknowledged.*--accept-loss"):
             Controller(home, journal, engine)
         assert len(list(journal.read())) == 2, "nothing was written or dropped"
-    accepting = Controller(home, Journal.open(home.journal_file), engine, accept_loss=True)
+    accepting = Controller(home, Journal(home.journal_file), engine, accept_loss=True)
     assert any("2 events could not be applied" in words for words in accepting.warnings())
     assert 'weft_faults_total{where="an event"} 2.0' in accepting.metrics().decode()
     accepting.start()
@@ -151,7 +151,7 @@ def test_an_engine_that_raises_anything_at_a_start_costs_that_attempt(
     assert until_over(controller, [job_id])[job_id].state is JobState.COMPLETED
 
 
-def test_a_home_that_may_not_be_written_to_for_a_while_costs_no_attempt(
+def test_a_home_that_is_unwritable_for_a_while_costs_no_attempt(
     controller: Controller, engine: ScriptedEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def denied(order: object) -> None:

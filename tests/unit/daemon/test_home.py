@@ -57,7 +57,7 @@ def test_a_second_controller_reports_the_pid_of_the_first(tmp_path: Path) -> Non
     assert home.holder() is None
 
 
-def test_record_is_read_back_and_rubbish_is_none(tmp_path: Path) -> None:
+def test_a_record_is_read_back_and_garbage_is_none(tmp_path: Path) -> None:
     home = Home(tmp_path)
     assert home.read_record() is None
     record = Record(pid=7, started_s=1.5, socket="/x", port=80, version="1")
@@ -78,7 +78,7 @@ def test_deep_home_still_has_sockets(tmp_path: Path, monkeypatch: pytest.MonkeyP
         listen_unix(home.api_socket, reserve).close()
 
 
-def test_a_deep_home_is_found_whatever_the_environment_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_deep_home_is_found_in_any_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Running workers report to the path they were given: a restarted controller must listen there."""
     for name in ("r", "other"):
         (tmp_path / name).mkdir(mode=0o700)
@@ -125,7 +125,7 @@ def test_a_port_in_use_is_reported_with_a_remedy() -> None:
             listen_local(port, reserve)
 
 
-def test_clock_set_back_an_hour_does_not_run_backwards() -> None:
+def test_a_clock_set_back_an_hour_does_not_run_backward() -> None:
     wall, steady = 10_000.0, 50.0
     clock = SteadyClock(0.0, lambda: wall, lambda: steady)
     before_s = clock.now_s()

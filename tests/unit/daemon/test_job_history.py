@@ -84,7 +84,7 @@ def test_any_number_a_job_reports_can_be_written(losses: list[float]) -> None:
 
 
 @given(st.lists(st.integers(0, 800), min_size=1, max_size=6), st.integers(0, 200))
-def test_what_was_written_in_pieces_reads_as_the_whole(pieces: list[int], num_cut: int) -> None:
+def test_a_history_written_in_pieces_reads_as_a_whole(pieces: list[int], num_cut: int) -> None:
     series, text, number = JobSeries(), "", 0
     series.mark(JobMark(0.0, "started", 2, "started with 2 workers", 1))
     for piece in pieces:

@@ -19,7 +19,7 @@ def scraped(controller: FakeController) -> dict[str, Any]:
     return {family.name: family.samples for family in text_string_to_metric_families(text)}
 
 
-def test_a_running_job_has_its_series_whatever_its_name_and_numbers() -> None:
+def test_a_running_job_has_series_with_any_name_and_numbers() -> None:
     controller = FakeController()
     name = 'a "name"\n\\{}' + "x" * 500
     job = controller.add(name=name, devices=(0, 1), step=7, step_s=0.25, exposed_s=0.1, loss=float("nan"))

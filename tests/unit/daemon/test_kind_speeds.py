@@ -13,8 +13,9 @@ from weft.core.engine import EngineNode
 from weft.core.events import NodeJoined
 from weft.core.job import JobSpec
 from weft.core.speed import SpeedCurve, StepTime
-from weft.daemon.kind_speeds import KindSpeeds, Samples
+from weft.daemon.kind_speeds import KindSpeeds
 from weft.daemon.knowledge import Knowledge
+from weft.daemon.step_samples import Samples
 
 MIXED = Cluster((4, 4), kinds=("T4", "A100"))
 
@@ -80,7 +81,7 @@ def test_a_node_brings_its_kind() -> None:
     assert node_changes(cluster_of(nodes), nodes, 1.0) == []
 
 
-def test_a_cluster_of_an_older_journal_learns_its_kinds() -> None:
+def test_a_cluster_from_an_older_journal_learns_its_kinds() -> None:
     state = State(Cluster((2,), names=("a",)))
     nodes = [EngineNode("a", 2, kind="T4"), EngineNode("b", 2, kind="A100")]
     for event in node_changes(state.cluster, nodes, 1.0):

@@ -52,7 +52,7 @@ def test_job_is_movable_once_it_was_measured_at_its_size(knowledge: Knowledge) -
     assert not knowledge.is_movable(running(attempt=2)), "the next attempt has not reported yet"
 
 
-def test_job_that_lost_its_work_when_stopped_is_left_alone_from_then_on(knowledge: Knowledge) -> None:
+def test_a_job_that_lost_its_work_when_stopped_is_left_alone_from_then_on(knowledge: Knowledge) -> None:
     job = running()
     measure(knowledge, job, 0.1)
     knowledge.stopped(job.id, 1, 20.0, saved=False)
@@ -69,7 +69,7 @@ def test_job_that_says_it_cannot_resume_is_left_alone(knowledge: Knowledge) -> N
     assert knowledge.is_movable(job), "it has called resume in the meantime"
 
 
-def test_attempt_called_off_before_its_first_step_says_nothing_about_saving(knowledge: Knowledge) -> None:
+def test_an_attempt_called_off_before_its_first_step_does_not_count_as_unable_to_resume(knowledge: Knowledge) -> None:
     measure(knowledge, running(), 0.1)
     knowledge.stopped("a", 2, 20.0, saved=False)
     again = running(attempt=3)
@@ -106,38 +106,37 @@ def test_many_small_changes_add_up_to_a_decision(knowledge: Knowledge) -> None:
     assert any(noted)
 
 
-def test_pair_says_nothing_about_the_speed_alone(knowledge: Knowledge) -> None:
+def test_steps_of_a_pair_do_not_count_as_speed_alone(knowledge: Knowledge) -> None:
     job = running(partner="b")
     measure(knowledge, job, 5.0)
     assert knowledge.of(job.id).samples == {}
 
 
 def test_restart_cost_is_learned_from_stop_to_first_step(knowledge: Knowledge) -> None:
-    assert knowledge.restart_s("a") == 10.0
-    knowledge.start_ordered("a", 0.0)
+    assert knowledge.restarts.estimate_s("a") == 10.0
+    knowledge.restarts.start_ordered("a", 0.0)
     knowledge.reported(running(), report(running(), 1, 0.1), 3.0)
-    assert knowledge.restart_s("a") == 3.0
-    knowledge.stop_ordered("a", 100.0)
+    assert knowledge.restarts.estimate_s("a") == 3.0
+    knowledge.restarts.stop_ordered("a", 100.0)
     knowledge.stopped("a", 1, 101.0, saved=True)
-    knowledge.start_ordered("a", 500.0)  # it waited for a long time in between, which is not part of a restart's cost
+    knowledge.restarts.start_ordered("a", 500.0)  # the long wait before it is not part of a restart's cost
     again = running(attempt=2)
     knowledge.reported(again, report(again, 2, 0.1), 505.0)
-    assert knowledge.of("a").restart is not None
-    assert knowledge.of("a").restart.seen_s == (6.0,)  # type: ignore[union-attr]
+    assert knowledge.restarts.job_document("a") == [3.0, [6.0]]
 
 
 def test_first_start_that_waited_for_the_engine_does_not_count_as_the_cost_of_a_restart(knowledge: Knowledge) -> None:
-    knowledge.start_ordered("a", 0.0)
-    knowledge.started("a", 8.0)
+    knowledge.restarts.start_ordered("a", 0.0)
+    knowledge.restarts.started("a", 8.0)
     knowledge.reported(running(), report(running(), 1, 0.1), 8.5)
-    assert knowledge.restart_s("a") == 0.5
-    knowledge.stop_ordered("a", 100.0)
+    assert knowledge.restarts.estimate_s("a") == 0.5
+    knowledge.restarts.stop_ordered("a", 100.0)
     knowledge.stopped("a", 1, 100.5, saved=True)
-    knowledge.start_ordered("a", 101.0)
-    knowledge.started("a", 102.0)  # from now on every part of it counts
+    knowledge.restarts.start_ordered("a", 101.0)
+    knowledge.restarts.started("a", 102.0)  # from now on every part of it counts
     again = running(attempt=2)
     knowledge.reported(again, report(again, 2, 0.1), 102.5)
-    assert knowledge.of("a").restart.seen_s == (2.0,)  # type: ignore[union-attr]
+    assert knowledge.restarts.job_document("a") == [0.5, [2.0]]
 
 
 def test_declared_steps_override_every_estimate(knowledge: Knowledge) -> None:
@@ -147,7 +146,7 @@ def test_declared_steps_override_every_estimate(knowledge: Knowledge) -> None:
     assert knowledge.remaining_steps(job, curve, 50.0, usual_s=60.0) == 70.0
 
 
-def test_a_job_that_starts_over_is_not_thought_to_be_nearly_done(knowledge: Knowledge) -> None:
+def test_a_job_that_starts_over_is_not_assumed_to_be_nearly_done(knowledge: Knowledge) -> None:
     job = running(attempt=2, progress=Progress(90, total_steps=100))
     measure(knowledge, job, 0.1)
     assert knowledge.reports.progress(job).step == 10
@@ -165,7 +164,7 @@ def test_undeclared_steps_follow_the_loss_curve(knowledge: Knowledge) -> None:
     assert knowledge.remaining_steps(job, curve, 1000.0, usual_s=1.0) == pytest.approx(max(true_rest - 990, 1), rel=0.5)
 
 
-def test_job_that_tells_nothing_is_thought_to_need_as_much_as_it_had(knowledge: Knowledge) -> None:
+def test_a_job_that_declares_nothing_is_assumed_to_be_half_done(knowledge: Knowledge) -> None:
     job = running(changed_s=0.0)
     measure(knowledge, job, 0.5)
     curve = knowledge.curve(job, (1,))
@@ -182,18 +181,18 @@ def test_job_that_tells_nothing_is_thought_to_need_as_much_as_it_had(knowledge: 
         [1e-300] * 20,
     ],
 )
-def test_odd_losses_end_in_a_number_or_in_nothing(losses: list[float]) -> None:
+def test_odd_losses_give_a_number_or_none(losses: list[float]) -> None:
     rest = steps_to_rest(list(enumerate(losses)), 5.0)
     assert rest is None or (math.isfinite(rest) and rest >= 0)
 
 
 def test_learned_speeds_survive_a_controller_restart(knowledge: Knowledge) -> None:
     job = running()
-    knowledge.start_ordered("a", 0.0)
+    knowledge.restarts.start_ordered("a", 0.0)
     measure(knowledge, job, 0.1)
     document = json.loads(json.dumps(knowledge.document()))
     later = Knowledge(CLUSTER, restart_prior_s=10.0)
     later.restore(document, ["a", "b"])
     assert later.curve(job, (1,)).times == knowledge.curve(job, (1,)).times
-    assert later.restart_s("a") == knowledge.restart_s("a")
+    assert later.restarts.estimate_s("a") == knowledge.restarts.estimate_s("a")
     assert later.is_movable(job)

@@ -27,7 +27,7 @@ def test_a_new_attempt_does_not_average_with_the_last_one() -> None:
     assert losses.averaged(said(1, 5.0, attempt=2)).progress.loss == 5.0
 
 
-def test_a_rank_that_cannot_be_is_not_counted() -> None:
+def test_an_impossible_rank_is_not_counted() -> None:
     losses = MeanLosses()
     losses.averaged(said(7, 100.0))
     assert losses.averaged(said(0, 1.0)).progress.loss == 1.0

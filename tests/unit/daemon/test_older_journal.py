@@ -64,7 +64,7 @@ def path(home: Home, older: OlderJournal) -> Path:
 
 
 def said_now(path: Path, fields: Iterable[str]) -> list[dict[str, Any]]:
-    with Journal.open(path, create=False) as journal:
+    with Journal(path, create=False) as journal:
         state, past = replayed(journal, Cluster((2,)), History()), History()
         for _, event in journal.read():
             past.note(event)
@@ -91,14 +91,14 @@ def versions(path: Path) -> list[int]:
         return [json.loads(body)["v"] for (body,) in connection.execute("SELECT body FROM events ORDER BY seq")]
 
 
-def test_every_job_of_an_older_journal_is_read_as_it_was(path: Path, older: OlderJournal) -> None:
+def test_every_job_of_an_older_journal_is_read_unchanged(path: Path, older: OlderJournal) -> None:
     assert versions(path) == [older.version] * older.num_events
     said_then = older.said_then
     assert {row["state"] for row in said_then} == {"COMPLETED", "FAILED", "CANCELLED", "RUNNING", "PENDING"}
     assert said_now(path, said_then[0]) == said_then
 
 
-def test_a_newer_weft_continues_to_an_older_journal(
+def test_a_newer_weft_continues_an_older_journal(
     path: Path, older: OlderJournal, open_controller: Callable[..., Controller], engine: ScriptedEngine
 ) -> None:
     said_then = older.said_then

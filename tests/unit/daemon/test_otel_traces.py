@@ -125,7 +125,7 @@ def test_a_restarted_controller_continues_the_trace(restarted_after: int) -> Non
     ]
 
 
-def test_failures_and_jobs_that_never_ran() -> None:
+def test_failures_and_jobs_that_never_ran_have_spans() -> None:
     failed: list[Event] = [
         *RESIZED[:3],
         WorkersExited(20.0, "a", 1, Fate.FAILED, 3, "worker 0: exit code 3"),
@@ -153,7 +153,7 @@ class Stuck(SpanExporter):
         return SpanExportResult.FAILURE
 
 
-def test_a_collector_that_never_answers_keeps_nobody_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_collector_that_never_responds_keeps_nobody_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(otel_traces, "CLOSE_S", 0.01)
     monkeypatch.setattr(otel_traces, "MAX_WAITING", 2)
     monkeypatch.setenv("OTEL_BSP_SCHEDULE_DELAY", "1")

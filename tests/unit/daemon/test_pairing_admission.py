@@ -112,7 +112,7 @@ def test_with_sharing_off_the_waiting_job_says_so() -> None:
 
 
 @pytest.mark.parametrize(("free_gib", "is_paired"), [(2.0, True), (0.5, False)])
-def test_no_pair_is_made_without_enough_memory(free_gib: float, is_paired: bool) -> None:
+def test_no_pair_is_formed_without_enough_memory(free_gib: float, is_paired: bool) -> None:
     world = SharingWorld(free_bytes=int(free_gib * GIB))
     world.three_jobs()
     world.decide()
@@ -121,7 +121,7 @@ def test_no_pair_is_made_without_enough_memory(free_gib: float, is_paired: bool)
         assert "1.0 GiB more memory, but only 0.5 GiB are free" in world.why("a")
 
 
-def test_steps_made_beside_another_job_say_nothing_about_the_speed_alone() -> None:
+def test_steps_made_in_a_pair_do_not_count_as_speed_alone() -> None:
     world = SharingWorld()
     world.three_jobs()
     world.decide()
@@ -139,7 +139,7 @@ def share_badly(world: SharingWorld, seconds_per_step: float) -> None:
             world.tell(name, step_s=seconds_per_step, num=1)
 
 
-def test_a_pair_that_brings_nothing_is_split_and_not_made_again_for_a_while() -> None:
+def test_a_pair_that_gains_nothing_is_split_and_not_formed_again_for_a_while() -> None:
     world = SharingWorld()
     world.three_jobs()
     world.decide()
@@ -175,14 +175,14 @@ def reports(pairs: Pairs, step_s: float, now_s: float, attempt: int = 1, num: in
     return now_s
 
 
-def test_a_pair_is_not_judged_by_its_first_moments() -> None:
+def test_a_pair_is_not_judged_by_its_first_reports() -> None:
     pairs = Pairs()
     reports(pairs, 5.0, 0.0, num=4)
     assert pairs.measured("a", "b") is None
     assert WINDOW_S < 4 * 5.0, "this test shows nothing any more"
 
 
-def test_a_speed_alone_that_was_measured_on_a_busy_machine_is_not_counted_as_a_gain() -> None:
+def test_a_speed_measured_on_a_busy_machine_is_not_counted_as_a_gain() -> None:
     pairs = Pairs()
     reports(pairs, 0.5, 0.0, num=80)
     done = pairs.measured("a", "b")
@@ -190,7 +190,7 @@ def test_a_speed_alone_that_was_measured_on_a_busy_machine_is_not_counted_as_a_g
     assert done.gain == pytest.approx(2.0)
 
 
-def test_a_few_reports_are_not_enough_to_put_jobs_together() -> None:
+def test_a_few_reports_are_not_enough_to_pair_jobs() -> None:
     world = SharingWorld()
     world.three_jobs(num=4)
     world.decide()
@@ -201,7 +201,7 @@ def test_a_few_reports_are_not_enough_to_put_jobs_together() -> None:
     assert told == [False, True]
 
 
-def test_a_pair_that_fails_again_stays_apart_longer_also_after_a_restart_of_the_controller() -> None:
+def test_a_pair_that_fails_again_stays_apart_longer_even_after_a_controller_restart() -> None:
     pairs = Pairs()
     now_s = reports(pairs, 2.0, 0.0)
     assert pairs.apart(now_s) == {frozenset("ab")}

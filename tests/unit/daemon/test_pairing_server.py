@@ -72,7 +72,7 @@ def test_each_worker_gets_the_lease_server_and_its_device(sharing: LeaseServers)
     assert told[names.LEASE_ROLE] == "filler"
 
 
-def test_job_that_may_not_share_and_controller_that_does_not_share_tell_workers_nothing(
+def test_workers_are_told_nothing_if_the_job_or_the_controller_does_not_share(
     sharing: LeaseServers, folder: Path
 ) -> None:
     assert sharing.environment(job("a", may_share=False), (1,)) == {}

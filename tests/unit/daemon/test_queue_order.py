@@ -17,7 +17,7 @@ def finish(world: World, name: str) -> None:
     world.happen(WorkersExited(world.now_s, name, world.state.jobs[name].attempt, Fate.COMPLETED))
 
 
-def test_jobs_of_unknown_length_do_not_start_ahead_of_a_blocked_job_for_ever() -> None:
+def test_jobs_of_unknown_length_do_not_start_ahead_of_a_blocked_job_forever() -> None:
     world = World(2)
     world.submit("a", max_workers=1, total_steps=None)
     world.decide()
@@ -84,7 +84,7 @@ def test_a_stream_of_small_jobs_does_not_keep_a_larger_one_waiting(policy: str) 
     assert world.state.jobs["two"].started_s is not None
 
 
-def test_waiting_jobs_are_told_their_place_and_when_they_may_start() -> None:
+def test_waiting_jobs_show_their_place_and_expected_start() -> None:
     world = World(2)
     world.submit("a", max_workers=2, min_workers=2, total_steps=1000)
     world.decide()
@@ -101,7 +101,7 @@ def test_waiting_jobs_are_told_their_place_and_when_they_may_start() -> None:
     assert not queue["c"].is_certain
 
 
-def test_a_script_that_cannot_be_resized_gets_the_best_size_at_once() -> None:
+def test_a_script_that_cannot_be_resized_gets_the_best_size_immediately() -> None:
     world = World(2)
     world.knowledge.of("a").can_resume = False
     world.submit("a", max_workers=2, total_steps=None)
@@ -109,7 +109,7 @@ def test_a_script_that_cannot_be_resized_gets_the_best_size_at_once() -> None:
     assert world.workers("a") == 2
 
 
-def test_a_script_that_cannot_be_resized_leaves_room_for_those_beside_it() -> None:
+def test_a_script_that_cannot_be_resized_leaves_room_for_other_jobs() -> None:
     world = World(2)
     for name in ("a", "b"):
         world.knowledge.of(name).can_resume = False
@@ -143,7 +143,7 @@ def test_no_start_is_promised_to_a_job_that_may_take_devices_from_one_of_lower_p
     assert (urgent.position, urgent.may_preempt, urgent.is_certain) == (1, True, False)
     assert (same.position, same.may_preempt, same.is_certain) == (2, False, False)
     assert place_in_words(urgent, world.now_s) == (
-        "number 1 in the queue; when it starts is unknown, since it may take devices from jobs of lower priority"
+        "number 1 in the queue; its start time is unknown, since it may take devices from jobs of lower priority"
     )
     world.now_s += 60.0
     world.decide()

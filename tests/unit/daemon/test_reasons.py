@@ -71,7 +71,7 @@ def check_sentences(world: World, decided: typing.Any) -> set[str]:
 
 @pytest.mark.parametrize("policy", POLICIES)
 @pytest.mark.parametrize("seed", range(4))
-def test_no_reason_of_a_random_queue_has_a_number_from_nowhere(policy: str, seed: int) -> None:
+def test_every_number_in_a_reason_of_a_random_queue_has_a_source(policy: str, seed: int) -> None:
     draw = random.Random(f"{policy} {seed}")
     world = World(4, policy=policy, hold_s=HOLD_S, quotas={"ana": 2})
     for turn in range(12):
@@ -311,7 +311,7 @@ SENTENCES = {
     "NoRoom": "1 worker; too few devices are free for 2",
     "NoFaster": "1 worker: a step took 1 s, and 1.4 s with 2 workers",
     "Hold": "2 workers; restarted less than 37 s ago",
-    "PolicyChoice": "waits, by the policy fifo",
+    "PolicyChoice": "waits: policy fifo prefers other jobs",
 }
 
 
@@ -337,7 +337,7 @@ def test_every_code_is_produced_by_some_test() -> None:
     assert {*PRODUCED, *by_events, *here, *elsewhere} == CODES
 
 
-def test_events_give_their_codes() -> None:
+def test_events_set_reason_codes() -> None:
     world = World(2)
     world.submit("a", max_workers=1)
     assert told(world, "a") == ("Queued", "waits for its first decision")
@@ -371,7 +371,7 @@ def test_explain_counts_the_steps_left_now_not_at_the_last_decision() -> None:
     assert "100000 steps to go, about 60000 s" in said
 
 
-def test_a_reason_is_told_again_only_when_it_changes() -> None:
+def test_a_reason_is_reported_again_only_when_it_changes() -> None:
     world, _ = no_room()
     for _ in range(3):
         world.now_s += 1.0

@@ -22,7 +22,7 @@ def evicted() -> World:
     return world
 
 
-def test_a_job_that_is_still_stopping_says_whom_it_made_room_for() -> None:
+def test_a_job_that_is_still_stopping_names_the_job_it_made_room_for() -> None:
     world = evicted()
     assert world.state.jobs["a"].state is JobState.STOPPING
     assert (world.state.jobs["a"].reason_code, world.state.jobs["a"].reason) == (
@@ -40,6 +40,6 @@ def test_a_job_whose_devices_are_not_free_yet_does_not_claim_to_have_workers() -
     assert (job.state, job.devices) == (JobState.PENDING, ())
     reason = job_reasons.until_its_start(job)
     assert reason is not None
-    assert in_words(reason) == "waits to start with 1 worker until the workers before it have exited"
+    assert in_words(reason) == "waits to start with 1 worker until the previous workers have exited"
     world.happen(WorkersExited(world.now_s, "a", 1, Fate.STOPPED, 75))
     assert job_reasons.until_its_start(world.state.jobs["urgent"]) is None

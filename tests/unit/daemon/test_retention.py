@@ -110,8 +110,8 @@ def test_low_disk_space_is_shown_in_status_and_metrics(
     assert "weft_disk_low 1.0" in controller.metrics().decode()
 
 
-def test_a_clock_that_was_a_year_ahead_is_right_again_after_a_restart(home: Home, engine: ScriptedEngine) -> None:
-    with Journal.open(home.journal_file) as journal:
+def test_a_clock_that_was_a_year_ahead_is_corrected_after_a_restart(home: Home, engine: ScriptedEngine) -> None:
+    with Journal(home.journal_file) as journal:
         state = load_state(journal, engine, History())
         ahead = Controller(home, journal, engine)
         ahead._clock._start_s += YEAR_S  # as if it had been started with the clock wrong
@@ -126,7 +126,7 @@ def test_a_clock_that_was_a_year_ahead_is_right_again_after_a_restart(home: Home
         ahead.shutdown()
         ahead.join()
     engine.reopened()
-    with Journal.open(home.journal_file) as journal:
+    with Journal(home.journal_file) as journal:
         state = load_state(journal, engine, History())
         assert isinstance([event for _, event in journal.read()][-1], ClockSetBack)
     assert wrong_s is not None

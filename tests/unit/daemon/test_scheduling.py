@@ -82,7 +82,7 @@ def test_lone_job_grows_by_doubling_as_it_is_measured(policy: str) -> None:
 
 
 @pytest.mark.parametrize("policy", ["fifo", "srtf", "tiresias"])
-def test_policies_of_fixed_sizes_start_at_the_size_asked_for(policy: str) -> None:
+def test_fixed_size_policies_start_jobs_at_the_requested_size(policy: str) -> None:
     world = World(8, policy=policy)
     world.submit("a", max_workers=4)
     world.decide()
@@ -103,7 +103,7 @@ def test_silent_job_is_never_stopped_for_another(policy: str) -> None:
     assert world.workers("urgent") == 0
 
 
-def test_job_just_changed_is_left_alone_for_a_while() -> None:
+def test_a_job_just_resized_is_left_alone_for_a_while() -> None:
     world = World(8, hold_s=50.0)
     world.submit("a", total_steps=100_000)
     world.decide()
@@ -116,7 +116,7 @@ def test_job_just_changed_is_left_alone_for_a_while() -> None:
     assert world.workers("a") == 2
 
 
-def test_newcomer_gets_room_from_a_job_that_can_give_some() -> None:
+def test_a_new_job_gets_devices_from_a_job_that_can_shrink() -> None:
     world = World(2, hold_s=1.0)
     world.submit("long", total_steps=100_000)
     for _ in range(2):
@@ -145,7 +145,7 @@ def test_every_change_has_a_reason_and_waiting_is_explained_once() -> None:
     assert not again.event.reasons
 
 
-def test_decision_under_way_is_not_turned_round() -> None:
+def test_a_decision_in_progress_is_not_reversed() -> None:
     world = World(2, hold_s=30.0)
     world.submit("a", total_steps=100_000)
     world.decide()

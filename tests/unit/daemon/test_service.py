@@ -39,7 +39,7 @@ def test_acknowledged_job_is_in_the_journal(controller: Controller, home: Home) 
     assert controller.job(job_id).name == "resnet"
 
 
-def test_job_runs_to_its_end(controller: Controller, engine: ScriptedEngine) -> None:
+def test_a_job_runs_to_completion(controller: Controller, engine: ScriptedEngine) -> None:
     job_id = controller.submit(a_job())
     until(lambda: (job_id, 1) in engine.running(), "workers ordered")
     assert len(engine.orders[job_id, 1].devices) == 1
@@ -78,7 +78,7 @@ def test_many_clients_at_once_get_one_id_each(controller: Controller) -> None:
     assert {job.id for job in controller.jobs()} == set(ids)
 
 
-def test_cancel_of_a_waiting_job_never_starts_it(controller: Controller, engine: ScriptedEngine) -> None:
+def test_a_waiting_job_that_is_canceled_never_starts(controller: Controller, engine: ScriptedEngine) -> None:
     first = [controller.submit(a_job()) for _ in range(4)]
     until(lambda: len(engine.running()) == 4, "all devices in use")
     waiting = controller.submit(a_job())
@@ -114,7 +114,7 @@ def test_a_job_too_large_for_the_cluster_is_refused_with_what_to_do(controller: 
     assert controller.jobs() == []
 
 
-def test_explain_tells_the_story_across_a_restart(open_controller: Open, engine: ScriptedEngine) -> None:
+def test_explain_covers_the_time_before_a_controller_restart(open_controller: Open, engine: ScriptedEngine) -> None:
     controller = open_controller()
     job_id = controller.submit(a_job(max_workers=2))
     until(lambda: (job_id, 1) in engine.running(), "workers ordered")
@@ -137,7 +137,7 @@ def test_silent_job_keeps_its_devices(open_controller: Open, engine: ScriptedEng
     assert not [call for call in engine.calls if call[0] == "stop"]
 
 
-def test_engine_that_cannot_start_workers_ends_in_a_reason(open_controller: Open, engine: ScriptedEngine) -> None:
+def test_a_job_whose_workers_cannot_be_started_gets_a_reason(open_controller: Open, engine: ScriptedEngine) -> None:
     engine.refuse_starts = True
     controller = open_controller()
     job_id = controller.submit(a_job())
@@ -266,7 +266,7 @@ def test_a_clock_set_back_while_the_controller_is_away_does_not_reverse_time(
     engine.reopened()
     late = Controller(
         home,
-        Journal.open(home.journal_file),
+        Journal(home.journal_file),
         engine,
         paranoid=True,
         clock=lambda floor_s: SteadyClock(floor_s, wall=lambda: time.time() - 3600.0),

@@ -94,7 +94,7 @@ def test_parts_on_two_nodes_become_one_checkpoint_and_come_back_as_one(
         assert agent.holds() == {STEP: whole}
 
 
-def test_a_checkpoint_of_which_a_part_is_lost_is_not_used_and_the_older_one_is(
+def test_a_checkpoint_with_a_lost_part_is_skipped_for_an_older_one(
     agents: list[NodeAgentDouble], relay: CheckpointRelay
 ) -> None:
     save(agents, STEP)
@@ -157,13 +157,13 @@ def test_a_checkpoint_saved_again_at_its_end_replaces_the_one_of_the_same_step(
     assert (relay.folder("job") / STEP / MANIFEST_NAME).read_bytes() == finished
 
 
-def test_a_folder_that_cannot_be_made_on_a_node_is_named(tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_created_on_a_node_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(OSError, match=r"cannot keep checkpoints in .*file/here.*set WEFT_HOME"):
         NodeCheckpoints(tmp_path / "file" / "here").prepare()
 
 
-def test_no_name_reaches_outside_of_a_checkpoint(tmp_path: Path) -> None:
+def test_no_file_name_can_leave_the_checkpoint_folder(tmp_path: Path) -> None:
     kept = NodeCheckpoints(tmp_path / "node")
     for name in ("../x", "a/b", ".hidden"):
         with pytest.raises(ValueError, match="not the name of a file"):

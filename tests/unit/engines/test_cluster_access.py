@@ -48,7 +48,7 @@ def refusal_of(address: str, *, insecure: bool = False) -> str:
 @pytest.mark.parametrize(
     ("error", "told"),
     [
-        (ConnectionError("no address"), "no Ray cluster runs on this machine: start one with `ray start --head`"),
+        (ConnectionError("no address"), "no Ray cluster is running on this machine: start one with `ray start --head`"),
         (
             RuntimeError("Unauthenticated: wrong token"),
             "rejected our token: RAY_AUTH_TOKEN or RAY_AUTH_TOKEN_PATH must",
@@ -68,7 +68,9 @@ def test_an_error_from_ray_becomes_advice(monkeypatch: pytest.MonkeyPatch, error
     assert told in refusal_of("auto")
 
 
-def test_a_wrong_token_is_told_from_a_missing_cluster(monkeypatch: pytest.MonkeyPatch, head: type[NoHead]) -> None:
+def test_a_wrong_token_is_distinguished_from_a_missing_cluster(
+    monkeypatch: pytest.MonkeyPatch, head: type[NoHead]
+) -> None:
     """Ray fails to connect in both cases, with the same words; only its head knows."""
 
     def fail(**_: Any) -> None:
@@ -79,15 +81,15 @@ def test_a_wrong_token_is_told_from_a_missing_cluster(monkeypatch: pytest.Monkey
     assert "the Ray cluster on this machine rejected our token: RAY_AUTH_TOKEN" in refusal_of("auto")
 
 
-def test_an_address_that_is_none_is_shown_an_example() -> None:
+def test_an_invalid_address_gets_an_example() -> None:
     assert "expected HOST:PORT, such as 10.0.0.1:6379, or auto" in refusal_of("head")
 
 
-def test_a_port_where_nobody_listens_is_named() -> None:
+def test_a_port_without_a_listener_is_named() -> None:
     with socket.socket() as held:  # bound, not listening: refused, and nobody else gets it
         held.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{held.getsockname()[1]}"
-        assert re.match(f"nothing answers at {address} .*ray start --head.*firewall", refusal_of(address))
+        assert re.match(f"nothing responds at {address} .*ray start --head.*firewall", refusal_of(address))
 
 
 def test_without_a_token_nothing_is_tried(monkeypatch: pytest.MonkeyPatch) -> None:

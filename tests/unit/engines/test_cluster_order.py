@@ -36,7 +36,7 @@ def test_ranks_follow_the_devices_node_by_node() -> None:
 
 @pytest.mark.parametrize("name", ["c/0", "a/2"])
 def test_a_device_that_is_gone_is_named(name: str) -> None:
-    with pytest.raises(EngineError, match=f"node {name[0]} is not part of the Ray cluster any more"):
+    with pytest.raises(EngineError, match=f"node {name[0]} is no longer part of the Ray cluster"):
         ordered("b/0", name)
 
 

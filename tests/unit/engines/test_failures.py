@@ -23,7 +23,7 @@ OWN_FAULT = (
 
 @pytest.mark.parametrize("lost", LOST_PEER)
 @pytest.mark.parametrize("own", OWN_FAULT)
-def test_a_worker_that_lost_its_peer_is_not_blamed_even_if_it_was_quicker(lost, own):
+def test_a_worker_that_lost_its_peer_is_not_blamed_even_if_it_failed_first(lost, own):
     victim = Failure(0, 1.0, WorkerFate.EXITED, 1, lost)
     culprit = Failure(1, 1.2, WorkerFate.EXITED, 1, own)
     assert root_cause([victim, culprit]) is culprit
@@ -37,7 +37,7 @@ def test_a_dead_data_loader_is_the_cause_despite_a_connection_error():
     assert str(culprit).startswith("its child process 4711")
 
 
-def test_of_equals_the_earliest_is_the_cause():
+def test_of_equal_failures_the_earliest_is_the_cause():
     failures = [Failure(rank, 5.0 - rank, WorkerFate.EXITED, 1, "ValueError: bad sample") for rank in range(3)]
     assert root_cause(failures).rank == 2
 
@@ -59,7 +59,7 @@ def test_exit_codes_are_those_a_shell_user_knows(failure, code):
     assert failure.exit_code == code
 
 
-def test_the_report_begins_with_the_cause_and_names_everybody():
+def test_the_report_starts_with_the_cause_and_names_every_worker():
     failures = [Failure(0, 1.0, WorkerFate.EXITED, 1, LOST_PEER[0]), Failure(2, 1.1, WorkerFate.KILLED, signal.SIGSEGV)]
     first, *rest = explain(failures, stderr_tail=["boom"], num_workers=3, ran_s=12.0)
     assert first == "worker 2 failed first, after 12.0 s: it was killed by SIGSEGV (signal 11)"

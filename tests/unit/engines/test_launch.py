@@ -31,7 +31,7 @@ def test_auto_means_one_worker_per_device():
 
 
 @pytest.mark.parametrize("text", ["0", "-1", "two", "", "1.5", "²", "1025"])
-def test_a_number_of_workers_that_cannot_be_is_refused(text):
+def test_an_impossible_number_of_workers_is_rejected(text):
     with pytest.raises(UsageError, match="--workers"):
         num_workers_of(text, FOUR_CORES)
 
@@ -46,7 +46,7 @@ def test_gpus_are_those_a_worker_would_see(chosen, expected, tmp_path):
     assert visible_gpus(environment, tmp_path) == expected
 
 
-def test_a_machine_without_gpus_has_none_whatever_the_variable_says(tmp_path):
+def test_a_machine_without_gpus_has_none_even_if_the_variable_lists_some(tmp_path):
     assert visible_gpus({"CUDA_VISIBLE_DEVICES": "0"}, tmp_path) == 0
 
 
@@ -74,7 +74,7 @@ def test_workers_of_one_machine_talk_over_the_loopback_interface():
     assert {worker.environment["MASTER_ADDR"] for worker in workers} == {"127.0.0.1"}
 
 
-def test_a_worker_survives_the_way_to_the_pool():
+def test_a_worker_is_unchanged_when_sent_to_the_pool():
     script = Script("tr'ain; echo.py", ("--lr", "ü"), cwd="/")
     [worker] = gang(script, num_workers=1, devices=FOUR_CORES, port=1, environment={"A": "b\nc"})
     assert Worker.from_json(worker.to_json()) == worker

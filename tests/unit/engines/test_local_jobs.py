@@ -56,7 +56,7 @@ said(json.dumps([{name: os.environ[name] for name in names}, sorted(os.sched_get
         assert cwd == str(bench.home)
 
 
-def test_arguments_arrive_as_they_were_given_and_no_shell_sees_them(bench: LocalBench) -> None:
+def test_arguments_arrive_unchanged_and_without_a_shell(bench: LocalBench) -> None:
     hostile = ("$(touch pwned)", "a b", "'; touch pwned", "`x`", "new\nline", "\u202e")
     program = ("bash", "-c", 'printf "%s\\0" "$@"', "bash", *hostile)
     assert run(bench, "bash", Launch(program, str(bench.home)), devices=(0,)).fate is Fate.COMPLETED
@@ -64,7 +64,7 @@ def test_arguments_arrive_as_they_were_given_and_no_shell_sees_them(bench: Local
     assert not (bench.home / "pwned").exists()
 
 
-def test_options_of_python_and_pythonpath_are_honoured(bench: LocalBench) -> None:
+def test_options_of_python_and_pythonpath_are_honored(bench: LocalBench) -> None:
     (bench.home / "lib").mkdir()
     (bench.home / "lib" / "only_here.py").write_text("FOUND = 'found'")
     launch = Launch(
@@ -117,7 +117,7 @@ def test_the_first_cause_of_a_failure_is_the_reason(
     assert re.search(words, ended.reason)
 
 
-def test_a_program_that_fails_without_a_word_of_its_own_is_quoted(bench: LocalBench) -> None:
+def test_the_last_output_line_of_a_failed_program_is_quoted(bench: LocalBench) -> None:
     ended = run(
         bench, "quoted", Launch(("bash", "-c", "echo no such dataset >&2; exit 3"), str(bench.home)), devices=(0,)
     )

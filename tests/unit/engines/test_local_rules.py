@@ -37,7 +37,7 @@ def test_python_means_the_interpreter_of_weft_and_can_be_forked(cwd: str, python
 
 
 @pytest.mark.parametrize("argv", [["bash", "train.sh"], ["/opt/python/bin/python", "train.py"], ["./train.py"]])
-def test_any_other_program_is_started_as_it_is(cwd: str, argv: list[str]) -> None:
+def test_any_other_program_is_started_unchanged(cwd: str, argv: list[str]) -> None:
     assert script_of_command(argv, cwd) == Script(argv[0], tuple(argv[1:]), cwd=cwd, is_command=True)
 
 
@@ -139,7 +139,7 @@ def test_stop_and_kill_are_distinguished() -> None:
 
 
 @pytest.mark.parametrize("cwd", ["/" + "x" * 300, "/\0", "/proc/self/mem"])
-def test_a_folder_that_cannot_be_worked_in_is_a_mistake_of_the_job_and_not_tried_again(cwd: str) -> None:
+def test_an_unusable_working_directory_is_the_jobs_error_and_not_retried(cwd: str) -> None:
     with pytest.raises(InputError, match=r"folder|--cwd"):
         script_of_command(["true"], cwd)
 

@@ -25,7 +25,7 @@ SCRIPT = """
 
 
 @pytest.mark.parametrize("warm", [False, True])
-def test_a_plain_script_is_not_reached_over_other_networks_where_it_meets(bench: Bench, warm: bool) -> None:
+def test_a_plain_scripts_rendezvous_is_not_reachable_from_other_networks(bench: Bench, warm: bool) -> None:
     """127.0.0.2 is an address of this machine that is not MASTER_ADDR, as those of its networks are."""
     if warm:
         bench.pool = PoolClient.launch(warm=True, environment=os.environ)

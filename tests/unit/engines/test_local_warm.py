@@ -24,7 +24,7 @@ def bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalBench]:
     made.close()
 
 
-def test_a_forked_worker_has_torch_and_one_thread_and_files_of_its_own(bench: LocalBench) -> None:
+def test_a_forked_worker_has_torch_one_thread_and_its_own_files(bench: LocalBench) -> None:
     source = """
 threads, files = os.listdir('/proc/self/task'), os.listdir('/proc/self/fd')
 said(f"{'torch' in sys.modules}, {len(threads)} thread, {len(files)} files, {os.path.basename(sys.argv[0])}")
@@ -55,7 +55,7 @@ dist.destroy_process_group()
         )
 
 
-def test_a_variable_read_at_start_gets_an_interpreter_of_its_own(bench: LocalBench) -> None:
+def test_a_variable_read_at_startup_gets_a_fresh_interpreter(bench: LocalBench) -> None:
     source = "said(f\"{'torch' in sys.modules} {hash('weft')}\")"
     launch = bench.python(source, name="fresh", PYTHONHASHSEED="7")
     for job in ("seven", "seven-again"):
@@ -65,7 +65,7 @@ def test_a_variable_read_at_start_gets_an_interpreter_of_its_own(bench: LocalBen
     assert bench.output("seven", 1, 0) == bench.output("seven-again", 1, 0)
 
 
-def test_a_script_behind_a_shell_meets_its_peers_too(bench: LocalBench) -> None:
+def test_a_script_started_by_a_shell_finds_its_peers(bench: LocalBench) -> None:
     (bench.home / "peers.py").write_text(
         "import torch.distributed as dist\ndist.init_process_group('gloo')\nprint(dist.get_world_size())\n"
         "dist.barrier()\ndist.destroy_process_group()\n"

@@ -12,7 +12,7 @@ def test_a_node_that_restarts_before_ray_notices_keeps_its_name() -> None:
     assert nodes.names({"new": "a"}, 2.0) == {"new": "a"}
 
 
-def test_two_nodes_with_one_name_are_told_apart_and_neither_is_renamed() -> None:
+def test_two_nodes_with_the_same_name_are_distinguished_and_neither_is_renamed() -> None:
     nodes = NodeNames()
     both = {"0123456789": "a", "abcdef0123": "a"}
     assert nodes.names(both, 0.0) == {"0123456789": "a"}

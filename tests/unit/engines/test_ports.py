@@ -5,7 +5,7 @@ import socket
 from weft.engines.rendezvous import ReservedPort
 
 
-def test_two_jobs_started_at_once_get_two_ports():
+def test_two_jobs_started_at_the_same_time_get_different_ports():
     ports = [ReservedPort() for _ in range(50)]
     assert len({port.port for port in ports}) == 50
     for port in ports:

@@ -39,5 +39,5 @@ def test_jobs_that_still_run_on_this_machine_are_not_left_behind(
     monkeypatch.setattr(importlib.metadata, "version", lambda package: "2.60.0")
     (tmp_path / "engine" / "orders").mkdir(parents=True)
     (tmp_path / "engine" / "orders" / "job@1.json").write_text("{}")
-    with pytest.raises(EngineError, match="still run on this machine"):
+    with pytest.raises(EngineError, match="still running on this machine"):
         RayEngine(tmp_path)

@@ -17,7 +17,7 @@ NUM_REPORTS = 5_000
 """Far more than a datagram socket holds."""
 
 
-def test_no_report_of_a_large_node_is_lost_on_the_way(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_report_of_a_large_node_is_lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "run").mkdir()
     monkeypatch.setattr(report_relay, "MAX_WAIT_S", HANG_S)
     received: list[bytes] = []

@@ -39,7 +39,7 @@ def raylet() -> Iterator[subprocess.Popen[bytes]]:
         started.kill()
 
 
-def test_workers_end_with_the_raylet_of_their_node(
+def test_workers_are_killed_when_their_raylet_exits(
     engine: Path, worker: subprocess.Popen[bytes], raylet: subprocess.Popen[bytes]
 ) -> None:
     with socket.create_server(("127.0.0.1", 0)) as head:
@@ -51,7 +51,7 @@ def test_workers_end_with_the_raylet_of_their_node(
         assert worker.wait(LIMIT_S) == -signal.SIGKILL
 
 
-def test_workers_end_when_the_head_cannot_be_reached_for_long(
+def test_workers_are_killed_when_the_head_stays_unreachable(
     engine: Path,
     worker: subprocess.Popen[bytes],
     raylet: subprocess.Popen[bytes],
@@ -72,14 +72,16 @@ def test_workers_end_when_the_head_cannot_be_reached_for_long(
     assert not watching.is_alive()
 
 
-def test_a_head_that_restarts_is_no_reason_to_end_anything() -> None:
+def test_a_restarting_head_kills_no_worker() -> None:
     with socket.create_server(("127.0.0.1", 0)) as head:
         address = f"127.0.0.1:{head.getsockname()[1]}"
         assert warden.is_reachable(address)
     assert warden.is_reachable(address), "connections are refused, so it can be reached"
 
 
-def test_only_processes_of_this_engine_are_ended(engine: Path, worker: subprocess.Popen[bytes], tmp_path: Path) -> None:
+def test_only_processes_of_this_engine_are_killed(
+    engine: Path, worker: subprocess.Popen[bytes], tmp_path: Path
+) -> None:
     with subprocess.Popen(["sleep", "1000"], env={**os.environ, MARK: str(tmp_path / "other")}) as other:
         warden.end_all(engine)
         assert worker.wait(LIMIT_S) == -signal.SIGKILL

@@ -27,7 +27,7 @@ def bench(bench, warm_pool):
     return bench
 
 
-def test_the_pool_has_torch_and_not_one_thread(warm_pool):
+def test_the_pool_has_torch_and_no_extra_threads(warm_pool):
     assert warm_pool.cold_reason == ""
     folder = f"/proc/{warm_pool.process.pid}"
     assert len(os.listdir(f"{folder}/task")) == 1
@@ -147,14 +147,14 @@ def test_exit_handlers_and_threads_of_the_script_finish(bench):
         assert words in said
 
 
-def test_a_syntax_error_reads_as_from_python(bench):
+def test_a_syntax_error_is_shown_as_python_would(bench):
     outcome = bench.run("def train(:\n    pass", workers=1)
     assert outcome.exit_code == 1
     assert "SyntaxError" in outcome.report[0]
     assert not any("weft/engines" in line for line in bench.console.stderr)
 
 
-def test_an_import_that_starts_a_thread_forbids_forking(tmp_path):
+def test_an_import_that_starts_a_thread_prevents_forking(tmp_path):
     (tmp_path / "busy_module.py").write_text(
         "import threading\nthreading.Thread(target=threading.Event().wait, daemon=True).start()\n"
     )

@@ -94,7 +94,7 @@ def test_a_failed_wait_still_ends_its_window(noted: NotedGate) -> None:
     assert noted.holds
 
 
-def test_the_wait_of_another_thread_does_not_give_our_device_away(noted: NotedGate) -> None:
+def test_the_wait_of_another_thread_does_not_release_our_device(noted: NotedGate) -> None:
     turns = Turns()
     turns.compute()
 
@@ -108,7 +108,7 @@ def test_the_wait_of_another_thread_does_not_give_our_device_away(noted: NotedGa
     assert noted.events == ["acquire", "wait"]
 
 
-def test_the_time_spent_waiting_for_the_turn_is_not_the_steps_own() -> None:
+def test_time_spent_waiting_for_a_turn_does_not_count_as_step_time() -> None:
     now = [0.0]
 
     class SlowGate(NotedGate):
@@ -139,7 +139,7 @@ def test_the_gate_is_looked_up_once_and_only_when_computing() -> None:
     assert looked == [1]
 
 
-def test_a_forked_child_does_not_speak_for_its_parent(noted: NotedGate) -> None:
+def test_a_forked_child_does_not_hold_its_parents_turn(noted: NotedGate) -> None:
     from weft.process.turns import TURNS
 
     TURNS.compute()

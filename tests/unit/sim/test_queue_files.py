@@ -152,7 +152,7 @@ def test_yaml_says_the_same_as_csv(tmp_path: Path) -> None:
         ),
         ("jobs:\n  - &one {name: a}\n  - *one\n", "queue.yaml:2: anchors and aliases are not allowed"),
         ("jobs: " + "[" * 50 + "]" * 50, "queue.yaml:1: nested too deeply"),
-        ("jobs: [}\n", "queue.yaml:1: not a job file"),
+        ("jobs: [}\n", "queue.yaml:1: not valid YAML"),
         ("!!python/object/apply:os.system ['true']\n", "queue.yaml:1: the file is a list"),
         ("# " + "x" * 2_000_000, "queue.yaml: larger than 1024 KiB"),
     ],

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import subprocess
+import sys
+from collections.abc import Iterator
+
 from weft.control.reducer import reduce
 from weft.control.state import State
 from weft.core.cluster import Cluster
@@ -35,3 +40,14 @@ def replayed(events: list[Event], state: State | None = None) -> State:
     for event in events:
         state, _ = reduce(state, event)
     return state
+
+
+@contextlib.contextmanager
+def held(program: str) -> Iterator[int]:
+    """Another process runs ``program``, which takes the journal, until the block ends; yields its pid."""
+    code = f"{program}\nprint('held', flush=True)\ninput()"
+    with subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as holder:
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == b"held\n"
+        yield holder.pid
+        holder.kill()

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import shutil
 import sqlite3
-import subprocess
-import sys
 from contextlib import closing
 from pathlib import Path
 
 import pytest
-from journals import life, replayed, submission
+from journals import held, life, replayed, submission
 
 from weft.control.codec import CodecError
 from weft.core.events import ProgressReported
@@ -26,7 +24,7 @@ AFTER = [submission(number) for number in range(1000, 1100)]
 def path(tmp_path: Path) -> Path:
     """A closed journal: a snapshot with 200 jobs, then 100 submissions."""
     path = tmp_path / "journal.db"
-    with Journal.open(path) as journal:
+    with Journal(path) as journal:
         journal.save_snapshot(journal.append(BEFORE), replayed(BEFORE))
         journal.append(AFTER)
     return path
@@ -42,13 +40,13 @@ def test_a_smashed_file_is_refused_kept_and_rebuilt_from_the_copy(path: Path) ->
     overwrite(path, 0, b"\xff" * 4096)
     damaged = path.read_bytes()
     with pytest.raises(StoreError, match=r"is damaged .* was not changed.*`weft repair`"):
-        Journal.open(path)
+        Journal(path)
     assert path.read_bytes() == damaged
     done = repair(path)
     assert done.snapshot_seq == len(BEFORE)
     assert done.kept_as is not None
     assert done.kept_as.read_bytes() == damaged
-    with Journal.open(path) as journal:
+    with Journal(path) as journal:
         assert journal.load()[0] == replayed(BEFORE)
 
 
@@ -56,7 +54,7 @@ def test_an_event_of_a_newer_weft_is_named_and_nothing_is_changed(path: Path) ->
     seq, body = len(BEFORE + AFTER) + 1, '{"v":1,"event":"JobTeleported","at_s":1.0}'
     with closing(sqlite3.connect(path)) as connection, connection:
         connection.execute("INSERT INTO events VALUES (?, ?, ?)", (seq, body, schema.checksum(seq, body)))
-    with Journal.open(path) as journal:
+    with Journal(path) as journal:
         with pytest.raises(CodecError, match=rf"event {seq} of .*'JobTeleported'.*use the weft that wrote it"):
             journal.load()
         assert journal.seq == seq
@@ -69,10 +67,10 @@ def test_a_broken_page_loses_only_its_own_events(path: Path) -> None:
     needle = b'"job-1050"'
     overwrite(path, path.read_bytes().rindex(needle) // 4096 * 4096, b"\x00" * 4096)
     with pytest.raises(StoreError, match="is damaged"):
-        Journal.open(path)
+        Journal(path)
     done = repair(path)
     assert 0 < len(done.missing) < 30
-    with Journal.open(path) as journal:
+    with Journal(path) as journal:
         state, seq, tail = journal.load()
         assert state == replayed(BEFORE)
         lost = set(done.missing)
@@ -83,17 +81,17 @@ def test_a_broken_page_loses_only_its_own_events(path: Path) -> None:
 def test_a_flipped_bit_inside_an_event_is_detected(path: Path) -> None:
     at = path.read_bytes().rindex(b"job-1050")
     overwrite(path, at, b"job-1951")
-    with Journal.open(path) as journal, pytest.raises(StoreError, match="does not match its checksum"):
+    with Journal(path) as journal, pytest.raises(StoreError, match="does not match its checksum"):
         journal.load()
     assert repair(path).missing == (len(BEFORE) + 51,)
 
 
-def test_a_broken_snapshot_is_made_good_by_the_one_before_it(path: Path) -> None:
-    with Journal.open(path) as journal:
+def test_a_broken_snapshot_is_replaced_by_the_one_before_it(path: Path) -> None:
+    with Journal(path) as journal:
         journal.save_snapshot(journal.seq, replayed(BEFORE + AFTER))
     with closing(sqlite3.connect(path, isolation_level=None)) as connection:
         connection.execute("UPDATE snapshots SET body = x'00' WHERE seq = (SELECT max(seq) FROM snapshots)")
-    with Journal.open(path) as journal:
+    with Journal(path) as journal:
         state, seq, tail = journal.load()
     assert seq == len(BEFORE)
     assert replayed([event for _, event in tail], state) == replayed(BEFORE + AFTER)
@@ -102,9 +100,9 @@ def test_a_broken_snapshot_is_made_good_by_the_one_before_it(path: Path) -> None
 def test_a_lost_journal_is_not_silently_replaced_by_an_empty_one(path: Path) -> None:
     path.unlink()
     with pytest.raises(StoreError, match="would lose the jobs"):
-        Journal.open(path)
+        Journal(path)
     assert repair(path).kept_as is None
-    with Journal.open(path) as journal:
+    with Journal(path) as journal:
         assert journal.load()[0] == replayed(BEFORE)
 
 
@@ -116,22 +114,20 @@ def test_an_unreadable_journal_without_a_copy_is_reported_and_not_changed(path: 
     assert path.read_bytes() == b"no database at all" * 1000
 
 
-def test_a_damaged_copy_does_not_stand_in_for_a_readable_journal(path: Path) -> None:
+def test_a_damaged_copy_is_not_used_instead_of_a_readable_journal(path: Path) -> None:
     with closing(sqlite3.connect(copy.place(path), isolation_level=None)) as connection:
         connection.execute("UPDATE snapshots SET body = x'00'")
     assert f"the state after event {len(BEFORE)} and {len(AFTER)} events" in str(repair(path))
-    with Journal.open(path) as journal:
+    with Journal(path) as journal:
         assert journal.load()[0] == replayed(BEFORE)
 
 
 def test_a_journal_in_use_is_not_repaired(path: Path) -> None:
-    program = f"from weft.store import Journal\nJournal.open({str(path)!r})\nprint('open', flush=True)\ninput()"
-    with subprocess.Popen([sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as holder:
-        assert holder.stdout is not None
-        assert holder.stdout.readline() == b"open\n"
-        with pytest.raises(StoreError, match="in use"):
-            repair(path)
-        holder.kill()
+    with (
+        held(f"from weft.store import Journal\njournal = Journal({str(path)!r})"),
+        pytest.raises(StoreError, match="in use"),
+    ):
+        repair(path)
 
 
 def test_the_copy_holds_the_newest_snapshot_and_nothing_half_written(path: Path) -> None:

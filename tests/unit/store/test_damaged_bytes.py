@@ -37,7 +37,7 @@ EVENTS: dict[int, Event] = dict(enumerate(BEFORE + AFTER, 1))
 def killed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of a journal that was never closed."""
     folder = tmp_path_factory.mktemp("killed")
-    with closing(Journal.open(folder / "live" / "journal.db")) as journal:
+    with closing(Journal(folder / "live" / "journal.db")) as journal:
         journal.save_snapshot(journal.append(BEFORE), replayed(BEFORE))
         for start in range(0, len(AFTER), 7):
             journal.append(AFTER[start : start + 7])
@@ -145,7 +145,7 @@ def repaired_and_checked(killed: Path, what: list[Damage]) -> None:
             except StoreError:
                 assert not expected
                 return
-        with Journal.open(path) as journal:
+        with Journal(path) as journal:
             state, seq, tail = journal.load()
             found = dict(journal.read())
         assert found.items() <= EVENTS.items(), "an event that never happened"

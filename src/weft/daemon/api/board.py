@@ -1,4 +1,4 @@
-"""What open dashboards show, computed once for all of them; each gets only what changed since its last request.
+"""What open dashboards show, computed once for all of them; each receives only what changed since its last request.
 
 A job that did not change is not encoded again, and readers of the same version get the same bytes.  So the cost of a
 dashboard depends on what changes, not on the number of jobs.
@@ -70,7 +70,7 @@ class Board:
             return self.version, answer
 
     def refresh(self) -> None:
-        """Look for changes, if the last time is not too recent."""
+        """Look for changes, unless that was done very recently."""
         with self._lock:
             self._update_if_due()
 

@@ -14,7 +14,7 @@ from weft.daemon.api.sessions import Permission
 
 LOOK_EVERY_S = 1.0
 _COMMENT_EVERY_S = 15.0
-"""A comment in a quiet stream shows both ends that the other one is there."""
+"""A comment in a quiet stream shows both ends that the other one is still there."""
 
 
 class Broadcast:

@@ -6,9 +6,8 @@
 3. The bearer token must be correct, compared in constant time.  It is read only from the header: URLs end up in
    histories and logs, and cookies are sent to any server on another port of this machine.
    A browser session's key is accepted instead, for viewing and canceling, and for changes if the session was started
-   with that permission; a session's cookie gives access to the
-   dashboard's own files (see ``sessions.py``).
-4. The body may not be larger than :data:`MAX_BODY_BYTES`, whatever its headers say, and must be complete within
+   with that permission; a session's cookie gives access only to the dashboard's own files (see ``sessions.py``).
+4. The body must not be larger than :data:`MAX_BODY_BYTES`, regardless of its headers, and must be complete within
    :data:`BODY_S` seconds.
 """
 
@@ -156,7 +155,7 @@ class Guard:
         raise _Refusal(401, "no valid token: send `Authorization: Bearer TOKEN` with the contents of WEFT_HOME/token")
 
     def _cookies(self, given: Given) -> list[bytes]:
-        """Values of our cookie; others on this machine may have set some of that name, so all are looked at."""
+        """All values of our cookie: other servers on this machine may have set cookies of the same name."""
         pairs = [pair.partition(b"=") for line in given.get(b"cookie", []) for pair in line.split(b";")]
         return [value.strip() for name, _, value in pairs if name.strip() == self._cookie]
 
@@ -169,7 +168,7 @@ def _bearer(values: list[bytes]) -> bytes | None:
 
 
 def _may_in_session(method: str, path: str, permission: Permission) -> bool:
-    """Only what the dashboard does: without permission to change, a stolen key cannot be used to run anything."""
+    """Allows only what the dashboard does: without permission to change, a stolen key cannot run anything."""
     if method == "GET" or (method == "POST" and path in ("/v1/logout", "/v1/whatif")):
         return True
     of_a_job = path.startswith("/v1/jobs/")

@@ -81,7 +81,7 @@ PROBLEMS: dict[int | str, dict[str, Any]] = {
         (408, "the body did not arrive in time"),
         (413, "body too large"),
         (421, "wrong Host"),
-        (422, "a field is missing, unknown or of the wrong type"),
+        (422, "a field is missing, unknown, or of the wrong type"),
         (503, "nothing was acknowledged: the journal cannot be written, or the controller is shutting down"),
     )
 }
@@ -120,7 +120,7 @@ def _add_job_routes(router: APIRouter, controller: Controller) -> None:
 
     @router.post("/v1/whatif", response_model=Whatif, tags=["cluster"])
     def whatif(request: WhatifRequest) -> Response:
-        """The simulator's forecast for the current queue, as it is and as asked.  Nothing is changed."""
+        """The simulator's forecast for the current queue, without and with changes.  Nothing is changed."""
         question = request.question()
         for job_id in question.jobs:
             _checked(job_id)
@@ -151,7 +151,7 @@ def _add_job_routes(router: APIRouter, controller: Controller) -> None:
 
     @router.patch("/v1/jobs/{job_id}", response_model=Job, tags=["jobs"])
     def change(job_id: JobId, request: ChangeRequest) -> Response:
-        """Change a job's weight, priority or limits.  The next decision takes it into account."""
+        """Change a job's weight, priority, or limits.  The next decision takes it into account."""
         controller.change_job(_checked(job_id), **request.model_dump(exclude_none=True))
         return Json(job_detail(controller.job(job_id), controller.queue()))
 
@@ -168,7 +168,7 @@ def _add_job_routes(router: APIRouter, controller: Controller) -> None:
 
     @router.get("/v1/jobs/{job_id}/history", response_model=JobHistory, tags=["jobs"])
     def history(job_id: JobId) -> Response:
-        """The job's whole life: loss, step time, workers and more over time, and what changed its workers."""
+        """The job's whole life: loss, step time, workers, and more over time, and what changed its workers."""
         return Json(controller.history(_checked(job_id)))
 
 
@@ -216,7 +216,7 @@ def _add_watch_routes(router: APIRouter, controller: Controller) -> None:
         job_id: Annotated[list[str], Query(alias="id", min_length=1, max_length=1000)],
         timeout_s: Annotated[float, Query(ge=0, le=MAX_WAIT_S, allow_inf_nan=False)] = 30.0,
     ) -> Response:
-        """Wait until all these jobs have finished or the time is up; returns them as they are then."""
+        """Wait until all these jobs have finished or the time is up; returns their state at that time."""
         jobs = await _awaited(controller, job_id, timeout_s)
         return Json({"jobs": [job_row(job, controller.queue()) for job in jobs]})
 
@@ -224,18 +224,18 @@ def _add_watch_routes(router: APIRouter, controller: Controller) -> None:
 def _add_cluster_routes(router: APIRouter, controller: Controller) -> None:
     @router.get("/v1/nodes", response_model=Nodes, tags=["cluster"])
     def nodes() -> Response:
-        """Nodes, their devices and the jobs on them."""
+        """Nodes, their devices, and the jobs on them."""
         return Json({"nodes": [node_row(node) for node in controller.nodes()]})
 
     @router.post("/v1/nodes/drain", response_model=Nodes, tags=["cluster"])
     def drain(node: NodeRequest) -> Response:
-        """Take a node out of service: its jobs move away by stop and restart."""
+        """Take a node out of service: its jobs stop and restart on other nodes."""
         controller.drain(node.name)
         return nodes()
 
     @router.post("/v1/nodes/resume", response_model=Nodes, tags=["cluster"])
     def resume(node: NodeRequest) -> Response:
-        """Take a drained node back into service."""
+        """Return a drained node to service."""
         controller.drain(node.name, resume=True)
         return nodes()
 
@@ -266,7 +266,7 @@ def _add_cluster_routes(router: APIRouter, controller: Controller) -> None:
         request: Request,
         since: Annotated[str, Query(max_length=40, description="the version of the last answer, if any")] = "",
     ) -> Response:
-        """Jobs, nodes and decisions that changed since the version of an earlier answer; without one, everything."""
+        """Jobs, nodes, and decisions that changed since the version of an earlier response; without one, everything."""
         return Response(board.changes(since, _permission(request)), media_type="application/json")
 
     broadcast = Broadcast(board)
@@ -276,7 +276,7 @@ def _add_cluster_routes(router: APIRouter, controller: Controller) -> None:
         request: Request,
         since: Annotated[str, Query(max_length=40, description="the version of the last answer, if any")] = "",
     ) -> Response:
-        """The answers of /v1/changes as server-sent events, each when something has changed."""
+        """The responses of /v1/changes as server-sent events, one whenever something has changed."""
         events = broadcast.events(since, _permission(request))
         return StreamingResponse(events, media_type="text/event-stream")
 
@@ -299,7 +299,7 @@ def _add_cluster_routes(router: APIRouter, controller: Controller) -> None:
 
     @router.get("/healthz", response_model=Health, tags=["controller"])
     def healthz(request: Request) -> Response:
-        """Version, policy, pid and warnings of the controller."""
+        """Version, policy, pid, and warnings of the controller."""
         return Json(health_row(controller.policy_name, controller.warnings(), _permission(request)))
 
 

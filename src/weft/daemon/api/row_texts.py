@@ -1,4 +1,4 @@
-"""The list of jobs as text.  Only rows that have changed are made again: most jobs of a long list wait or are over."""
+"""The list of jobs as JSON.  Only rows that changed are encoded again: most jobs of a long list wait or are over."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from weft.daemon.api.rows import job_row, times_s
 
 
 class RowTexts:
-    """May be used by several threads: each call replaces what the last one has kept."""
+    """May be used by several threads: each call replaces what the last one kept."""
 
     def __init__(self) -> None:
         self._kept: dict[str, tuple[Job, QueuePlace | None, tuple[str, str]]] = {}

@@ -110,7 +110,7 @@ def node_row(node: NodeView) -> NodeRow:
 
 
 def times_s(job: Job, now_s: float) -> tuple[float, float]:
-    """How long the job has waited for devices and how long it has held some, from submission until now or its end."""
+    """How long the job has waited for devices, and how long it has held some, until now or until it finished."""
     ran_s = job.ran_s + (max(now_s - job.changed_s, 0.0) if job.devices else 0.0)
     if not ran_s and job.started_s is not None and job.finished_s is not None:
         ran_s = job.finished_s - job.started_s  # an older version of weft counted no times

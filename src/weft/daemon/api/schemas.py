@@ -1,7 +1,7 @@
-"""What may be sent to the controller, and what comes back, for the border and for OpenAPI.
+"""Requests to the controller and its responses, for validation and for OpenAPI.
 
-Types are strict: the text ``"4"`` is not a number, and an unknown key is an error.  What a job may be is decided by
-:class:`weft.core.submission.Submission`, here and everywhere else.
+Types are strict: the text ``"4"`` is not a number, and an unknown key is an error.  Whether a job is valid is decided
+by :class:`weft.core.submission.Submission`, here and everywhere else.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from weft.core.submission import FIELDS, MAX_PRIORITY, MAX_WEIGHT, MAX_WORKERS, 
 from weft.daemon.api.sessions import Permission
 from weft.sim.queue_forecast import MAX_FORECAST_DEVICES, Question
 
-# Beyond this a number is a mistake, whatever it counts; Submission says so more precisely.
+# A larger number is a mistake, whatever it counts; Submission has the exact limits.
 _Count = Annotated[int, Field(ge=-(2**53), le=2**53)]
 
 
@@ -50,7 +50,7 @@ class NodeRequest(_Strict):
 
 
 def _job_fields() -> dict[str, Any]:
-    """Those of a job's document, with the types of JSON."""
+    """The fields of a job's document, with JSON types."""
     kinds: dict[Any, Any] = {str: str, bool: bool, float: float, int: _Count, int | None: _Count | None}
     kinds |= {tuple[str, ...]: list[str], tuple[int, ...]: list[_Count], Mapping[str, str]: dict[str, str]}
     return {
@@ -72,19 +72,19 @@ class JobRequest(create_model("JobDocument", __base__=_Strict, **_job_fields()))
     """A job to be submitted."""
 
     def submission(self) -> Submission:
-        """The same, checked."""
+        """The job, validated."""
         return Submission.from_document(self.model_dump())
 
 
 class PurgeRequest(_Strict):
-    """Which jobs go."""
+    """Which finished jobs to delete."""
 
     older_than_s: float = Field(gt=0, le=1e10, allow_inf_nan=False, description="only jobs that ended longer ago")
-    dry_run: bool = Field(default=False, description="say what would go, delete nothing")
+    dry_run: bool = Field(default=False, description="report what would be deleted, but delete nothing")
 
 
 class ChangeRequest(_Strict):
-    """What is to be different about a job; the rest stays as it is."""
+    """Changes to a job; fields that are left out stay unchanged."""
 
     weight: float | None = Field(default=None, ge=1 / MAX_WEIGHT, le=MAX_WEIGHT, allow_inf_nan=False)
     priority: int | None = Field(default=None, ge=-MAX_PRIORITY, le=MAX_PRIORITY)
@@ -99,7 +99,7 @@ class LoginRequest(_Strict):
 
 
 class WhatifChange(_Strict):
-    """What would be different about one job."""
+    """Hypothetical changes to one job."""
 
     weight: float | None = Field(default=None, gt=0, le=MAX_WEIGHT, allow_inf_nan=False)
     min_workers: int | None = Field(default=None, ge=1, le=2**53)
@@ -107,31 +107,31 @@ class WhatifChange(_Strict):
 
 
 class WhatifRequest(_Strict):
-    """What would be different; nothing, by default."""
+    """Hypothetical changes; none by default."""
 
-    policy: str | None = Field(default=None, max_length=100, description="another policy")
+    policy: str | None = Field(default=None, max_length=100, description="a different policy")
     devices: int | None = Field(
-        default=None, ge=1, le=MAX_FORECAST_DEVICES, description="another number of usable devices"
+        default=None, ge=1, le=MAX_FORECAST_DEVICES, description="a different number of usable devices"
     )
     jobs: dict[str, WhatifChange] = Field(default_factory=dict, max_length=1000, description="by id")
 
     def question(self) -> Question:
-        """The same, without what is not given."""
+        """The question, with only the given values."""
         jobs = {job_id: change.model_dump(exclude_none=True) for job_id, change in self.jobs.items()}
         return Question(self.policy, self.devices, jobs)
 
 
 class ShutdownRequest(_Strict):
-    """How the controller should go down."""
+    """How the controller should shut down."""
 
     stop_jobs: bool = Field(default=False, description="stop the workers first; otherwise they keep running")
 
 
 def described(row: Any) -> type[BaseModel]:
-    """A row of :mod:`weft.core.status_rows` as OpenAPI wants it described.
+    """A pydantic model of a row of :mod:`weft.core.status_rows`, for OpenAPI.
 
-    Those rows are plain ``TypedDict``s, which the client can import without pydantic; pydantic in turn does not take
-    them as they are before Python 3.12.
+    The rows are plain ``TypedDict``s, so that the client can import them without pydantic; pydantic does not accept
+    those before Python 3.12.
     """
     fields: dict[str, Any] = {name: (_described_type(kind), ...) for name, kind in get_type_hints(row).items()}
     return create_model(row.__name__, __doc__=row.__doc__, **fields)
@@ -149,7 +149,7 @@ def _described_type(kind: Any) -> Any:
 
 
 def _list_of(name: str, row: Any) -> type[BaseModel]:
-    """An answer with one list in it, under ``name``."""
+    """A response with one list in it, under ``name``."""
     fields: dict[str, Any] = {name: (GenericAlias(list, (described(row),)), ...)}
     return create_model(name.capitalize(), **fields)
 

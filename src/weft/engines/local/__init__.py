@@ -1,10 +1,10 @@
-"""The local engine: jobs as processes of this machine.
+"""The local engine: runs jobs as processes on this machine.
 
 Read in this order:
 
     folders.py        which file is where, and the lock: one engine per home
     process.py        identifies processes: a pid alone is not enough
-    records.py        the files by which controller and keeper communicate
+    records.py        the files through which controller and keeper communicate
     command.py        what a job's argument list means
     keeper.py         one attempt: claim, workers, outcome; outlives the controller
     zygote.py         the process that forks keepers, with torch imported

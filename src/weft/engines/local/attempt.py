@@ -19,7 +19,7 @@ _TAIL_BYTES = 1 << 14
 
 @dataclass
 class Attempt:
-    """A restarted controller can read the first four fields again; the rest is state of this one."""
+    """A restarted controller can read the first four fields again; the rest exists only in memory."""
 
     name: str
     """Of its order."""
@@ -51,14 +51,14 @@ class Attempt:
         return self.end_reported or self.status().fate is not None
 
     def resolve(self, fate: Fate, exit_code: int, reason: str) -> bool:
-        """End an attempt that was never started by claiming it ourselves.  False if a keeper was faster."""
+        """End an attempt that never started by claiming it ourselves.  False if a keeper claimed it first."""
         if not records.write_once(self.files.claim, asdict(Process.this())):
             return False
         records.write(self.files.status, self.status().ended(time.time(), fate, exit_code, reason).to_json())
         return True
 
     def lost(self, keeper: Process, status: Status) -> Status:
-        """The status of an attempt whose keeper died; if it cannot be recorded now, it is found again later."""
+        """The status of an attempt whose keeper died; if it cannot be recorded now, it will be found again later."""
         reason = f"its keeper (process {keeper.pid}) died, and the workers with it"
         hint = "killed from outside, or by the kernel when memory ran out? (see `dmesg`)"
         if not self.files.path.is_dir():

@@ -8,7 +8,7 @@
     rank0.out rank0.err ...         what its workers printed
     claim.json                      its keeper; created once, so that it is started once
     status.json                     its workers, and how it ended
-    stop, kill                      present once it was asked to
+    stop, kill                      present once this was requested
     keeper.log                      output of its keeper
 """
 
@@ -25,7 +25,7 @@ MAX_NAME_LENGTH = 200
 
 
 class Folders:
-    """The places below one home."""
+    """The paths below one home."""
 
     def __init__(self, home: Path) -> None:
         self.home = home

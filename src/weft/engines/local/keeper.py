@@ -82,7 +82,7 @@ class Requests:
 
 
 class Keeper:
-    """Keeps one attempt, from the claim to the outcome."""
+    """Supervises one attempt, from the claim to the outcome."""
 
     def __init__(self, folders: Folders, order: Order, *, warm: bool) -> None:
         self._folders = folders
@@ -161,7 +161,7 @@ class Keeper:
         part = self._order.part
         if part is not None and not part.leads:
             return OpenedElsewhere(part)
-        # A store for one worker would be a process more; and a cold one takes longer to start than rank 0 does.
+        # For one worker, a store would only cost a process; and a cold store takes longer to start than rank 0 does.
         num_workers = len(self._order.cores_by_rank) if part is None else part.world_size
         if not self._warm or num_workers == 1:
             return ReservedPort()
@@ -187,7 +187,7 @@ class Keeper:
                 os.close(file)
 
     def _when_there_is_room(self, make: Callable[[], T]) -> T:
-        """Before the start, waiting loses nothing: a full disk should not cost an attempt."""
+        """Retry while the disk is full: before the start, waiting loses nothing and saves an attempt."""
         while True:
             try:
                 return make()
@@ -222,7 +222,7 @@ class Keeper:
 
 
 def judge(outcome: GangOutcome, *, asked: int | None) -> tuple[Fate, int, str]:
-    """Fate, exit code and first cause of an attempt whose workers have ended.  Pure."""
+    """Fate, exit code, and first cause of an attempt whose workers have ended.  Pure."""
     code = outcome.exit_code
     if outcome.report:
         cause = outcome.report[0]
@@ -262,7 +262,7 @@ def run(folders: Folders, order_file: Path, *, warm: bool) -> NoReturn:
 def _redirect(log: Path) -> None:
     try:
         file = open_regular(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
-    except OSError:  # the disk is full: better without a log than not at all
+    except OSError:  # the disk is full: better to run without a log than not at all
         file = os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)
     for target in (1, 2):
         os.dup2(file, target)

@@ -1,6 +1,6 @@
-"""The local engine: jobs as processes of this machine.  See ``docs/design/keeper.md``.
+"""The local engine: runs jobs as processes on this machine.  See ``docs/design/keeper.md``.
 
-It keeps nothing in memory that it could not read again: orders, claims and statuses are files.  It waits on one epoll
+It keeps nothing in memory that it could not read again: orders, claims, and statuses are files.  It waits on one epoll
 handle for three things: nudges from keepers that have news, the end of a keeper, and the zygote.
 """
 
@@ -34,7 +34,7 @@ from weft.process.failpoints import failpoint
 MAX_TRIES = 3
 """How many times a keeper or a zygote may die right after its start before we stop trying."""
 LOOK_AT_ALL_S = 5.0
-"""How often every attempt is checked, news or not: a nudge may have been lost."""
+"""How often every attempt is checked even without news: a nudge may have been lost."""
 TRY_AGAIN_S = 1.0
 KILLED = 128 + signal.SIGKILL
 
@@ -42,7 +42,7 @@ _log = logging.getLogger(__name__)
 
 
 class LocalEngine:
-    """Runs attempts as processes of this machine, one core or GPU per worker.
+    """Runs attempts as processes on this machine, one core or GPU per worker.
 
     Not thread-safe.  Every job inherits ``environment``, by default the controller's own.
     """
@@ -84,7 +84,7 @@ class LocalEngine:
 
     @property
     def cold_reason(self) -> str:
-        """Why workers cannot be forked, if they cannot; known once the zygote is ready."""
+        """Why workers cannot be forked; empty if they can, or until the zygote is ready."""
         return "" if self._zygote is None else self._zygote.cold_reason
 
     def start(self, order: StartOrder, part: GangPart | None = None) -> None:
@@ -124,7 +124,7 @@ class LocalEngine:
         self._due(known)
 
     def status(self, job_id: str, attempt: int) -> Status | None:
-        """Where an attempt stands, by its own files; None if it is not known here."""
+        """The status of an attempt, according to its own files; None if it is not known here."""
         known = self._attempts.get(self._folders.order(job_id, attempt).name)
         return None if known is None else known.status()
 
@@ -284,7 +284,7 @@ class LocalEngine:
         return dict(self._attempts)
 
     def _looked_at(self, known: Attempt) -> list[EngineEvent]:
-        """What is new about this attempt; on an error (full disk, ...) it is retried."""
+        """What is new about this attempt; an error (full disk, ...) is retried."""
         if known.end_reported:
             return []
         known.check_failure = ""

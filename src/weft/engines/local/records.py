@@ -1,6 +1,6 @@
-"""The files by which controller and keeper communicate: the order, the claim, the status.
+"""The files through which controller and keeper communicate: the order, the claim, the status.
 
-Every file is written under another name and renamed, so a reader sees all of it or none of it.
+Every file is written under a temporary name and renamed, so a reader sees all of it or none of it.
 """
 
 from __future__ import annotations
@@ -73,14 +73,14 @@ class Status:
     exit_code: int = 0
     reason: str = ""
     port: int = 0
-    """Where workers on other nodes meet those here; bound before it is written down."""
+    """Where workers on other nodes meet those here; bound before it is written here."""
     store_is_served: bool = False
 
     def ended(self, finished_s: float, fate: Fate, exit_code: int, reason: str) -> Status:
         return replace(self, finished_s=finished_s, fate=fate, exit_code=exit_code, reason=reason)
 
     def news(self, job_id: str, attempt: int, *, is_start_told: bool) -> list[EngineEvent]:
-        """What the controller has not been told yet."""
+        """Events that have not been reported to the controller yet."""
         events: list[EngineEvent] = []
         if self.started_s is not None and not is_start_told:
             events.append(WorkersStarted(self.started_s, job_id, attempt))

@@ -1,4 +1,4 @@
-"""What wakes the engine: nudges of keepers, and processes that end."""
+"""What wakes the engine: nudges from keepers, and processes that end."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Nudges:
             path.unlink()
         with contextlib.suppress(FileExistsError):
             os.mkfifo(path, 0o600)
-        # Open for writing too: then it never reads as ended when the last keeper exits, and we can nudge ourselves.
+        # Open for writing too: it must not read as closed when the last keeper exits, and we can nudge ourselves.
         self._file = os.open(path, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
 
     def fileno(self) -> int:
@@ -42,7 +42,7 @@ class Nudges:
 
 
 class Watches:
-    """Processes whose end makes the engine look at their attempt again; all on one epoll handle."""
+    """Processes whose end makes the engine check their attempt again; all on one epoll handle."""
 
     def __init__(self, epoll: select.epoll) -> None:
         self._epoll = epoll

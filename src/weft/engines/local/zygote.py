@@ -1,7 +1,7 @@
 """The process that forks keepers, with torch imported and no threads.
 
-It lives as long as the controller that started it: it exits when the control socket closes and is killed when its
-controller is; its keepers keep running.  The next controller starts a new one, with the sources as they are then.
+It lives as long as the controller that started it: it exits when the control socket closes, and is killed when its
+controller is; its keepers keep running.  The next controller starts a new one, from the sources at that time.
 Processes that a killed keeper leaves behind become children of the zygote, which kills them.
 """
 

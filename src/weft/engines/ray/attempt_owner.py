@@ -1,10 +1,9 @@
 """One attempt's owner: an actor that lives exactly as long as the attempt, and its placement group with it.
 
-The group is not detached: Ray removes it when its creator is gone, whatever ended it.  The workers are no Ray actors;
-the group only keeps other users of the cluster off their devices.  Of two attempts that share devices, the one that was
-started first has the group; the other one makes its own when that one is over.  The owner also
-brings the parts together: the part of rank 0 binds its port first, then the others are told; when one part fails, the
-others are ended.
+The group is not detached: Ray removes it when its creator is gone, for whatever reason.  The workers are not Ray
+actors; the group only keeps other users of the cluster off their devices.  Of two attempts that share devices, the one
+that started first has the group; the other one creates its own when the first is over.  The owner also coordinates the
+parts: the part of rank 0 binds its port, then the others are told the port; when one part fails, the others are killed.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from weft.engines.ray.cluster_access import actor_named
 from weft.engines.ray.cluster_order import ClusterOrder
 
 SETTLE_S = 3.0
-"""After the first part ended badly, for the others to say what they saw."""
+"""How long the other parts have to report what they saw after the first one has failed."""
 _ASK_EVERY_S = 1.0
 
 
@@ -29,14 +28,14 @@ def agent_name(node_id: str) -> str:
 
 
 class AttemptOwner:
-    """Made for one order."""
+    """Created for one order."""
 
     def __init__(self) -> None:
         self._late_group: Any = None
         self._life: asyncio.Task[None] | None = None
 
     async def run(self, document: Mapping[str, Any]) -> None:
-        """See the attempt through; the actor ends with it.  Every new bridge calls this, and joins in waiting."""
+        """Run the attempt to its end; the actor exits with it.  Every new bridge calls this, and waits as well."""
         if self._life is None:
             self._life = asyncio.ensure_future(self._live(document))
         await asyncio.shield(self._life)
@@ -58,14 +57,14 @@ class AttemptOwner:
                     remove_placement_group(made)
 
     async def _reserve_after(self, holder: str, order: ClusterOrder) -> None:
-        """The attempt that we share devices with has reserved them; when it is over, we do."""
+        """The attempt that we share devices with has reserved them; reserve them ourselves when it is over."""
         if holder:
             while await asyncio.to_thread(actor_named, holder) is not None:
                 await asyncio.sleep(_ASK_EVERY_S)
             self._late_group = _group_of(order)
 
     async def _reserved(self, group: Any, order: ClusterOrder, lead: Any) -> bool:
-        """Whether the devices are ours; False when the attempt was called off before they were."""
+        """Whether the devices were reserved; False if the attempt was called off before that."""
         told = False
         while not await asyncio.to_thread(group.wait, _ASK_EVERY_S):
             if await lead.is_over.remote(order.job_id, order.attempt):
@@ -97,7 +96,7 @@ class AttemptOwner:
                 _, waiting = await asyncio.wait(waiting, timeout=SETTLE_S) if waiting else (set(), waiting)
                 await asyncio.gather(*(ends[end].kill.remote(document) for end in waiting))
             elif "stopped" in fates:
-                # Whoever asked has asked all of them; a part that was never started is called off here.
+                # The stop request went to all parts; one that never started is called off here.
                 await asyncio.gather(*(ends[end].stop.remote(document) for end in waiting))
 
 

@@ -1,7 +1,7 @@
-"""The process that is a Ray driver: carries out the controller's orders, and tells it what comes of them.
+"""The process that is a Ray driver: carries out the controller's orders, and reports the results.
 
-It may be killed at any time, and Ray ends it when the raylet of this machine is lost: the controller starts another one
-and repeats its orders.  Everything here is idempotent, by the names of actors and by (job, attempt).
+It may be killed at any time, and Ray kills it when this machine's raylet is lost: the controller starts another one and
+repeats its orders.  Everything here is idempotent, by actor name and by (job, attempt).
 """
 
 from __future__ import annotations
@@ -39,14 +39,14 @@ LOOK_EVERY_S = 1.0
 CHECKED_WITHIN_S = 60.0
 TRY_AGAIN_S = 5.0
 _NOTEWORTHY = 0.05
-"""Free memory that has changed by more than this fraction is told to the controller."""
+"""The controller is told when free memory has changed by more than this fraction."""
 
 _log = logging.getLogger(__name__)
 
 
 @dataclass
 class NodeLink:
-    """One node, and how far we are with it."""
+    """One node, and the state of our connection to it."""
 
     node: RayNode
     agent: Any = None
@@ -145,11 +145,11 @@ class Bridge:
             words = f"its workers cannot be started: {last_line(error)}"
             self._send({"kind": "trouble", "job_id": order.job_id, "attempt": order.attempt, "words": words})
             ray.kill(handle)
-        # If its owner was killed, the attempt has nobody who holds its devices or ends its parts together.
+        # If its owner was killed, nothing holds the attempt's devices or stops its parts together.
         await self._each_part(order, "kill")
 
     async def _deliver(self, order: ClusterOrder, node_id: str) -> None:
-        """Before the attempt starts, its nodes get what it needs."""
+        """Give a node what the attempt needs before it starts."""
         trouble = {"kind": "trouble", "job_id": order.job_id, "attempt": order.attempt}
         is_late = False
         while (order.job_id, order.attempt) in self._orders and (agent := await self._agent(node_id)):
@@ -191,7 +191,7 @@ class Bridge:
         await asyncio.gather(*(ask(part.node_id) for part in order.parts))
 
     async def _agent(self, node_id: str) -> Any:
-        """The agent of a node; None when the node is gone."""
+        """The agent of a node; None if the node is gone."""
         await self._scanned.wait()
         link = self._links.get(node_id)
         if link is None:
@@ -223,12 +223,12 @@ class Bridge:
         if link.task is not None:
             link.task.cancel()
         if link.agent is not None:
-            with contextlib.suppress(Exception):  # else Ray would wait for ever for its node to come back
+            with contextlib.suppress(Exception):  # otherwise Ray would wait forever for its node to come back
                 ray.kill(link.agent, no_restart=True)
 
     async def _remove_agent(self, link: NodeLink) -> None:
         if link.agent is not None and link.ready.is_set():
-            with contextlib.suppress(Exception):  # an agent that is slow to close must not stay for ever
+            with contextlib.suppress(Exception):  # an agent that is slow to close must not stay forever
                 await asyncio.wait_for(link.agent.close.remote(), 10.0)
             ray.kill(link.agent, no_restart=True)
 
@@ -248,7 +248,7 @@ class Bridge:
             self._send(told)
 
     async def _serve(self, link: NodeLink) -> None:
-        """Get a node ready, then pass on what its agent has to tell, until it is gone."""
+        """Get a node ready, then pass on news from its agent until it is gone."""
         while not link.is_gone:
             try:
                 link.agent = await asyncio.to_thread(actor_named, agent_name(link.node.node_id))
@@ -266,7 +266,7 @@ class Bridge:
             await asyncio.sleep(TRY_AGAIN_S)
 
     async def _checked(self, node: RayNode, agent: Any) -> str:
-        """Why this node cannot be used, if so; an agent that is there already looks for itself."""
+        """Why this node cannot be used; empty if it can.  An agent that already runs there checks for itself."""
         folder, nonce = self._home / "ray" / "nodes", secrets.token_hex(8)
         folder.mkdir(exist_ok=True, mode=0o700)
         look = (
@@ -315,11 +315,11 @@ class Bridge:
             try:
                 news = await link.agent.news.remote(epoch, version, copied, self._roles)
                 self._mirror(news["output"])
-                if news["statuses"]:  # what was printed before the end is copied before the end is told
+                if news["statuses"]:  # output from before the end is copied before the end is reported
                     while pieces := (await self._rest(link, news["statuses"])):
                         self._mirror(pieces)
             except Exception as error:
-                _log.warning("the agent of node %s does not answer: %s", link.node.name, last_line(error))
+                _log.warning("the agent of node %s does not respond: %s", link.node.name, last_line(error))
                 await asyncio.sleep(LOOK_EVERY_S)
                 continue
             epoch, version = news["epoch"], news["version"]
@@ -343,7 +343,7 @@ class Bridge:
             self._send({"kind": "memory", "node_id": link.node.node_id, "free_bytes": free_bytes})
 
     async def _tell_end(self, job_id: str, told: dict[str, Any]) -> None:
-        """The end is told once the last checkpoint is here: the next attempt may run on other nodes."""
+        """Report the end once the last checkpoint is here: the next attempt may run on other nodes."""
         await self._collect(job_id)
         self._send(told)
 
@@ -354,7 +354,7 @@ class Bridge:
 
     def _mirror(self, pieces: list[Any]) -> None:
         for job_id, attempt, name, offset, data in pieces:
-            with contextlib.suppress(OSError):  # the disk is full: tried again
+            with contextlib.suppress(OSError):  # the disk is full: try again later
                 output_mirror.add(self._attempt_folder(job_id, attempt), name, offset, data)
 
     def _attempt_folder(self, job_id: str, attempt: int) -> Path:
@@ -393,7 +393,7 @@ def main() -> None:
         pool_messages.send(channel, {"kind": "refused", "reason": str(error)})
         return
     asyncio.run(Bridge(channel, settings).run())
-    os._exit(0)  # Ray's own goodbye takes seconds, and everything that outlives us is detached
+    os._exit(0)  # Ray's own shutdown takes seconds, and everything that outlives us is detached
 
 
 if __name__ == "__main__":

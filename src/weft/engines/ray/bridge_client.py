@@ -1,4 +1,4 @@
-"""The controller's end of the bridge: started with the engine, and again whenever it is lost."""
+"""The controller's end of the bridge, which is started with the engine and restarted whenever it is lost."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ _LEAVES_WITHIN_S = 15.0
 
 @dataclass(frozen=True, slots=True)
 class BridgeSettings:
-    """What the bridge must know."""
+    """What the bridge needs to know."""
 
     home: str
     namespace: str
-    """Of all actors of this home in Ray."""
+    """The Ray namespace of all actors of this home."""
     address: str
     insecure: bool
     relay: bool
     """Whether nodes keep checkpoints themselves, and the home has copies."""
     ship: bool
-    """Whether nodes are sent the folders of jobs."""
+    """Whether the folders of jobs are sent to nodes."""
     warm: bool
     grace_s: float
     hang_s: float
@@ -46,7 +46,7 @@ class BridgeClient:
     @staticmethod
     def launch(settings: BridgeSettings, log: Path, launcher: Sequence[str] = ()) -> BridgeClient:
         """``launcher``: words to put before the command, such as those that enter another network."""
-        # Ray reports usage to its makers unless told otherwise; that is for the owner of the cluster to decide.
+        # By default, Ray reports usage to its developers; that is for the owner of the cluster to decide.
         environment = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_DEDUP_LOGS": "0", **os.environ}
         made = channel_process.launch("weft.engines.ray.bridge", (), environment, log=log, launcher=launcher)
         client = BridgeClient(*made)
@@ -54,14 +54,14 @@ class BridgeClient:
         return client
 
     def send(self, message: Mapping[str, Any]) -> None:
-        """Does nothing if the bridge is gone: the next one is told everything that still matters."""
+        """Does nothing if the bridge is gone: the next one is sent everything that still matters."""
         try:
             pool_messages.send(self.channel, dict(message))
         except OSError:
             return
 
     def hear(self, wait_s: float = 0.0) -> dict[str, Any] | None:
-        """The next message, or an empty one if there is none within this time; None when the bridge is gone."""
+        """The next message, or an empty one if none arrives within this time; None if the bridge is gone."""
         if not select.select([self.channel], [], [], wait_s)[0]:
             return {}
         try:
@@ -71,6 +71,6 @@ class BridgeClient:
         return None if received is None else received[0]
 
     def close(self) -> None:
-        """Let it end what it does."""
+        """Let it finish what it is doing."""
         self.channel.close()
         channel_process.wait_or_kill(self.process, _LEAVES_WITHIN_S)

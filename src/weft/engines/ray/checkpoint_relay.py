@@ -1,8 +1,8 @@
 """Checkpoints between the nodes and the home on the controller's machine (``weft up --checkpoints relay``).
 
-A checkpoint is collected when every file that its manifest lists is on some node; it is in the home completely or not
-at all, as everywhere else: files first, checked against the manifest, then one rename.  What is in the home is what
-jobs resume from, whichever nodes they get.
+A checkpoint is collected once every file that its manifest lists is on some node.  As everywhere else, it is complete
+or absent in the home: the files are copied first and checked against the manifest, then renamed together.  Jobs resume
+from what is in the home, whichever nodes they get.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from weft.engines.local.records import sync_folder
 from weft.engines.ray.node_checkpoints import PIECE_BYTES
 
 NUM_KEPT = 3
-"""Checkpoints of one job in the home; as many as a session keeps unless told otherwise."""
+"""Checkpoints of one job in the home; the same as a session's default."""
 _COLLECTING = ".collecting-"
 
 _log = logging.getLogger(__name__)
 
 
 class CheckpointRelay:
-    """Agents are asked for pieces, one at a time per job, so that copying leaves room for training."""
+    """Copies piece by piece, one at a time per job, so that copying leaves bandwidth for training."""
 
     def __init__(self, jobs: Path) -> None:
         """``jobs``: the folder of the home that has one folder per job."""
@@ -47,7 +47,7 @@ class CheckpointRelay:
         return []
 
     def not_collected(self, newest: Mapping[str, str]) -> list[str]:
-        """Jobs with a checkpoint newer than the home's, if nobody is copying it."""
+        """Jobs with a checkpoint newer than the home's that is not being copied yet."""
         return [
             job_id
             for job_id, step in newest.items()
@@ -57,8 +57,8 @@ class CheckpointRelay:
     async def collect(self, job_id: str, agents: Sequence[Any]) -> None:
         """Copy the newest checkpoint that these nodes have completely, unless the home has it or a newer one.
 
-        ``agents``: that of the node of rank 0 first.
-        If that fails, the home keeps what it has; it is tried again with the next checkpoint.
+        ``agents``: the one on rank 0's node first.  If copying fails, the home keeps what it has, and the next
+        checkpoint is another try.
         """
         async with self._locks[job_id]:
             try:
@@ -78,7 +78,7 @@ class CheckpointRelay:
                 for offer, agent in zip(offers, agents, strict=True)
                 for file, size in offer.get(step, {}).items()
             }
-            # Of the first node that has one: those of other nodes differ in the time of day.
+            # The manifest of the first node that has one: those of other nodes differ in their timestamps.
             holders = (
                 agent for offer, agent in zip(offers, agents, strict=True) if MANIFEST_NAME in offer.get(step, ())
             )
@@ -124,7 +124,7 @@ class CheckpointRelay:
             shutil.rmtree(folder / old, ignore_errors=True)
 
     async def deliver(self, job_id: str, agent: Any) -> None:
-        """Make the newest good checkpoint of the home the only one on this node."""
+        """Make the home's newest good checkpoint the only one on this node."""
         for step in self.collected(job_id):
             try:
                 manifest = (self.folder(job_id) / step / MANIFEST_NAME).read_bytes()

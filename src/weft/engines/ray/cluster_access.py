@@ -1,4 +1,4 @@
-"""Getting into a Ray cluster, and one message that says what to do when that fails."""
+"""Connects to a Ray cluster, or says in one message what to do if that fails."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from weft.engines.ray.node_names import NodeNames
 
 _REACHED_WITHIN_S = 5.0
 _VERSIONS = re.compile(r"Ray: (\S+)\s+Python: (\S+)")
-"""In Ray's own words: those of the cluster first, then those of this process."""
+"""In Ray's error message: the versions of the cluster first, then those of this process."""
 _START_ONE = "start one with `ray start --head` and RAY_AUTH_MODE=token, or give --address HOST:PORT"
 
 
@@ -46,7 +46,7 @@ def connect(address: str, namespace: str, *, insecure: bool) -> None:
     except ConnectionError as error:
         _check_token(address)
         if address == "auto":
-            raise ClusterRefused(f"no Ray cluster runs on this machine: {_START_ONE}") from error
+            raise ClusterRefused(f"no Ray cluster is running on this machine: {_START_ONE}") from error
         raise ClusterRefused(_not_a_node(address, error)) from error
     except Exception as error:
         words = str(error)
@@ -71,7 +71,7 @@ def _check_token(address: str) -> None:
     except ray.exceptions.AuthenticationError as error:
         raise ClusterRefused(_rejected(address, str(error))) from error
     except Exception:
-        return  # what Ray said first is as good
+        return  # Ray's first error says just as much
 
 
 def _rejected(address: str, words: str) -> str:
@@ -97,8 +97,8 @@ def _reach(address: str) -> None:
         socket.create_connection((host, int(port)), timeout=_REACHED_WITHIN_S).close()
     except OSError as error:
         raise ClusterRefused(
-            f"nothing answers at {address} ({error.strerror or error}): is Ray running there (`ray start --head`), and "
-            "does a firewall allow its ports? See docs/networking.md"
+            f"nothing responds at {address} ({error.strerror or error}): is Ray running there (`ray start --head`), "
+            "and does the firewall allow its ports? See docs/networking.md"
         ) from error
 
 
@@ -138,7 +138,7 @@ def _kind(node: dict[str, Any]) -> str:
 
 
 def _leaving() -> set[str]:
-    """Nodes that Ray drains: it was asked to, or the cloud takes them away.  Ray Train asks the same way."""
+    """Nodes that Ray is draining, on request or because the cloud takes them away.  Ray Train uses the same call."""
     from ray._private.state import state
 
     try:

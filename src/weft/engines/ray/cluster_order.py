@@ -44,7 +44,7 @@ class NodePart:
 
 @dataclass(frozen=True, slots=True)
 class ClusterOrder:
-    """All that is needed to start an attempt, and to find it again."""
+    """Everything needed to start an attempt, and to find it again."""
 
     job_id: str
     attempt: int
@@ -66,7 +66,7 @@ class ClusterOrder:
 
     @property
     def device_keys(self) -> frozenset[tuple[str, int]]:
-        """Its devices, by node id and number there."""
+        """Its devices, by node id and number on that node."""
         return frozenset((part.node_id, device) for part in self.parts for device in part.devices)
 
     def to_json(self) -> dict[str, Any]:
@@ -79,7 +79,7 @@ class ClusterOrder:
 
 
 def cluster_order(order: StartOrder, nodes: Mapping[str, RayNode]) -> ClusterOrder:
-    """The order with its devices found on the nodes of now; ranks follow the order of the devices."""
+    """The order, with its devices located on the current nodes; ranks follow the order of the devices."""
     devices: dict[str, list[int]] = {}
     for name in order.device_names:
         node, _, number = name.rpartition("/")
@@ -89,7 +89,7 @@ def cluster_order(order: StartOrder, nodes: Mapping[str, RayNode]) -> ClusterOrd
     for name, numbers in devices.items():
         found = nodes.get(name)
         if found is None or max(numbers) >= found.num_devices:
-            raise EngineError(f"node {name} is not part of the Ray cluster any more")
+            raise EngineError(f"node {name} is no longer part of the Ray cluster")
         parts.append(NodePart(found.node_id, name, found.address, found.resource, tuple(numbers), first_rank))
         first_rank += len(numbers)
     if not parts:
@@ -99,7 +99,7 @@ def cluster_order(order: StartOrder, nodes: Mapping[str, RayNode]) -> ClusterOrd
 
 
 def joined(parts: Sequence[tuple[str, Status]]) -> Status:
-    """Where the attempt stands, given its parts by node: it has started, and ended, when all of them have.
+    """The status of the attempt, given its parts by node: it has started, or ended, when all of them have.
 
     A lost node outweighs the failures it caused on other nodes, and a failure outweighs the parts that were stopped
     because of it.
@@ -129,6 +129,6 @@ def joined(parts: Sequence[tuple[str, Status]]) -> Status:
 
 
 def _as_a_cause(part: tuple[str, Status]) -> tuple[bool, float]:
-    """Workers that lost a peer fail too, sometimes before the one that was the cause has."""
+    """Workers that lose a peer fail too, sometimes before the failure that caused it is recorded."""
     _, status = part
     return PEER_IS_GONE.search(status.reason) is not None, status.finished_s or 0.0

@@ -1,7 +1,7 @@
 """A job's folder as one file that can be sent to nodes (``weft up --code ship``).
 
 It is packed once, when the job first starts, and kept with the job: every attempt runs the same code, on every node.
-What belongs to version control, environments, and caches is left out.
+Version control data, environments, and caches are left out.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pathlib import Path
 from weft.errors import UsageError
 
 MAX_CODE_BYTES = 512 << 20
-"""What Ray accepts for a working directory; more than that is data, not code."""
+"""Ray's own limit for a working directory; more than that is data, not code."""
 LEFT_OUT = frozenset(
     {".git", ".hg", ".svn", ".venv", "venv", ".tox", "__pycache__", ".mypy_cache", ".pytest_cache", ".ruff_cache"}
 )
@@ -35,14 +35,14 @@ def check_size(folder: Path, max_bytes: int = MAX_CODE_BYTES) -> None:
         largest = sorted(sizes.items(), key=lambda item: -item[1])[:_NUM_NAMED]
         named = ", ".join(f"{name} ({_mib(size)})" for name, size in largest)
         raise UsageError(
-            f"the job's folder {folder} has {_mib(total)}, and --code ship sends at most {_mib(max_bytes)} "
-            f"(.git, .venv, and caches are left out): the largest are {named}; keep data outside of the folder, choose "
-            "a smaller one with --cwd, or put the code into a folder that all nodes see and use --code shared"
+            f"the job's folder {folder} has {_mib(total)}, but --code ship sends at most {_mib(max_bytes)} "
+            f"(.git, .venv, and caches are left out): the largest are {named}; keep data outside the folder, choose "
+            "a smaller one with --cwd, or put the code in a folder that all nodes see and use --code shared"
         )
 
 
 def pack(folder: Path, package: Path) -> None:
-    """Write the folder's files into one file, unless that was done before."""
+    """Pack the folder into one file, unless that was done before."""
     if package.exists():
         return
     check_size(folder)
@@ -62,7 +62,7 @@ def pack(folder: Path, package: Path) -> None:
 
 
 def unpack(package: Path, folder: Path) -> None:
-    """The folder is there completely or not at all."""
+    """Unpack into ``folder``, which is complete or absent."""
     aside = folder.with_name(f".{folder.name}")
     shutil.rmtree(aside, ignore_errors=True)
     aside.mkdir(parents=True, mode=0o700)
@@ -74,7 +74,7 @@ def unpack(package: Path, folder: Path) -> None:
 
 
 def moved(words: Sequence[str], before: str, after: str) -> tuple[str, ...]:
-    """Paths into the folder, as they are on the node.
+    """The words, with paths into the folder changed to where it is on the node.
 
     >>> moved(["python", "/home/me/job/train.py", "/home/me/data"], "/home/me/job", "/tmp/code")
     ('python', '/tmp/code/train.py', '/home/me/data')
@@ -83,7 +83,7 @@ def moved(words: Sequence[str], before: str, after: str) -> tuple[str, ...]:
 
 
 def _files(folder: Path) -> Iterator[Path]:
-    """Regular files, and links to such files inside of the folder, in an order that does not depend on the disk."""
+    """Regular files, and links to such files inside the folder, in an order that does not depend on the disk."""
     root = folder.resolve()
     for parent, folders, names in os.walk(folder):
         folders[:] = sorted(name for name in folders if not _is_left_out(name))

@@ -1,4 +1,4 @@
-"""What the nodes of an attempt get before it starts: the job's code, and the checkpoint that it resumes from."""
+"""What the nodes of an attempt receive before it starts: the job's code, and the checkpoint that it resumes from."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from weft.engines.ray.node_checkpoints import PIECE_BYTES
 
 
 class Deliveries:
-    """From the home on the controller's machine; nothing to do where all nodes see it."""
+    """Copies from the home on the controller's machine; nothing to do if all nodes see it."""
 
     def __init__(self, jobs: Path, *, relay: bool, ship: bool) -> None:
         """``jobs``: the folder of the home that has one folder per job."""
@@ -24,7 +24,7 @@ class Deliveries:
         self.checkpoints = CheckpointRelay(jobs) if relay else None
 
     async def bring(self, order: ClusterOrder, agent: Any) -> None:
-        """To one node, unless the attempt was ordered there already."""
+        """Copy to one node, unless the attempt has already been ordered there."""
         if (self._ship or self.checkpoints) and not await agent.is_known.remote(order.job_id, order.attempt):
             if self._ship and not await agent.has_code.remote(order.job_id):
                 await self._bring_code(order, agent)

@@ -1,4 +1,4 @@
-"""What a node keeps of jobs, in one folder per job: how folders are named, and when they are deleted."""
+"""The files of jobs on a node, in one folder per job: how folders are named, and when they are deleted."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 from urllib.parse import quote, unquote
 
 KEPT_S = 600.0
-"""How long files of a job that no longer runs here are kept: it may come back, and then they need not be sent."""
+"""How long to keep files of a job that no longer runs here: it may come back, and then need not be sent again."""
 PACKAGE = ".zip"
 
 
@@ -20,12 +20,12 @@ def folder_of(root: Path, job_id: str) -> Path:
 
 
 def package_of(root: Path, job_id: str) -> Path:
-    """What is unpacked into the job's folder once all of it is there."""
+    """The file that is unpacked into the job's folder once it is complete."""
     return root / f".{quote(job_id, safe='')}{PACKAGE}"
 
 
 def sweep(root: Path, running: Iterable[str]) -> None:
-    """Delete what is there of jobs that have not run here for a while."""
+    """Delete the files of jobs that have not run here for a while."""
     kept = set(running)
     with contextlib.suppress(OSError):
         for entry in os.scandir(root):

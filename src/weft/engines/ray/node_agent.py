@@ -1,8 +1,8 @@
 """One node's agent: a detached Ray actor that starts the workers of its node with the local engine.
 
-It can be killed at any time: Ray starts it again, and what the local engine must not forget is in files.  It keeps the
-outcome of every attempt until it is told to forget it.  Its folder belongs to one start of Ray on the node: after that
-nobody finds its attempts again, and the warden has ended them.
+It can be killed at any time: Ray restarts it, and what the local engine must not forget is in files.  It keeps the
+outcome of every attempt until it is told to forget it.  Its folder belongs to one start of Ray on the node: after Ray
+restarts, nobody looks for its attempts, and the warden has killed them.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class NodeAgent:
         self._statuses: dict[Key, tuple[int, Status]] = {}
         self._troubles: dict[Key, str] = {}
         self._forgotten: dict[str, int] = {}
-        """The newest attempt of each job that is over and done with: a late message must not bring it back."""
+        """The newest forgotten attempt of each job: a late message must not bring it back."""
         self._reports: deque[bytes] = deque(maxlen=_MAX_REPORTS)
         self._changed = asyncio.Condition()
         self._engine: LocalEngine | None = None
@@ -73,7 +73,7 @@ class NodeAgent:
         """Set if jobs' folders are sent here."""
         self._leases: NodeLeases | None = None
         self._roles: Mapping[str, str] = {}
-        """How jobs in pairs share, as the controller last said."""
+        """How jobs in pairs share, according to the controller's last message."""
         self._channel: socket.socket | None = None
         self._opening = asyncio.Lock()
         self._watching: asyncio.Task[None] | None = None
@@ -87,7 +87,7 @@ class NodeAgent:
                 folder.mkdir(mode=0o700, exist_ok=True)
                 status = folder.lstat()
                 if status.st_uid != os.getuid() or status.st_mode & 0o077:
-                    raise PermissionError(f"{folder} belongs to somebody else, or others may enter it")
+                    raise PermissionError(f"{folder} belongs to another user, or other users can enter it")
             if self._checkpoints is not None:
                 self._checkpoints.prepare()
             settings = self._settings
@@ -111,7 +111,7 @@ class NodeAgent:
             self._watching = loop.create_task(self._look_now_and_then())
 
     async def looked_at(self, folder: str, node_id: str, nonce: str) -> dict[str, Any]:
-        """What is installed here, for a controller that came back."""
+        """What is installed here, for a controller that has come back."""
         return node_check.looked_at(folder, node_id, nonce)
 
     async def start(self, document: Mapping[str, Any], meeting: Mapping[str, Any] | None = None) -> None:
@@ -124,7 +124,7 @@ class NodeAgent:
         lead = meeting.pop("lead", "")
         if len(order.parts) > 1 and number == 0:
             lead = await self._lead(order, own)
-        if self._is_forgotten(order):  # looked at last: it may have been while we waited
+        if self._is_forgotten(order):  # checked last: it may have been forgotten while we waited
             return
         part = None
         if len(order.parts) > 1:
@@ -169,7 +169,7 @@ class NodeAgent:
         self._troubles.pop((job_id, attempt), None)
 
     async def note_trouble(self, job_id: str, attempt: int, words: str) -> None:
-        """What keeps an attempt waiting, as its owner says."""
+        """What keeps an attempt waiting, according to its owner."""
         self._troubles[job_id, attempt] = words
 
     async def is_over(self, job_id: str, attempt: int) -> bool:
@@ -178,9 +178,9 @@ class NodeAgent:
         return known is not None and known[1].fate is not None
 
     async def meeting(self, document: Mapping[str, Any]) -> dict[str, Any] | None:
-        """Where the other parts meet this one, once the port is bound; None if it is over before that.
+        """Where the other parts meet this one, once the port is bound; None if this part ends before that.
 
-        Also where their lease servers find the turn order, should the job share its devices.
+        Also where their lease servers find the turn order, in case the job shares its devices.
         """
         order, engine = ClusterOrder.from_json(document), await self._opened()
         job_id, attempt = key = order.job_id, order.attempt
@@ -205,9 +205,9 @@ class NodeAgent:
     async def news(
         self, epoch: str, version: int, copied: list[tuple[str, int, dict[str, int]]], roles: Mapping[str, str]
     ) -> dict[str, Any]:
-        """What has changed since ``version``: at once if a status has, else after a second.
+        """What has changed since ``version``: immediately if a status has, otherwise after a second.
 
-        ``copied``: how much of the output of which attempts the asker has.  ``roles``: how jobs in pairs share.
+        ``copied``: how much of each attempt's output the caller already has.  ``roles``: how jobs in pairs share.
         """
         await self._opened()
         self._roles = roles
@@ -233,7 +233,7 @@ class NodeAgent:
         }
 
     async def output(self, copied: list[tuple[str, int, dict[str, int]]]) -> list[tuple[str, int, str, int, bytes]]:
-        """What was printed and not copied yet: job, attempt, file, offset, data."""
+        """Output that has not been copied yet: job, attempt, file, offset, data."""
         found = []
         for job_id, attempt, sizes in copied:
             folder = self._folders.attempt(job_id, attempt).path
@@ -280,7 +280,7 @@ class NodeAgent:
         return {job_id: step for job_id in jobs if (step := self._checkpoints.newest(job_id))}
 
     async def close(self) -> None:
-        """Nothing will be started here any more, and the controller needs no outcome any more."""
+        """Nothing will be started here anymore, and the controller no longer needs any outcome."""
         if self._engine is None or self._leases is None:
             return
         for job_id, attempt in self._engine.known():
@@ -327,7 +327,7 @@ class NodeAgent:
             await asyncio.sleep(_LOOK_EVERY_S)
 
     async def _see_to_the_warden(self) -> None:
-        """Nothing may run here without one."""
+        """Start a warden if there is none: nothing may run here without one."""
         try:
             HomeLock(self._folders.engine / "warden.lock").release()
         except EngineError:
@@ -378,7 +378,7 @@ def interface_of(address: str) -> str:
 
 
 def _environment_of(pid: int) -> dict[str, str]:
-    """What Ray was started with here: its own workers have variables set that are none of a job's business."""
+    """The environment that Ray was started with: its own workers have variables that jobs should not see."""
     with contextlib.suppress(OSError):
         entries = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
         pairs = [os.fsdecode(entry).partition("=") for entry in entries if b"=" in entry]

@@ -20,7 +20,7 @@ def installed(package: str) -> str:
 
 
 def looked_at(folder: str, node_id: str, nonce: str) -> dict[str, Any]:
-    """Runs on the node: versions, its authentication mode, and a nonce left in the folder that all must share."""
+    """Runs on the node: returns versions and its authentication mode, and leaves a nonce in the shared folder."""
     import os
 
     versions = {package: installed(package) for package in ("weft", "torch")}

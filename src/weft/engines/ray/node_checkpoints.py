@@ -1,8 +1,8 @@
-"""The checkpoints of jobs on one node, where nodes share no folder (``weft up --checkpoints relay``).
+"""The checkpoints of jobs on one node, if nodes share no folder (``weft up --checkpoints relay``).
 
-Workers write here.  Each node has the files of its own workers only, so what is called a checkpoint here may be a part
-of one.  The controller's machine collects the parts (``checkpoint_relay``); before an attempt starts, its nodes get the
-newest checkpoint that was collected completely, and everything else is deleted: all nodes resume from the same step.
+Workers write here.  Each node has only the files of its own workers, so a checkpoint here may be only part of one.  The
+controller's machine collects the parts (``checkpoint_relay``); before an attempt starts, its nodes receive the newest
+completely collected checkpoint, and everything else is deleted, so that all nodes resume from the same step.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _ARRIVING = ".arriving-"
 
 
 class NodeCheckpoints:
-    """One node's folder; every call is short, but for ``settle``, which reads all files of a checkpoint."""
+    """One node's folder; every call is short, except ``settle``, which reads all files of a checkpoint."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -34,7 +34,7 @@ class NodeCheckpoints:
         except OSError as error:
             raise OSError(
                 f"it cannot keep checkpoints in {self.root} ({error.strerror}): set WEFT_HOME to a path that can be "
-                "made on every node, or use --checkpoints shared"
+                "created on every node, or use --checkpoints shared"
             ) from error
 
     def folder(self, job_id: str) -> Path:
@@ -42,7 +42,7 @@ class NodeCheckpoints:
         return job_folders.folder_of(self.root, job_id)
 
     def steps(self, job_id: str) -> dict[str, dict[str, int]]:
-        """What there is of each checkpoint: file names and sizes."""
+        """The files that exist of each checkpoint: names and sizes."""
         found: dict[str, dict[str, int]] = {}
         with contextlib.suppress(OSError):
             for entry in os.scandir(self.folder(job_id)):
@@ -67,7 +67,7 @@ class NodeCheckpoints:
             os.close(descriptor)
 
     def put(self, job_id: str, step: str, file: str, offset: int, data: bytes) -> None:
-        """Part of a file that is being sent here; the first part replaces what there was."""
+        """Write part of a file that is being sent here; the first part replaces an earlier file."""
         arriving = self.folder(job_id) / f"{_ARRIVING}{step}"
         arriving.mkdir(parents=True, exist_ok=True, mode=0o700)
         flags = os.O_WRONLY | os.O_CREAT | (0 if offset else os.O_TRUNC)
@@ -84,7 +84,7 @@ class NodeCheckpoints:
     def settle(self, job_id: str, step: str, manifest: bytes) -> list[str]:
         """Make ``step`` the only checkpoint of the job here; returns the files that are missing or damaged.
 
-        Without a step, nothing is left.
+        Without a step, deletes all checkpoints.
         """
         folder = self.folder(job_id)
         if step:

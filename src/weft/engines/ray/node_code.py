@@ -1,4 +1,4 @@
-"""The code of jobs on one node, as it was sent there (``weft up --code ship``)."""
+"""The code of jobs on one node, as sent there (``weft up --code ship``)."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from weft.engines.ray.code_package import unpack
 
 
 class NodeCode:
-    """One folder per job, there completely or not at all."""
+    """One folder per job, complete or absent."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -21,7 +21,7 @@ class NodeCode:
         return self.folder(job_id).is_dir()
 
     def put(self, job_id: str, offset: int, data: bytes, *, is_last: bool) -> None:
-        """Part of the package; with the last one it is unpacked."""
+        """Write part of the package; after the last part, unpack it."""
         package = job_folders.package_of(self.root, job_id)
         self.root.mkdir(parents=True, exist_ok=True, mode=0o700)
         with package.open("r+b" if offset else "wb") as file:

@@ -1,8 +1,8 @@
 """The lease server of one node, kept running by the node's agent.
 
-Jobs that share devices on several nodes form a group: the lease server on the node of rank 0 leads it, and holds the
-port where it will publish its turn order before any worker is told about it.  Without a server, or without a lead, jobs
-still run; they only share less well.  So nothing here may keep a job from starting.
+Jobs that share devices on several nodes form a group: the lease server on rank 0's node leads it, and binds the port
+where it will publish its turn order before any worker is told about it.  Without a server, or without a lead, jobs
+still run; they only share less efficiently.  So nothing here may keep a job from starting.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from weft.errors import LeaseError
 _log = logging.getLogger(__name__)
 
 OWN = (names.LEASE, names.LEASE_DEVICE, names.LEASE_LEAD)
-"""What a node tells its own workers, whatever the controller's machine would say."""
+"""Variables that each node sets for its own workers, regardless of what the controller sends."""
 
 
 class NodeLeases:
@@ -40,7 +40,7 @@ class NodeLeases:
         self._trouble = ""
 
     async def lead(self, part: NodePart) -> str:
-        """Where this node leads the group of an attempt whose rank 0 runs here; "" if it cannot."""
+        """The address where this node leads the group of an attempt whose rank 0 runs here; "" if it cannot."""
         try:
             return await asyncio.to_thread(self._lead, str(part.devices[0]), part.address)
         except (LeaseError, OSError, subprocess.TimeoutExpired) as error:
@@ -48,9 +48,9 @@ class NodeLeases:
             return ""
 
     def environment(self, given: Mapping[str, str], part: NodePart, lead: str) -> dict[str, str]:
-        """The job's environment as it should be on this node."""
+        """The job's environment on this node."""
         found = {name: value for name, value in given.items() if name not in OWN}
-        # On a GPU without MPS no job can share: without a lease server it is not asked to.
+        # On a GPU without MPS, no job can share: without a lease server, it does not try to.
         if names.LEASE not in given or (part.resource == "GPU" and not has_mps(self._environment)):
             return found
         found[names.LEASE] = str(self._folder / SOCKET_NAME)
@@ -60,7 +60,7 @@ class NodeLeases:
         return found
 
     async def keep(self, roles: Mapping[str, str]) -> None:
-        """Have a server run, with these roles."""
+        """Keep a server running, with these roles."""
         try:
             await asyncio.to_thread(self._keep, {job_id: Role(role) for job_id, role in roles.items()})
             self._trouble = ""

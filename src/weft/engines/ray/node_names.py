@@ -1,4 +1,4 @@
-"""Names of nodes that stay the same for as long as a node is alive, and are never given twice.  Pure."""
+"""Names of nodes that stay the same as long as a node is alive, and are never given to two nodes.  Pure."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ STALE_S = 60.0
 
 
 class NodeNames:
-    """A node that was started again has its old name, but Ray may still believe that the old one is alive.
+    """A restarted node has its old name, but Ray may still believe that the old node is alive.
 
-    So a node whose name is taken has to wait: until the other one is gone, or for :data:`STALE_S`.  After that they are
-    two nodes, and the newer one is told apart by its id.
+    So a node whose name is taken has to wait until the other one is gone, but at most :data:`STALE_S`.  After that they
+    are two nodes, and part of its id is added to the newer one's name.
     """
 
     def __init__(self) -> None:

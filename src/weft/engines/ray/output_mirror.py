@@ -1,7 +1,7 @@
 """Copies of the workers' output on the controller's machine, where `weft logs` reads them.
 
-A copy grows at its end only, and its size says where to read on: nothing else is remembered, so nothing can disagree
-with it after a crash, on either side.
+A copy grows only at its end, and its size says where to continue: nothing else is remembered, so nothing can disagree
+with it after a crash on either side.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ MAX_BYTES_AT_ONCE = 1 << 20
 
 
 def sizes(folder: Path) -> dict[str, int]:
-    """The output there is, by file name."""
+    """The size of each output file, by name."""
     found = {}
     with contextlib.suppress(OSError):
         for entry in os.scandir(folder):
@@ -26,11 +26,11 @@ def sizes(folder: Path) -> dict[str, int]:
 
 
 def news(folder: Path, copied: dict[str, int]) -> list[tuple[str, int, bytes]]:
-    """On the node: what the copies lack, as (file, offset, data), in all at most :data:`MAX_BYTES_AT_ONCE`."""
+    """On the node: what the copies lack, as (file, offset, data), at most :data:`MAX_BYTES_AT_ONCE` in total."""
     found, left = [], MAX_BYTES_AT_ONCE
     for name, size in sizes(folder).items():
         offset = copied.get(name)
-        # A file that is there and empty is copied too: it says that the worker exists.
+        # An empty file is copied too: it shows that the worker exists.
         if left > 0 and (offset is None or offset < size):
             with contextlib.suppress(OSError):
                 file = open_regular(folder / name)
@@ -44,7 +44,7 @@ def news(folder: Path, copied: dict[str, int]) -> list[tuple[str, int, bytes]]:
 
 
 def add(folder: Path, name: str, offset: int, data: bytes) -> None:
-    """On the controller's machine: append, unless somebody was faster."""
+    """On the controller's machine: append the data, unless it is already there."""
     if not name.startswith("rank") or "/" in name:
         return
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)

@@ -1,8 +1,8 @@
 """The engine of a Ray cluster, as the controller sees it.  See ``docs/design/ray-engine.md``.
 
-The controller never imports ray: a driver whose raylet dies is ended by Ray, and must not take the controller with it.
-So the driver is a process of its own, the bridge.  This module keeps what must not be lost: orders are files, written
-before anything is asked of Ray, and every bridge is told all of them.
+The controller never imports ray: Ray kills a driver whose raylet dies, which must not take the controller with it.  So
+the driver is a separate process, the bridge.  This module keeps what must not be lost: orders are files, written before
+anything is requested from Ray, and every bridge is sent all of them.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass
 class ClusterAttempt:
-    """One attempt and what is known of its parts."""
+    """One attempt and what is known about its parts."""
 
     order: ClusterOrder
     files: AttemptFolder
@@ -49,7 +49,7 @@ class ClusterAttempt:
     """By node id."""
     end: Status | None = None
     asked: str = ""
-    """stop or kill, once it was asked for."""
+    """stop or kill, once requested."""
     trouble: str = ""
     told_start: bool = False
     told_end: bool = False
@@ -78,8 +78,8 @@ class RayEngine:
         self._folders.orders.mkdir(parents=True, exist_ok=True, mode=0o700)
         if self._jobs.orders.is_dir() and self._jobs.ordered():
             raise EngineError(
-                f"jobs of {home} still run on this machine: run `weft up` without --engine ray and let them end, or "
-                "stop them with `weft down --jobs`, before using a Ray cluster"
+                f"jobs of {home} are still running on this machine: run `weft up` without --engine ray, then let them "
+                "finish or stop them with `weft down --jobs`, before using a Ray cluster"
             )
         self._lock = HomeLock(self._folders.engine / "lock")
         files = f"--checkpoints {'relay' if relay else 'shared'} --code {'ship' if ship else 'shared'}"
@@ -105,7 +105,7 @@ class RayEngine:
         self._usable: dict[str, RayNode] = {}
         self._warnings: tuple[str, ...] = ()
         self._cut_off = ""
-        """Why the cluster cannot be reached at present."""
+        """Why the cluster cannot be reached now."""
         self._attempts: dict[tuple[str, int], ClusterAttempt] = {}
         for job_id, attempt in self._folders.ordered():
             self._read_again(job_id, attempt)
@@ -137,7 +137,7 @@ class RayEngine:
         else:
             found = ClusterOrder(*key, (), "", {}, ())
         files.path.mkdir(parents=True, exist_ok=True, mode=0o700)
-        # The intention is on disk, with the name of its placement group, before Ray hears of it.
+        # The order is on disk, with the name of its placement group, before Ray hears about it.
         records.write(self._folders.order(*key), found.to_json())
         known = self._attempts[key] = ClusterAttempt(found, files, end=status if status.fate else None)
         if known.end is None:
@@ -202,14 +202,14 @@ class RayEngine:
         self._lock.release()
 
     def _check_files_mode(self, mode: str) -> None:
-        """Attempts that run already go on saving where they were told to."""
+        """Attempts that are already running keep saving where they were told to."""
         file = self._folders.engine / "files_mode"
         before = file.read_text() if file.exists() else mode
         if before != mode and self._folders.ordered():
             self._lock.release()
             raise EngineError(
-                f"jobs still run that were started with {before}: start the controller with the same options, or stop "
-                "them first with `weft down --jobs`"
+                f"jobs that were started with {before} are still running: start the controller with the same options; "
+                "to change them, first stop the jobs with `weft down --jobs`"
             )
         file.write_text(mode)
 
@@ -234,7 +234,7 @@ class RayEngine:
         return bridge
 
     def _wait_for_cluster(self) -> None:
-        """Until all nodes were looked at and one can be used, or it is clear that none can."""
+        """Wait until all nodes have been checked and one can be used; raise if none can."""
         latest_s = time.monotonic() + CONNECTS_WITHIN_S
         is_complete = False
         while not (self._nodes and is_complete):
@@ -318,7 +318,7 @@ class RayEngine:
         self._bridge.send({"kind": what, "order": known.order.to_json()})
 
     def _told(self, known: ClusterAttempt) -> list[EngineEvent]:
-        """What has not been told yet."""
+        """Events that have not been reported yet."""
         if known.told_end:
             return []
         status = known.end
@@ -334,7 +334,7 @@ class RayEngine:
 
 
 def check_installed() -> None:
-    """Whether there is a Ray that this engine can use; found out without importing it."""
+    """Raise unless this engine can use the installed Ray; does not import it."""
     try:
         version = importlib.metadata.version("ray")
     except importlib.metadata.PackageNotFoundError:
@@ -353,7 +353,7 @@ def _key(order: ClusterOrder) -> tuple[str, int]:
 
 
 def _own_word(file: Path, num_bytes: int) -> str:
-    """A random word of this home, such as its id among all that use a Ray cluster; made at the first call."""
+    """A random word of this home, such as its id among all homes that use a Ray cluster; created on the first call."""
     try:
         descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     except FileExistsError:

@@ -1,7 +1,7 @@
 """Passes workers' reports on to the controller's channel, many in one datagram.
 
-A datagram socket holds few messages (ten, as Linux comes), whatever their size: one datagram for each report, or even
-for each node, would lose most of them as soon as the controller is busy for a moment.
+A datagram socket holds few messages (ten by default on Linux), whatever their size: with one datagram per report, or
+even per node, most would be lost as soon as the controller is busy for a moment.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from pathlib import Path
 MAX_DATAGRAM_BYTES = 60_000
 """The controller reads up to 64 KiB."""
 MAX_WAIT_S = 1.0
-"""Then a controller that does not keep up, or is gone, misses a datagram: newer reports are about to follow."""
+"""After this, a controller that does not keep up, or is gone, misses the datagram: newer reports follow soon."""
 _MAX_WAITING = 50_000
 _TRY_AGAIN_S = 0.005
 
@@ -32,7 +32,7 @@ class ReportRelay:
         self.num_missed = 0
 
     def pass_on(self, reports: Iterable[bytes]) -> None:
-        """Returns at once."""
+        """Queue reports for sending; returns immediately."""
         self._waiting.extend(reports)
         while len(self._waiting) > _MAX_WAITING:
             self._waiting.popleft()
@@ -41,7 +41,7 @@ class ReportRelay:
             self._sending = asyncio.get_running_loop().create_task(self._send_all())
 
     async def idle(self) -> None:
-        """Until nothing waits to be sent."""
+        """Wait until everything has been sent."""
         if self._sending is not None:
             await self._sending
 
@@ -67,7 +67,7 @@ class ReportRelay:
         return True
 
     def _path(self) -> str:
-        """Resolved: the folder may be a link, because a path to a socket must be short."""
+        """The resolved path: the folder may be a link, because the path to a socket must be short."""
         return str((self._home / "run").resolve() / "channel.sock")
 
 

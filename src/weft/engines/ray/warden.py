@@ -1,11 +1,12 @@
-"""Ends the workers of a node that is no longer part of the cluster, so that nothing runs twice.
+"""Kills the workers of a node that is no longer part of the cluster, so that nothing runs twice.
 
-When a node is lost, its jobs are restarted on other nodes, and workers that still run here would write to the same
-checkpoints.  Nobody can reach this node to end them, so a process here does: when the raylet ends, or when the head
-has not been reachable for :data:`FENCE_S`.  Ray needs longer than that to call a node dead (five health checks, three
-seconds apart).  A head that refuses connections is reachable: it restarts, and no other node was given our jobs.
+When a node is lost, its jobs are restarted on other nodes, and workers still running here would write to the same
+checkpoints.  Nobody can reach this node to kill them, so a process here does, when the raylet exits or when the head
+has not been reachable for :data:`FENCE_S`.  Ray takes longer than that to declare a node dead (five health checks,
+three seconds apart).  A head that refuses connections is reachable: it is restarting, and no other node was given our
+jobs.
 
-It needs no ray, no torch, and no agent.  One per node and home; a second one leaves at once.
+It needs no ray, no torch, and no agent.  One per node and home; a second one exits immediately.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ FENCE_S = 10.0
 LOOK_EVERY_S = 1.0
 _REACHED_WITHIN_S = 2.0
 CLOSED = "closed"
-"""A file in the engine's folder: nothing runs here any more, and nothing will."""
+"""A file in the engine's folder: nothing runs here anymore, and nothing will."""
 
 
 def marked(engine: Path) -> list[Process]:
@@ -46,7 +47,7 @@ def marked(engine: Path) -> list[Process]:
 
 
 def end_all(engine: Path) -> None:
-    """Kill until nothing is left: a process may be forking while it is looked at."""
+    """Kill until nothing is left: a process may fork while we look at it."""
     while processes := marked(engine):
         for process in processes:
             process.signal(signal.SIGKILL)
@@ -63,7 +64,7 @@ def is_reachable(address: str) -> bool:
 
 
 def watch(engine: Path, raylet: int, head: str) -> None:
-    """Until there is nothing to watch over any more."""
+    """Watch until there is nothing left to watch over."""
     seen_s = time.monotonic()
     while not (engine / CLOSED).exists():
         if select.select([raylet], [], [], LOOK_EVERY_S)[0]:
@@ -78,7 +79,7 @@ def watch(engine: Path, raylet: int, head: str) -> None:
 def main() -> None:
     engine, raylet_pid, head = Path(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
     if os.fork():
-        os._exit(0)  # whoever started us need not wait, and does not end us when it ends
+        os._exit(0)  # so that the process that started us need not wait, and does not take us with it when it exits
     os.setsid()
     process_tree.rename("weft-warden")
     try:
