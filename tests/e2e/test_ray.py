@@ -97,6 +97,13 @@ def test_a_killed_agent_is_replaced_and_no_worker_notices(controller: RayControl
     assert controller.job(job_id)["attempt"] == 1
 
 
+def test_a_controller_whose_bridge_was_killed_leaves_nothing_when_it_shuts_down(controller: RayController) -> None:
+    job_id = controller.submit("3", num_samples=40)
+    controller.completes(job_id)
+    os.kill(controller.cluster.nodes[0].pids("weft.engines.ray.bridge")[0], signal.SIGKILL)
+    # The fixture shuts the controller down and looks at what is left.
+
+
 @pytest.mark.soak
 def test_jobs_that_outnumber_the_devices_share_them_on_their_nodes(controller: RayController) -> None:
     script = controller.folder / "waits.py"

@@ -10,7 +10,8 @@ import pytest
 
 ray = pytest.importorskip("ray")
 
-from weft.engines.ray.attempt_owner import AttemptOwner  # noqa: E402 - imports ray
+from weft.engines.ray import attempt_owner  # noqa: E402 - imports ray
+from weft.engines.ray.attempt_owner import AttemptOwner  # noqa: E402
 
 
 def test_a_second_bridge_waits_for_the_attempt_and_does_not_start_it_again(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -34,7 +35,27 @@ def test_a_second_bridge_waits_for_the_attempt_and_does_not_start_it_again(monke
         await second
 
     monkeypatch.setattr(AttemptOwner, "_live", live)
+    monkeypatch.setattr(attempt_owner, "_leave", lambda _: None)
     monkeypatch.setattr(ray.actor, "exit_actor", lambda: exits.append(True))
     asyncio.run(run())
     assert len(lives) == 1
     assert exits == [True]
+
+
+def test_an_owner_that_fails_leaves_although_nobody_waits_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    left: list[int] = []
+
+    async def fail(owner: AttemptOwner, document: Mapping[str, Any]) -> None:
+        raise ValueError("its agent is gone")
+
+    async def run() -> None:
+        with pytest.raises(ValueError, match="its agent is gone"):  # which a bridge that is still there reads
+            await AttemptOwner().run({})
+        while not left:
+            await asyncio.sleep(0)
+
+    monkeypatch.setattr(AttemptOwner, "_live", fail)
+    monkeypatch.setattr(attempt_owner, "_GONE_AFTER_S", 0.0)
+    monkeypatch.setattr(attempt_owner.os, "_exit", left.append)
+    asyncio.run(run())
+    assert left == [0]

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.hang_limit import HANG_S
 
 pytest.importorskip("ray")
 
@@ -48,6 +49,18 @@ def test_a_message_about_a_forgotten_attempt_leaves_nothing_behind(temporary: Pa
         return await _closed(agent, temporary)
 
     assert asyncio.run(run())
+
+
+def test_whoever_waits_for_an_attempt_that_was_forgotten_does_not_wait_forever(temporary: Path) -> None:
+    async def run() -> str:
+        agent = NodeAgent("test", "node-id", 1, SETTINGS)
+        await agent.kill(ORDER.to_json())
+        await agent.forget("job", 1)
+        found = await asyncio.wait_for(agent.ended("job", 1), HANG_S)
+        await agent.close()
+        return found
+
+    assert asyncio.run(run()) == ""
 
 
 def test_an_attempt_nobody_forgot_does_not_keep_the_warden_running(temporary: Path) -> None:

@@ -9,6 +9,7 @@ parts: the part of rank 0 binds its port, then the others are told the port; whe
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Mapping
 from typing import Any
 
@@ -20,11 +21,18 @@ from weft.engines.ray.cluster_order import ClusterOrder
 
 SETTLE_S = 3.0
 """How long the other parts have to report what they saw after the first one has failed."""
+_AGENT = "node "
 _ASK_EVERY_S = 1.0
+_GONE_AFTER_S = 10.0
+"""How long those who wait for the attempt have to read an error of its owner."""
 
 
 def agent_name(node_id: str) -> str:
-    return f"node {node_id}"
+    return f"{_AGENT}{node_id}"
+
+
+def is_agent(name: str) -> bool:
+    return name.startswith(_AGENT)
 
 
 class AttemptOwner:
@@ -38,6 +46,7 @@ class AttemptOwner:
         """Run the attempt to its end; the actor exits with it.  Every new bridge calls this, and waits as well."""
         if self._life is None:
             self._life = asyncio.ensure_future(self._live(document))
+            self._life.add_done_callback(_leave)
         await asyncio.shield(self._life)
         ray.actor.exit_actor()
 
@@ -98,6 +107,11 @@ class AttemptOwner:
             elif "stopped" in fates:
                 # The stop request went to all parts; one that never started is called off here.
                 await asyncio.gather(*(ends[end].stop.remote(document) for end in waiting))
+
+
+def _leave(life: asyncio.Task[None]) -> None:
+    """Nobody may be waiting: a bridge that was killed does not remove the owner of an attempt that failed."""
+    life.get_loop().call_later(_GONE_AFTER_S, os._exit, 0)
 
 
 def _group_of(order: ClusterOrder) -> Any:

@@ -33,6 +33,7 @@ from weft.engines.ray.cluster_order import ClusterOrder, RayNode
 from weft.engines.ray.deliveries import Deliveries
 from weft.engines.ray.node_agent import NodeAgent
 from weft.engines.ray.node_names import NodeNames
+from weft.engines.ray.removal import remove_all
 from weft.engines.ray.report_relay import ReportRelay
 
 LOOK_EVERY_S = 1.0
@@ -88,7 +89,9 @@ class Bridge:
             watching.result()
         watching.cancel()
         if self._remove:
-            await asyncio.gather(*(self._remove_agent(link) for link in self._links.values()), return_exceptions=True)
+            for task in self._tasks:
+                task.cancel()  # or it would create an agent, or an owner, after we have looked
+            await remove_all()
 
     # Orders ------------------------------------------------------------------------------------------------------
 
@@ -117,7 +120,7 @@ class Bridge:
             self._spawn(self._start(order))
         elif message["kind"] == "forget":
             self._orders.pop((order.job_id, order.attempt), None)
-            self._spawn(self._each_part(order, "forget"))
+            self._spawn(self._forget(order))
         else:
             self._spawn(self._each_part(order, message["kind"]))
 
@@ -147,6 +150,11 @@ class Bridge:
             ray.kill(handle)
         # If its owner was killed, nothing holds the attempt's devices or stops its parts together.
         await self._each_part(order, "kill")
+
+    async def _forget(self, order: ClusterOrder) -> None:
+        await self._each_part(order, "forget")
+        if owner := await asyncio.to_thread(actor_named, order.name):
+            ray.kill(owner)  # an agent that was restarted meanwhile has no outcome to tell it
 
     async def _deliver(self, order: ClusterOrder, node_id: str) -> None:
         """Give a node what the attempt needs before it starts."""
@@ -225,12 +233,6 @@ class Bridge:
         if link.agent is not None:
             with contextlib.suppress(Exception):  # otherwise Ray would wait forever for its node to come back
                 ray.kill(link.agent, no_restart=True)
-
-    async def _remove_agent(self, link: NodeLink) -> None:
-        if link.agent is not None and link.ready.is_set():
-            with contextlib.suppress(Exception):  # an agent that is slow to close must not stay forever
-                await asyncio.wait_for(link.agent.close.remote(), 10.0)
-            ray.kill(link.agent, no_restart=True)
 
     def _tell_nodes(self) -> None:
         links = list(self._links.values())

@@ -13,7 +13,8 @@ from typing import Any
 
 from weft.engines import channel_process, pool_messages
 
-_LEAVES_WITHIN_S = 15.0
+# It may still have to connect; after that, agents have 10 s to close.
+_LEAVES_WITHIN_S = 30.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +70,9 @@ class BridgeClient:
         except (OSError, ValueError):
             received = None
         return None if received is None else received[0]
+
+    def has_ended(self) -> bool:
+        return self.process.poll() is not None
 
     def close(self) -> None:
         """Let it finish what it is doing."""

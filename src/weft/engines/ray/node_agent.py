@@ -194,13 +194,14 @@ class NodeAgent:
             await self._wait(0.1)
 
     async def ended(self, job_id: str, attempt: int) -> str:
-        """Returns when this part is over, with its fate."""
+        """Returns when this part is over, with its fate; nothing if it was forgotten before anybody asked."""
         key = job_id, attempt
-        while True:
+        while attempt > self._forgotten.get(job_id, 0):
             known = self._statuses.get(key)
             if known is not None and known[1].fate is not None:
                 return known[1].fate.value
             await self._wait(_LOOK_EVERY_S)
+        return ""
 
     async def news(
         self, epoch: str, version: int, copied: list[tuple[str, int, dict[str, int]]], roles: Mapping[str, str]

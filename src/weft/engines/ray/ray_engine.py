@@ -196,7 +196,10 @@ class RayEngine:
 
     def close(self) -> None:
         """Workers keep running; where there are none, nothing of ours is left on the cluster."""
-        self._bridge.send({"kind": "close", "remove": not self._attempts})
+        remove = not self._attempts
+        if remove and self._bridge.has_ended():
+            self._bridge = self._launched(0.0)
+        self._bridge.send({"kind": "close", "remove": remove})
         self._bridge.close()
         self._epoll.close()
         self._lock.release()
