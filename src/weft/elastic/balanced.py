@@ -9,7 +9,7 @@ from weft.elastic.optimal import UtilityPolicy
 from weft.elastic.stakes import FloatArray, IntArray, Stakes
 
 SIZE_KEPT_S = 600.0
-"""How long a job keeps a size, as a rule: a restart must pay for itself within this time."""
+"""How long a job typically keeps its size: a restart must pay for itself within this time."""
 GUESS_STEEPNESS = 0.5
 """How surely the job that looks longer is longer, where a length is a guess: 10 times as long, 3 times of 4."""
 _SAME = np.log(1.25)
@@ -60,11 +60,20 @@ class Balanced(UtilityPolicy):
         return standing / times_s
 
     def restarts_s(self, times_s: FloatArray, stakes: Stakes, rows: IntArray | slice) -> FloatArray:
-        """The next resize is not far: a job with long to go pays for restarts in proportion."""
-        is_resize = (stakes.workers[rows, None] > 0) & np.isfinite(times_s)
-        num = np.maximum(1.0, np.where(is_resize, times_s, 0.0) / SIZE_KEPT_S)
+        """The next restart is not far: a job with a long time to go pays for restarts in proportion."""
+        num = np.maximum(1.0, np.where(np.isfinite(times_s), times_s, 0.0) / SIZE_KEPT_S)
         lost_s: FloatArray = stakes.restart_s[rows, None] * num
         return lost_s
+
+    def stop_costs(self, stakes: Stakes, standing: FloatArray) -> FloatArray:
+        """A restart's share of what the job gains while it keeps its size.
+
+        Otherwise two jobs of unknown length take turns: the one that waits always looks shorter.
+        """
+        times_s = np.where(stakes.is_present, stakes.times_s, np.inf)
+        present: FloatArray = self.utility(times_s, standing[:, None]).max(axis=1)
+        lost: FloatArray = present * np.minimum(1.0, stakes.restart_s / SIZE_KEPT_S)
+        return lost
 
 
 def num_longer(times_s: FloatArray, is_known: NDArray[np.bool_]) -> FloatArray:

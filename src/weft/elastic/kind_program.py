@@ -35,6 +35,8 @@ class KindUtility(Protocol):
 
     def restarts_s(self, times_s: FloatArray, stakes: Stakes, rows: IntArray | slice) -> FloatArray: ...
 
+    def stop_costs(self, stakes: Stakes, standing: FloatArray) -> FloatArray: ...
+
 
 @dataclass(frozen=True, eq=False)
 class _Options:
@@ -83,6 +85,7 @@ def decide_across_kinds(policy: KindUtility, books: Mapping[str, MenuBook], snap
     standing = policy.standing(stakes)
     restarts_s = policy.restarts_s(stakes.times_s, stakes, slice(None))
     utility = policy.utility(stakes.times_s + np.where(options.is_present, 0.0, restarts_s), standing[:, None])
+    utility += np.where(np.isfinite(stakes.times_s), policy.stop_costs(stakes, standing)[:, None], 0.0)
     utility[:, 1:][options.sizes[:, 1:] == 0] = -np.inf
     start = _confined(policy, snapshot, options, utility)
     choice = start.copy()
@@ -147,6 +150,7 @@ def _stakes(snapshot: Snapshot, options: _Options) -> Stakes:
         workers,
         weights,
         np.array([job.is_length_known for job in jobs]),
+        options.is_present,
         max(float(options.capacity @ speeds), 1e-9),
         options.kinds,
         speeds,

@@ -42,6 +42,10 @@ class UtilityPolicy(BasePolicy):
         """What a start on other devices costs the jobs in ``rows``, if they then need ``times_s``."""
         return np.broadcast_to(stakes.restart_s[rows, None], times_s.shape)
 
+    def stop_costs(self, stakes: Stakes, standing: FloatArray) -> FloatArray:
+        """Utility that each job loses if it is stopped: if it runs now, it will have to be started again."""
+        return np.zeros(len(standing))
+
     def confine(self, snapshot: Snapshot, utility: FloatArray, table: MenuTable) -> None:
         """Rule out (``-inf``) what the rules forbid: pinned jobs keep their size, overdue ones must run."""
         rules = self.rules
@@ -69,8 +73,8 @@ class UtilityPolicy(BasePolicy):
         stakes = self._stakes(snapshot, table)
         standing = self.standing(stakes)
         restarts_s = self.restarts_s(stakes.times_s, stakes, slice(None))
-        times_s = stakes.times_s + np.where(table.sizes != stakes.workers[:, None], restarts_s, 0.0)
-        utility = self.utility(times_s, standing[:, None])
+        utility = self.utility(stakes.times_s + np.where(stakes.is_present, 0.0, restarts_s), standing[:, None])
+        utility += np.where(np.isfinite(stakes.times_s), self.stop_costs(stakes, standing)[:, None], 0.0)
         self.confine(snapshot, utility, table)
         valid_until_s = min(self.rules.next_due_s(snapshot), snapshot.now_s + self.rules.review_s)
         classes = by_priority(jobs, range(len(jobs)))
@@ -137,7 +141,10 @@ class UtilityPolicy(BasePolicy):
         rows = [(job.remaining_steps, job.restart_s, job.workers, job.spec.weight) for job in jobs]
         remaining_steps, restart_s, workers, weights = np.array(rows, dtype=np.float64).T.copy()
         is_length_known = np.array([job.is_length_known for job in jobs])
-        return Stakes(table, remaining_steps, restart_s, workers, weights, is_length_known, snapshot.num_devices)
+        is_present = table.sizes == workers[:, None]
+        return Stakes(
+            table, remaining_steps, restart_s, workers, weights, is_length_known, is_present, snapshot.num_devices
+        )
 
     def _with_pairs(
         self,
@@ -221,6 +228,9 @@ class UtilityPolicy(BasePolicy):
         first_s += np.where(first_there, 0.0, self.restarts_s(first_s, stakes, first))
         second_s += np.where(second_stays, 0.0, self.restarts_s(second_s, stakes, second))
         worth = self.utility(first_s, standing[first][:, None]) + self.utility(second_s, standing[second][:, None])
+        stop_costs = self.stop_costs(stakes, standing)
+        worth += np.where(np.isfinite(first_s), stop_costs[first, None], 0.0)
+        worth += np.where(np.isfinite(second_s), stop_costs[second, None], 0.0)
         return np.where(pairs.first_steps_per_s > 0, worth, -np.inf)
 
     @staticmethod

@@ -22,6 +22,9 @@ from weft.sim.workload import TableProfile, TrueJob, Workload
 WORST_OVER_EQUAL = {Lengths.KNOWN: 1.05, Lengths.UNKNOWN: 1.25}
 """The default's mean completion time over that of equal shares.  Over 40 queues the worst were 1.01 and 1.16."""
 
+MAX_RESTARTS_OF_LONG_JOBS = 5.0
+"""Per job, of three jobs of five hours each: 3.3; it was 34 when stopping a job had no cost."""
+
 
 def queue(seed: int, *, num_jobs: int, mean_gap_s: float, cluster: Cluster) -> Workload:
     """Poisson arrivals of jobs from a minute to hours that scale well, badly, or not at all."""
@@ -74,6 +77,18 @@ def test_no_device_idles_beside_a_waiting_job(seed: int) -> None:
     options = SimulationOptions()
     workload = queue(seed, num_jobs=25, mean_gap_s=200.0, cluster=cluster)
     assert not idle_beside_waiting(simulate(workload, cluster, policy_named("balanced"), options), options)
+
+
+@pytest.mark.parametrize("interval_s", [1.0, 10.0, 60.0])
+def test_long_jobs_of_unknown_length_do_not_stop_each_other_again_and_again(interval_s: float) -> None:
+    """Each of them looks longer than the one that waits as soon as it has run longer."""
+    cluster = Cluster((2,))
+    profile = TableProfile({2: StepTime(1.0)})
+    specs = [JobSpec(f"job-{n}", 0.0, min_workers=2, max_workers=2, sizes=(2,), requested_workers=2) for n in range(3)]
+    workload = Workload("long", tuple(TrueJob(spec, profile, 20_000.0) for spec in specs))
+    options = SimulationOptions(lengths=Lengths.UNKNOWN, decision_interval_s=interval_s, record=False)
+    result = simulate(workload, cluster, policy_named("balanced"), options)
+    assert result.restarts_per_job <= MAX_RESTARTS_OF_LONG_JOBS
 
 
 @pytest.mark.parametrize("lengths", list(WORST_OVER_EQUAL))
