@@ -112,7 +112,7 @@ def assumptions(queue: Queue) -> list[str]:
     said = [f"Every start costs {queue.restart_s:.1f} s, and no job is submitted, canceled or fails meanwhile."]
     for sentence, names in (
         (
-            "The length of {} is not known: as much work is left as it has done so far, as the policy assumes too.",
+            "The length of {} is not known: it is estimated from other jobs and from its own work so far.",
             [_name(job) for job in active if not queue.known[job.id].is_length_known],
         ),
         (
