@@ -1,7 +1,7 @@
 """The utility program where devices are of several kinds: each job gets one kind and a number of its devices, or waits.
 
 The options of a job are its sizes on every kind it can run on.  Utilities are those of the policy, with the job's speed
-on that kind; a change of the kind costs a restart like a change of the size.  The summed utility is maximised under one
+on that kind; a change of the kind costs a restart like a change of the size.  The summed utility is maximized under one
 limit per kind, by :mod:`weft.elastic.kind_knapsack`.
 """
 
@@ -218,7 +218,7 @@ def _best(
 def _use_idle(
     jobs: Sequence[JobView], options: _Options, utility: FloatArray, choice: IntArray, room: _KindRoom
 ) -> None:
-    """Nobody waits beside idle devices, not even a job whose utility is lost in the rounding of the sum."""
+    """No job waits while devices are idle, not even one whose utility is lost in the rounding of the sum."""
     if not room.devices.any():
         return
     for row in np.flatnonzero(choice == 0).tolist():

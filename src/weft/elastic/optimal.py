@@ -1,4 +1,4 @@
-"""Policies that maximise a sum of utilities exactly: what they share, and the paper's program."""
+"""Policies that maximize a sum of utilities exactly: what they share, and the paper's program."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from weft.elastic.stakes import FloatArray, IntArray, Stakes
 
 
 class UtilityPolicy(BasePolicy):
-    """Maximises a sum of utilities of remaining times; a restart counts where a job would change its size."""
+    """Maximizes a sum of utilities of remaining times; a restart counts where a job would change its size."""
 
     admits_in_order = False
-    """Whether jobs are let in at their smallest size in order of submission, and all that are let in must run."""
+    """Whether jobs are admitted at their smallest size in order of submission, and all admitted jobs must run."""
 
     def __init__(self, rules: Rules | None = None) -> None:
         super().__init__(rules)
@@ -32,7 +32,7 @@ class UtilityPolicy(BasePolicy):
 
     @abstractmethod
     def standing(self, stakes: Stakes) -> FloatArray:
-        """What the speed of each job counts."""
+        """How much the speed of each job counts."""
 
     @abstractmethod
     def utility(self, times_s: FloatArray, standing: FloatArray) -> FloatArray:
@@ -254,7 +254,7 @@ class UtilityPolicy(BasePolicy):
 
 
 def _with_idle_used(snapshot: Snapshot, found: Allocation, utility: FloatArray, table: MenuTable) -> Mapping[str, int]:
-    """Nobody waits beside idle devices, not even a job whose utility is lost in the rounding of the sum."""
+    """No job waits while devices are idle, not even one whose utility is lost in the rounding of the sum."""
     if found.num_devices() == snapshot.num_devices or len(found.workers) == len(snapshot.jobs):
         return found.workers
     room = Room(snapshot)
@@ -272,10 +272,10 @@ def _with_idle_used(snapshot: Snapshot, found: Allocation, utility: FloatArray, 
 
 
 class Exact(UtilityPolicy):
-    """Minimises the sum of remaining times, every job running that can (the paper's integer program)."""
+    """Minimizes the sum of remaining times, every job running that can (the paper's integer program)."""
 
     name = "exact"
-    because = "this split of the devices minimises the summed remaining time"
+    because = "this split of the devices minimizes the summed remaining time"
     admits_in_order = True
 
     def standing(self, stakes: Stakes) -> FloatArray:
@@ -285,13 +285,13 @@ class Exact(UtilityPolicy):
         return -standing * times_s
 
     def confine(self, snapshot: Snapshot, utility: FloatArray, table: MenuTable) -> None:
-        """Jobs are let in at their smallest size in order of submission; those that fit must run."""
+        """Jobs are admitted at their smallest size in order of submission; those that fit must run."""
         first = table.sizes[:, 1]
         if not snapshot.quotas and not self.rules.hold_s and int(first.sum()) <= snapshot.num_devices:
-            return  # everybody fits, and not running is ruled out by its infinite time
+            return  # all jobs fit, and not running is ruled out by its infinite time
         menus = self._book.menus(snapshot.cluster, snapshot.jobs)
         inside, _ = admitted(snapshot, menus, ordered(snapshot, self.rules), self.rules)
-        # A job that waits does so for one of those inside; only a pair could let it in earlier.
+        # A waiting job waits for one of the admitted jobs; only a pair could admit it earlier.
         smallest = np.where(np.isfinite(utility[:, 1]), utility[:, 1], 0.0)
         wait = float(smallest[sorted(inside)].mean()) if inside else 0.0
         for row, job in enumerate(snapshot.jobs):

@@ -1,4 +1,4 @@
-"""What the utility policies weigh: the jobs of a snapshot as arrays."""
+"""The inputs of the utility policies: the jobs of a snapshot as arrays."""
 
 from __future__ import annotations
 

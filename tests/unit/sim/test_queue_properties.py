@@ -61,12 +61,12 @@ def test_no_job_starves_however_many_shorter_ones_arrive(seed: int, lengths: Len
     """A job waits for its first start at most until it is overdue, and then for each job before it once."""
     cluster = Cluster((2,))
     options = SimulationOptions(lengths=lengths, record=False)
-    ageing_s = 1800.0
+    aging_s = 1800.0
     workload = queue(seed, num_jobs=40, mean_gap_s=60.0, cluster=cluster)
-    result = simulate(workload, cluster, policy_named("balanced", Rules(ageing_s=ageing_s)), options)
+    result = simulate(workload, cluster, policy_named("balanced", Rules(aging_s=aging_s)), options)
     turn_s = options.decision_interval_s + options.restart_s
     for number, job in enumerate(result.jobs):
-        limit_s = ageing_s + (number + 2) * turn_s
+        limit_s = aging_s + (number + 2) * turn_s
         assert job.started_s - job.submitted_s <= limit_s, job.name
 
 
