@@ -41,18 +41,28 @@ def queue(seed: int, *, num_jobs: int, mean_gap_s: float, cluster: Cluster) -> W
     return Workload(f"queue-{seed}", tuple(jobs))
 
 
-def idle_beside_waiting(result: SimulationResult, options: SimulationOptions) -> list[float]:
-    """Decision times at which a job had waited for a whole interval while a device was free."""
-    held = [(span.start_s, span.end_s, len(span.devices)) for span in result.spans]
-    found = []
-    for job in result.jobs:
-        at_s = job.started_s - 1e-6
-        if at_s - job.submitted_s > options.decision_interval_s:
-            used = sum(num for start_s, end_s, num in held if start_s <= at_s < end_s)
-            freed = any(0 <= at_s - end_s <= options.decision_interval_s for _, end_s, _ in held)
-            if used < result.num_devices and not freed:
-                found.append(at_s)
-    return found
+def idle_beside_waiting(result: SimulationResult, options: SimulationOptions) -> list[tuple[str, float]]:
+    """Jobs that waited for their first start while a device was free for longer than it takes to decide, and when."""
+    used = sorted(
+        change
+        for span in result.spans
+        for change in ((span.start_s, len(span.devices)), (span.end_s, -len(span.devices)))
+    )
+    idle: list[tuple[float, float]] = []
+    num_used, since_s = 0, 0.0
+    for at_s, num in used:
+        if num_used < result.num_devices and num_used + num >= result.num_devices:
+            idle.append((since_s, at_s))
+        if num_used >= result.num_devices > num_used + num:
+            since_s = at_s
+        num_used += num
+    idle.append((since_s, float("inf")))  # at the end nothing runs
+    return [
+        (job.name, start_s)
+        for job in result.jobs
+        for start_s, end_s in idle
+        if min(end_s, job.started_s) - max(start_s, job.submitted_s) > options.decision_interval_s + 1e-6
+    ]
 
 
 @given(st.integers(0, 10_000), st.sampled_from(list(Lengths)))
