@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from weft.core.cluster import Cluster
@@ -15,6 +15,8 @@ PATIENCE = 10.0
 GRACE_S = 300.0
 """A job shorter than a minute should wait at most ten times its length plus this."""
 RIGID_MARGIN = 1.1
+MAX_NAMED = 10
+"""Late jobs listed by name."""
 
 
 def length_s(job: TrueJob, cluster: Cluster) -> float:
@@ -23,30 +25,46 @@ def length_s(job: TrueJob, cluster: Cluster) -> float:
 
 
 def start_row(workload: Workload, cluster: Cluster, result: SimulationResult) -> dict[str, Any]:
-    """The longest wait of a short job, as a share of what it should wait at most."""
-    worst, num_short = 0.0, 0
+    """The longest wait of a short job as a share of its limit, and the jobs that waited longer than that."""
+    shares = {}
     for job, run in zip(workload.jobs, result.jobs, strict=True):
         if (seconds := length_s(job, cluster)) < SHORT_S:
-            num_short += 1
-            worst = max(worst, (run.started_s - run.submitted_s) / (PATIENCE * seconds + GRACE_S))
-    return {"workload": workload.name, "policy": result.policy, "short_jobs": num_short, "worst_wait": round(worst, 4)}
+            shares[job.spec.id] = (run.started_s - run.submitted_s) / (PATIENCE * seconds + GRACE_S)
+    return {
+        "workload": workload.name,
+        "policy": result.policy,
+        "short_jobs": len(shares),
+        "worst_wait": round(max(shares.values(), default=0.0), 4),
+        "late_short_jobs": _late(shares),
+    }
 
 
 def rigid_row(
     workload: Workload, cluster: Cluster, result: SimulationResult, options: SimulationOptions
 ) -> dict[str, Any]:
-    """Jobs with only one size: their longest wait, as a share of that under FIFO with backfill, plus a tenth.
+    """Jobs with only one size: their longest wait as a share of its limit, and those that waited longer than that.
 
-    The next decision, for which every job waits, counts on both sides.
+    The limit is the wait under FIFO with backfill, plus a tenth.  The next decision, for which every job waits, counts
+    on both sides.
     """
     fifo_s = backfilled_starts_s(workload, cluster, options)
-    worst, num_rigid = 0.0, 0
+    shares = {}
     for job, run, start_s in zip(workload.jobs, result.jobs, fifo_s, strict=True):
         if len(job.spec.allowed_sizes(cluster.num_devices)) == 1 or len(job.profile.sizes) == 1:
-            num_rigid += 1
-            allowed_s = RIGID_MARGIN * (start_s - run.submitted_s + options.decision_interval_s)
-            worst = max(worst, (run.started_s - run.submitted_s) / allowed_s)
-    return {"rigid_jobs": num_rigid, "worst_rigid_wait": round(worst, 4)}
+            limit_s = RIGID_MARGIN * (start_s - run.submitted_s + options.decision_interval_s)
+            shares[job.spec.id] = (run.started_s - run.submitted_s) / limit_s
+    return {
+        "rigid_jobs": len(shares),
+        "worst_rigid_wait": round(max(shares.values(), default=0.0), 4),
+        "late_rigid_jobs": _late(shares),
+    }
+
+
+def _late(shares: Mapping[str, float]) -> str:
+    """The names of the jobs that waited longer than their limit, the latest first; "none" if there are none."""
+    late = sorted((name for name, share in shares.items() if share > 1.0), key=lambda name: -shares[name])
+    more = f" and {len(late) - MAX_NAMED} more" if len(late) > MAX_NAMED else ""
+    return ", ".join(late[:MAX_NAMED]) + more if late else "none"
 
 
 def backfilled_starts_s(workload: Workload, cluster: Cluster, options: SimulationOptions) -> list[float]:

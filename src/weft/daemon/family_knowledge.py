@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from weft.control.state import Job
@@ -17,6 +17,15 @@ from weft.perf.job_lengths import LengthHistory
 def family(job: Job) -> str:
     """The family of a job; a job without a name is a family of its own."""
     return family_of(job.spec.user, job.name) if job.name else job.id
+
+
+def _held_s(job: Job, now_s: float) -> float:
+    """Devices held x time so far."""
+    return job.attained_device_s + len(job.devices) * (now_s - job.changed_s)
+
+
+def _smallest_size(job: Job, cluster: Cluster) -> int:
+    return next(iter(job.spec.allowed_sizes(cluster.num_devices)), job.spec.min_workers)
 
 
 class FamilyKnowledge:
@@ -37,9 +46,13 @@ class FamilyKnowledge:
         self._curves.clear()
         self._follow_usual_step()
 
-    def finished(self, job: Job, work_s: float) -> None:
-        """A job has completed after ``work_s`` of work, counted at its smallest size."""
-        self._lengths.finished(family(job), work_s)
+    def finished(self, job: Job, cluster: Cluster) -> None:
+        """A job has completed; its work is counted at its smallest size."""
+        self._lengths.finished(family(job), job.attained_device_s / _smallest_size(job, cluster))
+
+    def progressed(self, active: Iterable[Job], cluster: Cluster, now_s: float) -> None:
+        """How far unfinished jobs have come: it tells how long jobs can be."""
+        self._lengths.progressed((family(job), _held_s(job, now_s) / _smallest_size(job, cluster)) for job in active)
 
     def is_measured(self, job: Job) -> bool:
         """Whether the speed of its family is known."""
@@ -71,9 +84,11 @@ class FamilyKnowledge:
             self._usual_step_s = step_s
             self._usual_curves = {}
 
-    def remaining_s(self, job: Job, done_s: float, usual_s: float) -> float:
-        """Remaining work of a job of unknown length after ``done_s``, based on finished jobs of its family."""
-        return self._lengths.remaining_s(family(job), done_s, usual_s)
+    def remaining_steps(self, job: Job, curve: SpeedCurve, now_s: float, usual_s: float) -> float:
+        """Remaining steps of a job of unknown length, based on finished jobs of its family."""
+        smallest = curve.sizes[0]
+        left_s = self._lengths.remaining_s(family(job), _held_s(job, now_s) / smallest, usual_s)
+        return max(left_s, 1.0) / curve.times[smallest].step_s
 
     def document(self) -> dict[str, Any]:
         """Plain data for a JSON file."""

@@ -95,8 +95,7 @@ class Knowledge:
         """The job is over: keep only what it tells about other jobs of its family."""
         known = self._jobs.pop(job.id, None)
         if known is not None and known.samples and job.state is JobState.COMPLETED:
-            smallest = next(iter(job.spec.allowed_sizes(self.cluster.num_devices)), job.spec.min_workers)
-            self._families.finished(job, job.attained_device_s / smallest)
+            self._families.finished(job, self.cluster)
         self.pairs.forget(job.id)
         self.batches.forget(job.id)
         self.kinds.forget(job.id)
@@ -104,6 +103,10 @@ class Knowledge:
         self.restarts.forget(job.id)
 
     # What is observed ------------------------------------------------------------------------------------------
+
+    def progressed(self, active: Iterable[Job], now_s: float) -> None:
+        """How far all unfinished jobs have come."""
+        self._families.progressed(active, self.cluster, now_s)
 
     def reported(self, job: Job, report: StepReport, now_s: float) -> bool:
         """Record a report of the current attempt; returns whether it is worth a decision."""
@@ -283,10 +286,7 @@ class Knowledge:
             return float(max(progress.total_steps - progress.step, 1))
         if known and known.loss_fit and known.loss_fit[1] is not None:
             return min(max(known.loss_fit[1] - progress.step, 1.0), float(MAX_TOTAL_STEPS))
-        held_s = job.attained_device_s + len(job.devices) * (now_s - job.changed_s)
-        smallest = curve.sizes[0]
-        left_s = self._families.remaining_s(job, held_s / smallest, usual_s)
-        return max(left_s, 1.0) / curve.times[smallest].step_s
+        return self._families.remaining_steps(job, curve, now_s, usual_s)
 
     def is_length_known(self, job: Job) -> bool:
         """Whether its number of steps was declared and its step time measured."""

@@ -134,6 +134,7 @@ class Scheduler:
     def beliefs(self, active: Sequence[Job], state: State, knowledge: Knowledge, now_s: float) -> Mapping[str, Belief]:
         """What a decision is told about each of these jobs."""
         cluster, usual_s = state.cluster, self.options.usual_s
+        knowledge.progressed(active, now_s)
         return {
             job.id: knowledge.belief(job, self._first_sizes(job.spec, cluster, knowledge), now_s, usual_s)
             for job in active

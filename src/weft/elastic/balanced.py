@@ -1,4 +1,4 @@
-"""The default policy: every job counts what its end is worth to all."""
+"""The default policy: every job counts by what its end is worth to all jobs."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from weft.elastic.optimal import UtilityPolicy
 from weft.elastic.stakes import FloatArray, IntArray, Stakes
 
 SIZE_KEPT_S = 600.0
-"""How long a job keeps a size, as a rule: a restart must pay for itself within this time."""
+"""How long a job typically keeps its size: a restart must pay for itself within this time."""
 GUESS_STEEPNESS = 0.5
-"""How surely the job that looks longer is longer, where a length is a guess: 10 times as long, 3 times of 4."""
+"""How likely a job that looks longer is longer, if its length is a guess: one that looks 10 times as long, 76 %."""
 _SAME = np.log(1.25)
-"""Beside guesses, jobs are as long as each other within this factor."""
+"""Logarithm of the factor within which known lengths count as equal when other lengths are guesses."""
 _LEAST_S = 1e-9
 _GRID = 64
-"""Lengths at which the number of longer jobs is worked out where there are more jobs than that."""
+"""If there are more jobs than this, the number of longer jobs is computed at this many lengths and interpolated."""
 
 
 class Balanced(UtilityPolicy):
-    """Maximises the sum of weight x standing / T over the remaining times T.
+    """Maximizes the sum of weight x standing / T over the remaining times T.
 
     [Note: what a job's speed is worth]  Let a device have a price: what it would bring other jobs per second.  In the
     best schedule a job is worth the same per step as long as it runs (nothing distinguishes one of its steps from
@@ -60,11 +60,20 @@ class Balanced(UtilityPolicy):
         return standing / times_s
 
     def restarts_s(self, times_s: FloatArray, stakes: Stakes, rows: IntArray | slice) -> FloatArray:
-        """The next resize is not far: a job with long to go pays for restarts in proportion."""
-        is_resize = (stakes.workers[rows, None] > 0) & np.isfinite(times_s)
-        num = np.maximum(1.0, np.where(is_resize, times_s, 0.0) / SIZE_KEPT_S)
+        """The next restart is not far: a job with a long time to go pays for restarts in proportion."""
+        num = np.maximum(1.0, np.where(np.isfinite(times_s), times_s, 0.0) / SIZE_KEPT_S)
         lost_s: FloatArray = stakes.restart_s[rows, None] * num
         return lost_s
+
+    def stop_costs(self, stakes: Stakes, standing: FloatArray) -> FloatArray:
+        """A restart's share of what the job gains while it keeps its size.
+
+        Otherwise two jobs of unknown length take turns: the one that waits always looks shorter.
+        """
+        times_s = np.where(stakes.is_present, stakes.times_s, np.inf)
+        present: FloatArray = self.utility(times_s, standing[:, None]).max(axis=1)
+        lost: FloatArray = present * np.minimum(1.0, stakes.restart_s / SIZE_KEPT_S)
+        return lost
 
 
 def num_longer(times_s: FloatArray, is_known: NDArray[np.bool_]) -> FloatArray:

@@ -1,7 +1,7 @@
 """The utility program where devices are of several kinds: each job gets one kind and a number of its devices, or waits.
 
 The options of a job are its sizes on every kind it can run on.  Utilities are those of the policy, with the job's speed
-on that kind; a change of the kind costs a restart like a change of the size.  The summed utility is maximised under one
+on that kind; a change of the kind costs a restart like a change of the size.  The summed utility is maximized under one
 limit per kind, by :mod:`weft.elastic.kind_knapsack`.
 """
 
@@ -34,6 +34,8 @@ class KindUtility(Protocol):
     def utility(self, times_s: FloatArray, standing: FloatArray) -> FloatArray: ...
 
     def restarts_s(self, times_s: FloatArray, stakes: Stakes, rows: IntArray | slice) -> FloatArray: ...
+
+    def stop_costs(self, stakes: Stakes, standing: FloatArray) -> FloatArray: ...
 
 
 @dataclass(frozen=True, eq=False)
@@ -83,6 +85,7 @@ def decide_across_kinds(policy: KindUtility, books: Mapping[str, MenuBook], snap
     standing = policy.standing(stakes)
     restarts_s = policy.restarts_s(stakes.times_s, stakes, slice(None))
     utility = policy.utility(stakes.times_s + np.where(options.is_present, 0.0, restarts_s), standing[:, None])
+    utility += np.where(np.isfinite(stakes.times_s), policy.stop_costs(stakes, standing)[:, None], 0.0)
     utility[:, 1:][options.sizes[:, 1:] == 0] = -np.inf
     start = _confined(policy, snapshot, options, utility)
     choice = start.copy()
@@ -147,6 +150,7 @@ def _stakes(snapshot: Snapshot, options: _Options) -> Stakes:
         workers,
         weights,
         np.array([job.is_length_known for job in jobs]),
+        options.is_present,
         max(float(options.capacity @ speeds), 1e-9),
         options.kinds,
         speeds,
@@ -214,7 +218,7 @@ def _best(
 def _use_idle(
     jobs: Sequence[JobView], options: _Options, utility: FloatArray, choice: IntArray, room: _KindRoom
 ) -> None:
-    """Nobody waits beside idle devices, not even a job whose utility is lost in the rounding of the sum."""
+    """No job waits while devices are idle, not even one whose utility is lost in the rounding of the sum."""
     if not room.devices.any():
         return
     for row in np.flatnonzero(choice == 0).tolist():

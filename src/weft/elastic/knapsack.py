@@ -158,7 +158,7 @@ def _extended(best: FloatArray, utility: FloatArray, sizes: IntArray, columns: I
 
 
 def _price(utility: FloatArray, sizes: IntArray, capacity: int) -> tuple[float, float, IntArray]:
-    """The price that minimises the Lagrangian bound; the bound; the choices there that fit.
+    """The price that minimizes the Lagrangian bound; the bound; the choices there that fit.
 
     The bound is convex and piecewise linear in the price: the next price is where the supporting lines of the
     two that bracket the minimum meet.

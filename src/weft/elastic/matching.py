@@ -59,7 +59,7 @@ def match(singles: FloatArray, first: IntArray, second: IntArray, values: FloatA
 
 
 def _cut(cycle: list[int], weight: FloatArray, number: IntArray) -> list[int]:
-    """The best pairs of neighbours along a cycle, each member in at most one."""
+    """The best pairs of neighbors along a cycle, each member in at most one."""
     num = len(cycle)
     best_weight, best = 0.0, []
     for shift in range(num if num % 2 else min(num, 2)):

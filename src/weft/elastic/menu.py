@@ -66,7 +66,7 @@ class Menu:
 
 @dataclass(frozen=True, eq=False)
 class MenuTable:
-    """Menus of several jobs, padded to one width; column 0 is "no workers", padding takes for ever."""
+    """Menus of several jobs, padded to one width; column 0 is "no workers", padding takes forever."""
 
     sizes: IntArray
     step_s: FloatArray

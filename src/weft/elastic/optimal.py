@@ -1,4 +1,4 @@
-"""Policies that maximise a sum of utilities exactly: what they share, and the paper's program."""
+"""Policies that maximize a sum of utilities exactly: what they share, and the paper's program."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from weft.elastic.stakes import FloatArray, IntArray, Stakes
 
 
 class UtilityPolicy(BasePolicy):
-    """Maximises a sum of utilities of remaining times; a restart counts where a job would change its size."""
+    """Maximizes a sum of utilities of remaining times; a restart counts where a job would change its size."""
 
     admits_in_order = False
-    """Whether jobs are let in at their smallest size in order of submission, and all that are let in must run."""
+    """Whether jobs are admitted at their smallest size in order of submission, and all admitted jobs must run."""
 
     def __init__(self, rules: Rules | None = None) -> None:
         super().__init__(rules)
@@ -32,7 +32,7 @@ class UtilityPolicy(BasePolicy):
 
     @abstractmethod
     def standing(self, stakes: Stakes) -> FloatArray:
-        """What the speed of each job counts."""
+        """How much the speed of each job counts."""
 
     @abstractmethod
     def utility(self, times_s: FloatArray, standing: FloatArray) -> FloatArray:
@@ -41,6 +41,10 @@ class UtilityPolicy(BasePolicy):
     def restarts_s(self, times_s: FloatArray, stakes: Stakes, rows: IntArray | slice) -> FloatArray:
         """What a start on other devices costs the jobs in ``rows``, if they then need ``times_s``."""
         return np.broadcast_to(stakes.restart_s[rows, None], times_s.shape)
+
+    def stop_costs(self, stakes: Stakes, standing: FloatArray) -> FloatArray:
+        """Utility that each job loses if it is stopped: if it runs now, it will have to be started again."""
+        return np.zeros(len(standing))
 
     def confine(self, snapshot: Snapshot, utility: FloatArray, table: MenuTable) -> None:
         """Rule out (``-inf``) what the rules forbid: pinned jobs keep their size, overdue ones must run."""
@@ -69,8 +73,8 @@ class UtilityPolicy(BasePolicy):
         stakes = self._stakes(snapshot, table)
         standing = self.standing(stakes)
         restarts_s = self.restarts_s(stakes.times_s, stakes, slice(None))
-        times_s = stakes.times_s + np.where(table.sizes != stakes.workers[:, None], restarts_s, 0.0)
-        utility = self.utility(times_s, standing[:, None])
+        utility = self.utility(stakes.times_s + np.where(stakes.is_present, 0.0, restarts_s), standing[:, None])
+        utility += np.where(np.isfinite(stakes.times_s), self.stop_costs(stakes, standing)[:, None], 0.0)
         self.confine(snapshot, utility, table)
         valid_until_s = min(self.rules.next_due_s(snapshot), snapshot.now_s + self.rules.review_s)
         classes = by_priority(jobs, range(len(jobs)))
@@ -137,7 +141,10 @@ class UtilityPolicy(BasePolicy):
         rows = [(job.remaining_steps, job.restart_s, job.workers, job.spec.weight) for job in jobs]
         remaining_steps, restart_s, workers, weights = np.array(rows, dtype=np.float64).T.copy()
         is_length_known = np.array([job.is_length_known for job in jobs])
-        return Stakes(table, remaining_steps, restart_s, workers, weights, is_length_known, snapshot.num_devices)
+        is_present = table.sizes == workers[:, None]
+        return Stakes(
+            table, remaining_steps, restart_s, workers, weights, is_length_known, is_present, snapshot.num_devices
+        )
 
     def _with_pairs(
         self,
@@ -221,6 +228,9 @@ class UtilityPolicy(BasePolicy):
         first_s += np.where(first_there, 0.0, self.restarts_s(first_s, stakes, first))
         second_s += np.where(second_stays, 0.0, self.restarts_s(second_s, stakes, second))
         worth = self.utility(first_s, standing[first][:, None]) + self.utility(second_s, standing[second][:, None])
+        stop_costs = self.stop_costs(stakes, standing)
+        worth += np.where(np.isfinite(first_s), stop_costs[first, None], 0.0)
+        worth += np.where(np.isfinite(second_s), stop_costs[second, None], 0.0)
         return np.where(pairs.first_steps_per_s > 0, worth, -np.inf)
 
     @staticmethod
@@ -244,7 +254,7 @@ class UtilityPolicy(BasePolicy):
 
 
 def _with_idle_used(snapshot: Snapshot, found: Allocation, utility: FloatArray, table: MenuTable) -> Mapping[str, int]:
-    """Nobody waits beside idle devices, not even a job whose utility is lost in the rounding of the sum."""
+    """No job waits while devices are idle, not even one whose utility is lost in the rounding of the sum."""
     if found.num_devices() == snapshot.num_devices or len(found.workers) == len(snapshot.jobs):
         return found.workers
     room = Room(snapshot)
@@ -262,10 +272,10 @@ def _with_idle_used(snapshot: Snapshot, found: Allocation, utility: FloatArray, 
 
 
 class Exact(UtilityPolicy):
-    """Minimises the sum of remaining times, every job running that can (the paper's integer program)."""
+    """Minimizes the sum of remaining times, every job running that can (the paper's integer program)."""
 
     name = "exact"
-    because = "this split of the devices minimises the summed remaining time"
+    because = "this split of the devices minimizes the summed remaining time"
     admits_in_order = True
 
     def standing(self, stakes: Stakes) -> FloatArray:
@@ -275,13 +285,13 @@ class Exact(UtilityPolicy):
         return -standing * times_s
 
     def confine(self, snapshot: Snapshot, utility: FloatArray, table: MenuTable) -> None:
-        """Jobs are let in at their smallest size in order of submission; those that fit must run."""
+        """Jobs are admitted at their smallest size in order of submission; those that fit must run."""
         first = table.sizes[:, 1]
         if not snapshot.quotas and not self.rules.hold_s and int(first.sum()) <= snapshot.num_devices:
-            return  # everybody fits, and not running is ruled out by its infinite time
+            return  # all jobs fit, and not running is ruled out by its infinite time
         menus = self._book.menus(snapshot.cluster, snapshot.jobs)
         inside, _ = admitted(snapshot, menus, ordered(snapshot, self.rules), self.rules)
-        # A job that waits does so for one of those inside; only a pair could let it in earlier.
+        # A waiting job waits for one of the admitted jobs; only a pair could admit it earlier.
         smallest = np.where(np.isfinite(utility[:, 1]), utility[:, 1], 0.0)
         wait = float(smallest[sorted(inside)].mean()) if inside else 0.0
         for row, job in enumerate(snapshot.jobs):

@@ -205,7 +205,7 @@ def _repacked(cluster: Cluster, units: Sequence[Unit], current: Mapping[str, Dev
     """All units packed afresh, large ones first; packed nodes go where they overlap most with the present."""
     nodes = [node for node in range(cluster.num_nodes) if node not in cluster.closed_nodes]
     home = {unit: _home(cluster, unit, current) for unit in units}
-    # Neighbours stay neighbours: equal sizes are packed in the order of where they are now.
+    # Neighbors stay neighbors: equal sizes are packed in the order of where they are now.
     order = sorted(units, key=lambda unit: (-unit.workers, home[unit], unit.names))
     room = {slot: cluster.devices_by_node[node] for slot, node in enumerate(nodes)}
     parts: dict[Unit, list[tuple[int, int]]] = {}

@@ -37,7 +37,7 @@ class Fifo(FixedSizePolicy):
         room = Room(snapshot)
         sizes: dict[int, int] = {}
         for row, job in enumerate(jobs):
-            # Before ageing and priority, which only order those that wait: what a running job has is its own.
+            # Before aging and priority, which only order those that wait: what a running job has is its own.
             if job.workers and job.workers in menus[row].sizes and room.fits(job, job.workers):
                 room.take(job, job.workers)
                 sizes[row] = job.workers

@@ -1,7 +1,7 @@
-"""What holds under every policy: pins, ageing, priorities, quotas.
+"""What holds under every policy: pins, aging, priorities, quotas.
 
 - A job that changed less than ``hold_s`` ago keeps what it has (the rate limit on restarts).
-- A job that has waited ``ageing_s`` is overdue: it comes before all that are not, whatever the policy
+- A job that has waited ``aging_s`` is overdue: it comes before all that are not, whatever the policy
   prefers.
 - So is a short job that has waited ten times its length, before all other overdue ones.
 - So is a job that is due for its first start by order of submission (``JobView.is_next``), under policies that keep it.
@@ -27,15 +27,15 @@ SHORT_PATIENCE = 10.0
 class Rules:
     """Limits that every policy keeps."""
 
-    ageing_s: float = 12 * 3600.0
+    aging_s: float = 12 * 3600.0
     hold_s: float = 0.0
     review_s: float = 600.0
-    """Policies that weigh remaining work look again after this long even if nothing happened."""
+    """Policies that depend on remaining work decide again after this time even if nothing has happened."""
     keeps_order: bool = True
-    """False where the policy's own order is the point: no job is started before its place in it."""
+    """False if the policy has an order of its own, which first starts must not change."""
 
     def __post_init__(self) -> None:
-        for name in ("ageing_s", "hold_s", "review_s"):
+        for name in ("aging_s", "hold_s", "review_s"):
             if not getattr(self, name) >= 0:
                 raise UsageError(f"{name} is {getattr(self, name)}: expected seconds >= 0")
 
@@ -48,7 +48,7 @@ class Rules:
         """Whether ``job`` has waited so long, or is due for its first start, that it comes first."""
         if job.workers:
             return False
-        return job.waited_s >= self.ageing_s or (job.is_next and self.keeps_order) or _is_short_and_late(job)
+        return job.waited_s >= self.aging_s or (job.is_next and self.keeps_order) or _is_short_and_late(job)
 
     def rank(self, job: JobView) -> tuple[int, float, int]:
         """Sort key: pinned, then overdue (longest wait first), then by priority."""
@@ -60,24 +60,24 @@ class Rules:
 
     def urgent(self, jobs: Sequence[JobView]) -> list[int]:
         """Rows of the jobs that come before all others: those that are pinned, and those that are overdue."""
-        ageing_s, may_pin, ordered = self.ageing_s, self.hold_s > 0, self.keeps_order
+        aging_s, may_pin, ordered = self.aging_s, self.hold_s > 0, self.keeps_order
         return [
             row
             for row, job in enumerate(jobs)
             if (
                 may_pin and self.pinned(job)
                 if job.workers
-                else job.waited_s >= ageing_s or (ordered and job.is_next) or _is_short_and_late(job)
+                else job.waited_s >= aging_s or (ordered and job.is_next) or _is_short_and_late(job)
             )
         ]
 
     def next_due_s(self, snapshot: Snapshot) -> float:
         """When a pin ends or a waiting job becomes overdue: the answer may change then by itself."""
-        ageing_s, may_pin = self.ageing_s, self.hold_s > 0
+        aging_s, may_pin = self.aging_s, self.hold_s > 0
         soonest = float("inf")
         for job in snapshot.jobs:
             if job.workers == 0:
-                left_s = ageing_s - job.waited_s
+                left_s = aging_s - job.waited_s
                 if 0 < left_s < soonest:
                     soonest = left_s
             elif may_pin and self.pinned(job):
@@ -86,7 +86,7 @@ class Rules:
 
 
 def _is_short_and_late(job: JobView) -> bool:
-    """Whether a job of less than a minute, at the size it asked for, has waited ten times that and 4 minutes."""
+    """Whether a job shorter than a minute at its requested size has waited ten times its length plus 4 minutes."""
     if job.waited_s < SHORT_GRACE_S or not job.is_length_known:
         return False
     times = job.curve.times
@@ -96,7 +96,7 @@ def _is_short_and_late(job: JobView) -> bool:
 
 
 class Room:
-    """Devices and quotas that are left while an allocation is put together."""
+    """Devices and quotas that are left while an allocation is being made."""
 
     def __init__(self, snapshot: Snapshot) -> None:
         self.devices = snapshot.num_devices

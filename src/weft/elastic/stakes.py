@@ -1,4 +1,4 @@
-"""What the utility policies weigh: the jobs of a snapshot as arrays."""
+"""The inputs of the utility policies: the jobs of a snapshot as arrays."""
 
 from __future__ import annotations
 
@@ -25,6 +25,8 @@ class Stakes:
     workers: FloatArray
     weights: FloatArray
     is_length_known: NDArray[np.bool_]
+    is_present: NDArray[np.bool_]
+    """By job and column: whether this is what the job has now."""
     num_devices: float
     """Devices there are, counted like ``counted_sizes``."""
     kinds: IntArray | None = None
@@ -64,6 +66,7 @@ class Stakes:
             self.workers[rows],
             self.weights[rows],
             self.is_length_known[rows],
+            self.is_present[rows],
             self.num_devices,
             self.kinds,
             self.kind_speeds,

@@ -104,7 +104,7 @@ class SimulatedBeliefs:
         """
         starting: set[str] = set()
         known = self._options.lengths is Lengths.KNOWN
-        for run, factor, belief in self._runs.values():
+        for run, _, belief in self._runs.values():
             if belief.curves:
                 belief.curve = self._curve_here(run, belief)
             if run.devices:
@@ -112,6 +112,8 @@ class SimulatedBeliefs:
                 is_unmeasured = self._options.measured_after_steps and len(run.devices) not in run.tried
                 if now_s < run.resume_s or is_unmeasured:
                     starting.add(run.id)
+        self._lengths.progressed((run, belief.curve) for run, _, belief in self._runs.values())
+        for run, factor, belief in self._runs.values():
             if run.id in self._blank:
                 belief.remaining_steps = self._guessed_steps(run, factor)
                 continue

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import enum
 import random
+from collections.abc import Iterable
 
 from weft.core.speed import SpeedCurve
 from weft.perf.families import family_of
-from weft.perf.job_lengths import LengthHistory, attained_remaining_s, least_assumed_s
+from weft.perf.job_lengths import LengthHistory, least_assumed_s
 from weft.sim.job_run import JobRun
 
 DECLARED_ERROR = 0.5
@@ -24,9 +25,9 @@ class Lengths(enum.Enum):
     DECLARED = "declared"
     """Total steps as estimated, with an error, by its owner; a job that exceeds them counts as unknown."""
     HISTORY = "history"
-    """The lengths of finished jobs whose names differ only in a number at the end."""
+    """The lengths of finished jobs, first of those whose names differ only in a number at the end."""
     UNKNOWN = "unknown"
-    """Only the work it has done so far."""
+    """Only the work it has done so far, and what all jobs together tell about lengths."""
 
 
 class BelievedLengths:
@@ -35,6 +36,7 @@ class BelievedLengths:
     def __init__(self, source: Lengths, error: float, seed: int, restart_s: float) -> None:
         self._source, self._error, self._seed = source, error, seed
         self._history = LengthHistory()
+        self._learns = source is not Lengths.KNOWN
         self._least_s = least_assumed_s(USUAL_S, restart_s)
 
     def factor(self, run: JobRun) -> float:
@@ -52,14 +54,24 @@ class BelievedLengths:
         if self._source is Lengths.DECLARED and done < total * factor:
             return total * factor - done
         step_s = curve.times[curve.sizes[0]].step_s
-        if self._source is Lengths.HISTORY:
-            return self._history.remaining_s(family(run), done * step_s, self._least_s) / step_s
-        return attained_remaining_s(done * step_s, self._least_s) / step_s
+        return self._history.remaining_s(self._relatives(run), done * step_s, self._least_s) / step_s
+
+    def progressed(self, unfinished: Iterable[tuple[JobRun, SpeedCurve]]) -> None:
+        """Record how far all unfinished jobs have come."""
+        if self._learns:
+            done = ((run, run.job.total_steps - run.remaining_steps, curve) for run, curve in unfinished)
+            self._history.progressed(
+                (self._relatives(run), steps * curve.times[curve.sizes[0]].step_s) for run, steps, curve in done
+            )
 
     def finished(self, run: JobRun, curve: SpeedCurve) -> None:
         """Record the length of a finished job."""
-        if self._source is Lengths.HISTORY:
-            self._history.finished(family(run), run.job.total_steps * curve.times[curve.sizes[0]].step_s)
+        if self._learns:
+            self._history.finished(self._relatives(run), run.job.total_steps * curve.times[curve.sizes[0]].step_s)
+
+    def _relatives(self, run: JobRun) -> str:
+        """Where names tell nothing, a job has no relatives."""
+        return family(run) if self._source is Lengths.HISTORY else run.id
 
 
 def family(run: JobRun) -> str:

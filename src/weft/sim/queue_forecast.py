@@ -30,7 +30,7 @@ from weft.sim.workload import TableProfile, TrueJob
 
 MAX_FORECAST_DEVICES = 10_000
 _JOBS_PER_DECISION_S = 50
-"""With many jobs, decisions are simulated at intervals: a second for every so many jobs."""
+"""With many jobs, decisions are simulated at intervals: one second per this many jobs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,12 +107,12 @@ def forecast(queue: Queue, question: Question) -> PlanRow:
 
 
 def assumptions(queue: Queue) -> list[str]:
-    """What the forecast takes for granted, in sentences."""
+    """What the forecast assumes, in sentences."""
     active = [job for job in queue.state.jobs.active.values() if not job.is_cancelled]
     said = [f"Every start costs {queue.restart_s:.1f} s, and no job is submitted, canceled or fails meanwhile."]
     for sentence, names in (
         (
-            "The length of {} is not known: as much work is left as it has done so far, as the policy assumes too.",
+            "The length of {} is not known: it is estimated from other jobs and from its own work so far.",
             [_name(job) for job in active if not queue.known[job.id].is_length_known],
         ),
         (

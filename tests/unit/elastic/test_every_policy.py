@@ -69,7 +69,7 @@ def test_a_job_that_waited_too_long_gets_workers_next(name: str, snapshot: Snaps
     """The longest-waiting job runs as soon as it is overdue, whatever the policy prefers."""
     if not snapshot.jobs:
         return
-    rules = Rules(ageing_s=3600.0)
+    rules = Rules(aging_s=3600.0)
     # Below the grace after which short jobs come before all others.
     jobs = [replace(job, waited_s=min(job.waited_s, SHORT_GRACE_S - 1)) for job in snapshot.jobs]
     starved = jobs[index % len(jobs)]
@@ -83,12 +83,10 @@ def test_a_job_that_waited_too_long_gets_workers_next(name: str, snapshot: Snaps
 
 
 @settings(max_examples=100, deadline=None)
-@given(snapshot=snapshots(), ageing_s=st.floats(0.0, 1e5))
-def test_fifo_stops_no_running_job_for_another_however_long_that_one_waited(
-    snapshot: Snapshot, ageing_s: float
-) -> None:
+@given(snapshot=snapshots(), aging_s=st.floats(0.0, 1e5))
+def test_fifo_stops_no_running_job_for_another_however_long_that_one_waited(snapshot: Snapshot, aging_s: float) -> None:
     snapshot = replace(snapshot, quotas={})
-    allocation = policy_named("fifo", Rules(ageing_s=ageing_s)).decide(snapshot)
+    allocation = policy_named("fifo", Rules(aging_s=aging_s)).decide(snapshot)
     for job in snapshot.jobs:
         if job.workers:
             assert allocation.workers[job.id] >= job.workers
@@ -100,7 +98,7 @@ def test_fifo_lets_a_job_that_waited_too_long_in_before_those_of_higher_priority
     starved = JobView(JobSpec("starved", 1.0, max_workers=2, requested_workers=2), CURVE, 100.0, waited_s=1e5)
     favoured = JobView(JobSpec("favoured", 2.0, priority=1), CURVE, 100.0)
     snapshot = Snapshot(1e5, Cluster.uniform(1, 4), (running, starved, favoured))
-    policy = policy_named("fifo", Rules(ageing_s=3600.0))
+    policy = policy_named("fifo", Rules(aging_s=3600.0))
     assert policy.decide(snapshot).workers == {"running": 3}
     later = replace(snapshot, jobs=(starved, favoured))
     assert policy.decide(later).workers == {"starved": 2, "favoured": 1}
