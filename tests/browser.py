@@ -11,6 +11,7 @@ import os
 import select
 import shutil
 import signal
+import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -174,11 +175,12 @@ def browser(folder: Path) -> Iterator[Browser]:
     theirs = [fcntl.fcntl(end, fcntl.F_DUPFD_CLOEXEC, 10) for end in (to_browser[0], from_browser[1])]
     for end in (to_browser[0], from_browser[1]):
         os.close(end)
+    short = tempfile.mkdtemp()  # the path to a socket in it must be short
     nothing = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
     pid = os.posix_spawn(
         program,
         [program, *_FLAGS, f"--user-data-dir={folder / 'profile'}", "about:blank"],
-        {**os.environ, "HOME": str(folder), "TMPDIR": str(folder)},
+        {**os.environ, "HOME": str(folder), "TMPDIR": short},
         file_actions=[
             *((os.POSIX_SPAWN_DUP2, nothing, number) for number in (0, 1, 2)),
             (os.POSIX_SPAWN_DUP2, theirs[0], 3),
@@ -196,3 +198,4 @@ def browser(folder: Path) -> Iterator[Browser]:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(pid, signal.SIGKILL)
         os.waitpid(pid, 0)
+        shutil.rmtree(short, ignore_errors=True)

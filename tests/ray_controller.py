@@ -55,10 +55,18 @@ class RayController:
         options = ("--engine", "ray", "--address", self.cluster.address, "--port", "0", "--hold-s", "1", *more)
         self.weft("up", *options, failpoint=failpoint)
 
-    def submit(self, workers: str, num_samples: int = NUM_SAMPLES, step_s: float = 0.05, num_epochs: int = 1) -> str:
+    def submit(
+        self,
+        workers: str,
+        num_samples: int = NUM_SAMPLES,
+        step_s: float = 0.05,
+        num_epochs: int = 1,
+        max_restarts: int = 0,
+    ) -> str:
+        """``max_restarts``: after failures, which a killed worker is; the loss of anything else is none."""
         script = [str(JOB), str(num_samples), str(step_s), str(self.folder), str(num_epochs)]
-        words = ["submit", "--workers", workers, "--env", "WEFT_CHECKPOINT_EVERY_S=1", "--", "python", *script]
-        return self.weft(*words).strip()
+        options = ["--workers", workers, "--max-restarts", str(max_restarts), "--env", "WEFT_CHECKPOINT_EVERY_S=1"]
+        return self.weft("submit", *options, "--", "python", *script).strip()
 
     def job(self, job_id: str) -> dict[str, Any]:
         return {**self.client.job(job_id)}

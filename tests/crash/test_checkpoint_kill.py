@@ -40,7 +40,7 @@ def save_forever(path: str, rank: int, num_workers: int, step: int, meeting: str
     peers = Peers(0, 1, None)
     if num_workers > 1:
         dist.init_process_group("gloo", init_method=f"file://{meeting}", rank=rank, world_size=num_workers)
-        peers = Peers(rank, num_workers, dist.group.WORLD).again()
+        peers = Peers(rank, num_workers, dist.group.WORLD).on_new_group()
     model = make_model()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
     registered = register({"model": model, "optimizer": optimizer})

@@ -170,7 +170,7 @@ def test_fewer_devices_than_running_jobs_hold_are_refused(
     controller.kill()
     with pytest.raises(ControllerDied):
         begin(num_devices=1).ready()
-    assert "as many devices as before" in (tmp_path / "controller.err").read_text()
+    assert "start it with the same number as before" in (tmp_path / "controller.err").read_text()
     controller = begin().ready()
     assert {job["attempt"] for job in controller.ask("jobs")} == {1}
     controller.leave()

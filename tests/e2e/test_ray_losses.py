@@ -30,9 +30,9 @@ def controller(ray_cluster: RayTestCluster) -> Iterator[RayController]:
         yield made
 
 
-def running(controller: RayController, *workers: str) -> list[str]:
+def running(controller: RayController, *workers: str, max_restarts: int = 0) -> list[str]:
     """Jobs that take steps, one for each number of workers; a node has two devices."""
-    jobs = [controller.submit(number, NUM_SAMPLES) for number in workers]
+    jobs = [controller.submit(number, NUM_SAMPLES, max_restarts=max_restarts) for number in workers]
     for job_id in jobs:
         controller.wait_for_step(job_id, 3)
     return jobs
@@ -44,7 +44,7 @@ def kill(node: RayTestNode, word: str) -> None:
 
 @pytest.mark.parametrize("victim", ["worker", "weft-keeper", "local.zygote", "ray::AttemptOwner"])
 def test_a_killed_process_of_a_job_costs_it_at_most_a_restart(controller: RayController, victim: str) -> None:
-    jobs = running(controller, "3", "1")
+    jobs = running(controller, "3", "1", max_restarts=1)
     nodes = reversed(controller.cluster.nodes)
     found = [pid for node in nodes for pid in (node.workers() if victim == "worker" else node.pids(victim))]
     os.kill(found[0], signal.SIGKILL)

@@ -33,7 +33,7 @@ from weft.engines.ray.cluster_order import ClusterOrder, RayNode
 from weft.engines.ray.deliveries import Deliveries
 from weft.engines.ray.node_agent import NodeAgent
 from weft.engines.ray.node_names import NodeNames
-from weft.engines.ray.removal import remove_all
+from weft.engines.ray.removal import remove, remove_all
 from weft.engines.ray.report_relay import ReportRelay
 
 LOOK_EVERY_S = 1.0
@@ -153,8 +153,7 @@ class Bridge:
 
     async def _forget(self, order: ClusterOrder) -> None:
         await self._each_part(order, "forget")
-        if owner := await asyncio.to_thread(actor_named, order.name):
-            ray.kill(owner)  # an agent that was restarted meanwhile has no outcome to tell it
+        await remove(order.name)  # an agent that was restarted meanwhile has no outcome to tell its owner
 
     async def _deliver(self, order: ClusterOrder, node_id: str) -> None:
         """Give a node what the attempt needs before it starts."""
@@ -292,8 +291,7 @@ class Bridge:
         )
 
     def _agent_on(self, node: RayNode) -> Any:
-        settings = {name: getattr(self._settings, name) for name in ("warm", "grace_s", "hang_s")}
-        settings["ship"] = self._settings.ship
+        settings = {name: getattr(self._settings, name) for name in ("warm", "grace_s", "hang_s", "ship")}
         settings["relay"] = str(self._home / "relay" / quote(node.name, safe="")) if self._settings.relay else ""
         agent = ray.remote(NodeAgent).options(
             name=agent_name(node.node_id),

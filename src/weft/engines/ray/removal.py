@@ -17,10 +17,11 @@ CLOSES_WITHIN_S = 10.0
 async def remove_all() -> None:
     """Every actor in this controller's namespace, also those that another bridge created and this one never met."""
     names = await asyncio.to_thread(list_named_actors)
-    await asyncio.gather(*map(_remove, names), return_exceptions=True)
+    await asyncio.gather(*map(remove, names), return_exceptions=True)
 
 
-async def _remove(name: str) -> None:
+async def remove(name: str) -> None:
+    """Does nothing if it is gone already."""
     actor = await asyncio.to_thread(actor_named, name)
     if actor is None:
         return
