@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 import pytest
 from hypothesis import settings
-from tests.ray_cluster import RayTestCluster, why_not
+from tests.ray_cluster import RayTestCluster, cluster_in
 
 import workers
 
@@ -42,12 +42,7 @@ def _no_worker_outlives_the_tests() -> Iterator[None]:
 @pytest.fixture(scope="session")
 def ray_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RayTestCluster]:
     """Two nodes with two devices each, made when the first test needs them."""
-    if reason := why_not():
-        pytest.skip(reason)
-    cluster = RayTestCluster(tmp_path_factory.mktemp("ray"))
-    try:
+    with cluster_in(tmp_path_factory.mktemp("ray")) as cluster:
         cluster.add()
         cluster.add().wait_until_up()
         yield cluster
-    finally:
-        cluster.close()

@@ -14,9 +14,10 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
+import pytest
 from tests.hang_limit import HANG_S
 
 TOKEN = "0123456789abcdef0123456789abcdef0123456789abcdef"
@@ -206,6 +207,18 @@ class RayTestCluster:
         for node in reversed(self.nodes):
             node.close()
         _ip("link", "del", self.bridge)
+
+
+@contextlib.contextmanager
+def cluster_in(folder: Path) -> Iterator[RayTestCluster]:
+    """Without nodes, gone at the end; skips the test where none can be made."""
+    if reason := why_not():
+        pytest.skip(reason)
+    made = RayTestCluster(folder)
+    try:
+        yield made
+    finally:
+        made.close()
 
 
 def environment(token: str | None = TOKEN) -> dict[str, str]:

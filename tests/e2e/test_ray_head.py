@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.ray_cluster import RayTestCluster, until, why_not
+from tests.ray_cluster import RayTestCluster, cluster_in, until
 from tests.ray_controller import PATIENCE_S, RayController, controller_on
 
 pytestmark = [pytest.mark.netns, pytest.mark.soak, pytest.mark.timeout(1200)]
@@ -21,13 +21,8 @@ NUM_SAMPLES = 3000
 
 @pytest.fixture
 def empty_cluster(tmp_path: Path) -> Iterator[RayTestCluster]:
-    if reason := why_not():
-        pytest.skip(reason)
-    made = RayTestCluster(tmp_path)
-    try:
+    with cluster_in(tmp_path) as made:
         yield made
-    finally:
-        made.close()
 
 
 def test_jobs_resume_on_a_cluster_whose_head_was_lost(empty_cluster: RayTestCluster) -> None:

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.ray_cluster import RayTestCluster, environment, until, why_not
+from tests.ray_cluster import RayTestCluster, cluster_in, environment, until
 from tests.ray_controller import BATCH_SIZE, PATIENCE_S, RayController, controller_on
 
 pytestmark = [pytest.mark.netns, pytest.mark.soak, pytest.mark.timeout(1200)]
@@ -22,15 +22,10 @@ QUEUE = ("1", "2", "1:2", "1:4", "3", "1", "2", "1:3", "1", "2:4", "1", "1:2")
 @pytest.fixture
 def cluster(tmp_path: Path) -> Iterator[RayTestCluster]:
     """Of its own: nodes are added to it, and lost."""
-    if reason := why_not():
-        pytest.skip(reason)
-    made = RayTestCluster(tmp_path)
-    try:
+    with cluster_in(tmp_path) as made:
         made.add()
         made.add().wait_until_up()
         yield made
-    finally:
-        made.close()
 
 
 def test_a_node_that_joins_is_used_and_one_that_ray_drains_is_left(cluster: RayTestCluster) -> None:

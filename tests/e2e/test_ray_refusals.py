@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from tests.ray_cluster import RayTestCluster, until, why_not
+from tests.ray_cluster import RayTestCluster, cluster_in, until
 from tests.ray_controller import PATIENCE_S, RayController, controller_on
 
 from weft.version import __version__
@@ -53,14 +53,9 @@ def with_another(package: str) -> Callable[[Path], str]:
 
 @pytest.fixture
 def head(tmp_path: Path) -> Iterator[RayTestCluster]:
-    if reason := why_not():
-        pytest.skip(reason)
-    made = RayTestCluster(tmp_path)
-    try:
+    with cluster_in(tmp_path) as made:
         made.add()
         yield made
-    finally:
-        made.close()
 
 
 @pytest.mark.parametrize(
