@@ -130,6 +130,7 @@ class Measurement:
                 self._network_s(self._members[job], shapes[job].gradient_bytes),
                 median(rounds.alone_s[job]),
                 median(rounds.waited_s[job]),
+                sends_all_the_time=self._members[job].kind == "overlap",
             )
             for job in ("A", "B")
         )

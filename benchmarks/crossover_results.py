@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -75,6 +75,37 @@ def ratio_table(rows: Sequence[Row]) -> list[str]:
         cells += [f"{row['predicted_gain']:.2f}x", "refuses" if row["refused"] else "pairs"]
         body.append(cells)
     return markdown_table(heads, body)
+
+
+def full_table(document: Mapping[str, Any]) -> list[str]:
+    """Times and ratios of every pair in one table, for the docs."""
+    heads = [*_HEADS, *(name.replace("_", " ") for name in TIMES), "vs serial", "vs in phase", "vs random phase"]
+    heads += ["of bound", "slowdown of each", "predicted", "pairing", "same losses"]
+    body = []
+    for row in document["rows"]:
+        cells = [*_name(row), *(f"{row[f'{name}_ms']:.0f}" for name in TIMES)]
+        cells += [f"{ratio(row, name).value:.2f}x" for name in ("serial", "in_phase", "random_phase")]
+        cells += [_percent(share_of_bound(row)), ", ".join(f"{slow:.2f}" for slow in row["slowdown"]["crossover"])]
+        cells += [f"{row['predicted_gain']:.2f}x", "refuses" if row["refused"] else "pairs", _yes(row["loss_equal"])]
+        body.append(cells)
+    return markdown_table(heads, body)
+
+
+def brief_table(document: Mapping[str, Any]) -> list[str]:
+    """Equal pairs where network and compute take about as long, with intervals."""
+    heads = ["jobs", "network/compute", "rounds", "one after the other", "started together", "started out of phase"]
+    heads += ["crossover", "bound", "vs one after the other", "vs the best other way"]
+    body = []
+    for row in document["rows"]:
+        if row["pair"] == "equal" and row["ratio_wanted"] >= 1.0:
+            best = min(("serial", "in_phase", "random_phase"), key=lambda name: float(row[f"{name}_ms"]))
+            cells = [_JOBS[row["job"]], *_name(row)[2:]]
+            cells += [f"{row[f'{name}_ms']:.0f}" for name in TIMES if name != "alone"]
+            body.append([*cells, str(ratio(row, "serial")), str(ratio(row, best))])
+    return markdown_table(heads, body)
+
+
+_JOBS = {"plain": "all-reduce after backward", "ddp": "DDP", "overlap": "weft.overlap"}
 
 
 def filler_table(rows: Sequence[Row]) -> list[str]:

@@ -47,16 +47,22 @@ class Cost:
     alone_s: float
     waited_s: float | None = None
     """What the job itself reports as waiting for the network; the exposed time where it was not asked."""
+    sends_all_the_time: bool = False
+    """Not only while it waits: its model is overlapped."""
 
     @property
     def exposed_s(self) -> float:
         return max(0.0, self.alone_s - self.compute_s)
 
     @property
+    def waits_s(self) -> float:
+        return min(self.exposed_s if self.waited_s is None else self.waited_s, self.alone_s)
+
+    @property
     def reported(self) -> StepTime:
-        """The step as a controller sees it: it knows a step and its waits, and assumes the rest is compute."""
-        waited_s = min(self.exposed_s if self.waited_s is None else self.waited_s, self.alone_s)
-        return StepTime(self.alone_s, waited_s)
+        """The step as a controller sees it: it knows a step and its gap, and assumes the rest is compute."""
+        left_s = self.alone_s - (self.network_s if self.sends_all_the_time else 0.0)
+        return StepTime(self.alone_s, max(0.0, min(self.waits_s, left_s)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,7 +177,7 @@ def make_row(
         "compute_ms": [_ms(first.compute_s), _ms(second.compute_s)],
         "network_ms": [_ms(first.network_s), _ms(second.network_s)],
         "exposed_ms": [_ms(first.exposed_s), _ms(second.exposed_s)],
-        "waited_ms": [_ms(first.reported.exposed_s), _ms(second.reported.exposed_s)],
+        "waited_ms": [_ms(first.waits_s), _ms(second.waits_s)],
         "slowdown": {
             name: [round(times.first_s / first.alone_s, 3), round(times.second_s / second.alone_s, 3)]
             for name, times in cells.items()
@@ -188,7 +194,7 @@ def _verdict(first: Cost, second: Cost) -> dict[str, Any]:
     """What the controller's pairing model predicts for the jobs."""
     return {
         "predicted_gain": round(predicted_gain(first.reported, second.reported, HANDOVER_S), 3),
-        "refused": refusal(("A", "B"), first.reported, second.reported, HANDOVER_S),
+        "refused": refusal("B", first.reported, second.reported, HANDOVER_S),
     }
 
 

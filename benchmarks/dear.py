@@ -3,8 +3,8 @@ next forward, one bucket ahead; a bucket is updated just before its first layer 
 
 The idea is the paper's (arXiv 2302.12445); this code is ours, written from the abstract's description.  The paper tunes
 the bucket size during training; the benchmark gives it the best of a short sweep in every row.  Update and optimizer
-state are replicated.  It moves its bytes with weft's transport: on a worse one the comparison would be between
-transports, not between schedules.
+state are replicated.  It moves its bytes with weft's transport, adapted to the link in the same way: on a worse one
+the comparison would be between transports, not between schedules.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from weft.overlap.exchange_memory import ExchangeMemory, ExchangeShape
 from weft.overlap.transport import Exchange, transport_for
 from weft.overlap.transport.base import NUM_SIGNALS
+from weft.overlap.tuning import measure_link
 
 BUCKET_BYTES = 25 * 1024 * 1024
 MakeOptimizer = Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]
@@ -49,7 +50,10 @@ class Dear:
         group = dist.group.WORLD
         if group is None:
             raise RuntimeError("DeAR needs a process group: call init_process_group() first")
-        self._transport = transport_for(group, torch.device("cpu"))
+        device = torch.device("cpu")
+        self._transport = transport_for(group, device)
+        if self._transport.num_workers > 2:  # as weft does
+            self._transport.adapt(measure_link(self._transport, device))
         self._scale = 1.0 / self._transport.num_workers
         self._num_steps = 0
         self._buckets = [

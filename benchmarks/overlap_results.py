@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -164,6 +164,64 @@ def _shared_table(rows: Sequence[Row]) -> list[str]:
             cells.append("-" if sent is None else f"{sent / row['gradient_bytes']:.2f}")
         body.append([*cells, f"{2 * (1 - 1 / row['hosts']):.2f}"])
     return markdown_table(heads, body)
+
+
+def brief_rows(rows: Sequence[Row]) -> list[Row]:
+    """Real models where the network takes about as long as compute, and emulated ones on more hosts."""
+    real = [row for row in compared_rows(rows) if row["ratio_wanted"] in (1.0, 1.3)]
+    return real + [row for row in rows if row["emulated_compute"] and row.get("part") != "hosts"]
+
+
+def brief_models(document: Mapping[str, Any]) -> list[str]:
+    """One row per model and network, with intervals."""
+    heads = [*_HEADS, "alone", "DDP, default", *(f"{peer}, best" for peer in PEERS), "weft", "bound"]
+    body = []
+    for row in brief_rows(document["rows"]):
+        shown = ["alone", "ddp", *(best_of(row, peer) for peer in PEERS), "weft", "bound"]
+        cells = [*_name(row), *(_number(row.get(f"{name}_ms")) for name in shown)]
+        best = best_peer(row)
+        body.append([*cells, _text(speedup(row, "ddp", "weft")), _text(best and speedup(row, best, "weft"))])
+    return markdown_table([*heads, "weft vs default DDP", "weft vs best other"], body)
+
+
+def brief_hosts(document: Mapping[str, Any]) -> list[str]:
+    """Several workers per host."""
+    return _shared_table([row for row in document["rows"] if row.get("part") == "hosts"])
+
+
+def brief_profiles(document: Mapping[str, Any]) -> list[str]:
+    """Popular models: ranges over the models, by layout of the workers."""
+    heads = ["hosts", "models", "rounds", *(f"weft vs {peer}, best" for peer in PEERS), "weft of bound"]
+    names = predicted_names(document["rows"])
+    heads += [f"predicted {name.replace('_', ' ')}" for name in names]
+    layouts: dict[str, list[Row]] = {}
+    for row in document["rows"]:
+        layouts.setdefault(_name(row)[1], []).append(row)
+    body = []
+    for layout, rows in layouts.items():
+        cells = [layout, str(len(rows)), value_range([row["rounds"] for row in rows], "{:.0f}")]
+        for peer in PEERS:
+            best = [(row, name) for row in rows if (name := best_of(row, peer)) is not None]
+            ratios = [found.value for row, name in best if (found := speedup(row, name, "weft")) is not None]
+            cells.append(value_range(ratios, "{:.2f}", "x"))
+        cells.append(value_range([100 * (share_of(row, "bound", "weft") or 0.0) for row in rows], "{:.0f}", " %"))
+        for name in names:
+            errors = [100 * error for row in rows if (error := error_of(row, name)) is not None]
+            cells.append(value_range(errors, "{:+.0f}", " %"))
+        body.append(cells)
+    return markdown_table(heads, body)
+
+
+def value_range(values: Sequence[float], form: str, unit: str = "") -> str:
+    """The least and the largest of them.
+
+    >>> value_range([1.1, 1.23], "{:.1f}", "x")
+    '1.1 to 1.2x'
+    """
+    if not values:
+        return "-"
+    low, high = form.format(min(values)), form.format(max(values))
+    return f"{low}{unit}" if low == high else f"{low} to {high}{unit}"
 
 
 def _predictions(rows: Sequence[Row], num_cores: int) -> list[str]:

@@ -103,6 +103,17 @@ PARTS = {
     part.name: part
     for part in (
         Part(
+            "queue",
+            "a queue of jobs on a Ray cluster, with each layer of weft added in turn",
+            55.0,
+            18.5,
+            5.0,
+            ("weft", "bench", "queue"),
+            partial(_late, "queue_results", "markdown"),
+            partial(_late, "queue_plot", "draw"),
+            partial(_late, "queue_command", "keys"),
+        ),
+        Part(
             "overlap",
             "a training step with DDP, FSDP2, DeAR, and weft on a slow link",
             45.0,
@@ -146,23 +157,12 @@ PARTS = {
         Part(
             "elastic",
             "every policy on the public workloads, simulated",
-            10.0,
-            10.0,
+            7.0,
+            7.0,
             2.0,
             ("weft", "bench", "elastic"),
             partial(_page, "elastic", "elastic_command"),
             partial(_late, "elastic.pictures", "draw"),
-        ),
-        Part(
-            "queue",
-            "a queue of jobs on a Ray cluster, with each layer of weft added in turn",
-            35.0,
-            14.0,
-            5.0,
-            ("weft", "bench", "queue"),
-            partial(_late, "queue_results", "markdown"),
-            partial(_late, "queue_plot", "draw"),
-            partial(_late, "queue_command", "keys"),
         ),
         _alone("scale", "one controller on up to 1,000 simulated nodes, 8,000 workers, 10,000 jobs", 7, 7, 1),
         _alone(

@@ -20,7 +20,7 @@ from benchmarks.overlap_scenarios import Effort, Scenario, Timed
 from weft.perf.layer_profile import PROFILES, Layer, LayerProfile, known_profile
 from weft.perf.prediction import TargetCluster, predict
 
-FULL_MINUTES = 24.0
+FULL_MINUTES = 31.0
 # 134 Mb/s between two hosts where the network takes as long as compute.
 PARAMETERS_PER_S = 4_200_000
 # A layer is a Python call and a sleep: neighbors are joined until this many are left.

@@ -18,7 +18,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import TensorDataset
 
 import weft
-from benchmarks.queue_models import DDP_BUCKET_MB, MODELS, WEFT_BUCKET_BYTES, scaled_profile
+from benchmarks.queue_models import DDP_BUCKET_MB, MODELS, scaled_profile, weft_bucket_bytes
 from benchmarks.shared_timed_device import SharedTimedDevice
 from benchmarks.timed_device import TimedModel
 
@@ -66,7 +66,7 @@ def main() -> None:
             optimizer = torch.optim.SGD(model.parameters(), lr=1e-3, momentum=0.9)
             module: nn.Module = model
             if options.sync == "overlap":
-                weft.overlap(model, optimizer, bucket_bytes=WEFT_BUCKET_BYTES)
+                weft.overlap(model, optimizer, bucket_bytes=weft_bucket_bytes(options.model))
             elif run.world_size > 1:
                 module = weft.crossover(DistributedDataParallel(model, bucket_cap_mb=DDP_BUCKET_MB))
             draw = torch.Generator().manual_seed(1)

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from functools import cache
 
 from benchmarks.profile_scenarios import MIN_ELEMENTS, joined
+from weft.perf.fusion import default_bucket_bytes
 from weft.perf.layer_profile import Layer, LayerProfile, known_profile
 
 SCALE = 80
@@ -18,10 +19,8 @@ LINK_BITS_PER_S = 10e9 / SCALE
 DEVICE_FLOPS_PER_S = 40e12
 # A layer is a Python call and a sleep: neighbors are joined until this many are left.
 MAX_LAYERS = 16
-# The defaults, scaled like everything else, so that each fills as many buckets as with the whole model.  weft keeps its
-# own: most jobs are over, or resized, before tuning would end.
+# The default, scaled like everything else, so that it fills as many buckets as with the whole model.
 DDP_BUCKET_MB = 25.0 / SCALE
-WEFT_BUCKET_BYTES = (4 << 20) // SCALE
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +46,11 @@ MODELS = {
         QueueModel("bert-base", 256, min_workers=2),
     )
 }
+
+
+def weft_bucket_bytes(name: str) -> int:
+    """weft's default, scaled likewise: most jobs are over, or resized, before tuning would end."""
+    return default_bucket_bytes(4 * known_profile(name).num_elements) // SCALE
 
 
 @cache

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from benchmarks.queue_plan import QUEUE
@@ -17,11 +17,11 @@ DEFINITIONS = (
     "each job the number of workers its owner asked for, in order of arrival; **elastic** may change it (policy "
     "`balanced`); steps and global batches are the same for all. Medians over rounds, in which the contenders take "
     "turns. **completion**: from submission to end. **faster**: mean completion time of the first row over this "
-    "one's, paired by round, with its 95 % confidence interval. **share of the gain**: what a row adds to the one "
-    "above it, in logarithms. **devices**, **links**: share of the makespan in which devices computed and links "
-    "carried bytes (counted by the interfaces, Ray's own traffic included). **simulated**: `weft sim`'s replay of the"
-    " same arrivals with step times from `weft predict` and the measured time of a start; it was given no measured "
-    "step."
+    "one's, paired by round, with its 95 % confidence interval; **vs the row above**: the same with the row above. "
+    "**share of the gain**: what a row adds to the row above, as a share of the whole gain of the last row, in "
+    "logarithms. **devices**, **links**: share of the makespan in which devices computed and links carried bytes "
+    "(counted by the interfaces, Ray's own traffic included). **simulated**: `weft sim`'s replay of the same arrivals "
+    "with step times from `weft predict` and the measured time of a start; it was given no measured step."
 )
 
 
@@ -49,17 +49,46 @@ def markdown(document: dict[str, Any]) -> str:
 
 def summary_table(found: Sequence[ContenderSummary]) -> list[str]:
     """One row per contender."""
-    heads = ["jobs run", "rounds", "mean completion, s", "faster", "share of the gain", "p90, s", "makespan, s"]
-    heads += ["devices", "links", "restarts", "simulated mean, s", "simulator off by"]
+    return markdown_table(_HEADS, _summary_cells(found))
+
+
+_HEADS = (
+    *("jobs run", "rounds", "mean completion, s", "faster", "vs the row above", "share of the gain", "p90, s"),
+    *("makespan, s", "devices busy", "links busy", "restarts", "simulated mean, s", "simulator off by"),
+)
+
+
+def _summary_cells(found: Sequence[ContenderSummary]) -> list[list[object]]:
     body = []
     for one in found:
         cells: list[object] = [one.contender.title, len(one.rows), f"{one.median('mean_s'):.1f}"]
-        cells += [one.faster or "-", "-" if one.share is None else f"{100 * one.share:.0f} %"]
+        cells += [one.faster or "-", one.step or "-", "-" if one.share is None else f"{100 * one.share:.0f} %"]
         cells += [f"{one.median('p90_s'):.1f}", f"{one.median('makespan_s'):.1f}"]
         cells += [f"{100 * one.median(name):.0f} %" for name in ("device_utilization", "link_utilization")]
         cells += [f"{one.median('restarts'):.0f}", f"{one.median('simulated_mean_s'):.1f}"]
         body.append([*cells, f"{100 * simulator_error(one.rows):.0f} %"])
+    return body
+
+
+def headline_queue(document: Mapping[str, Any]) -> list[str]:
+    """Two hosts, in the fewest columns."""
+    heads = ["jobs run", "mean completion", "faster", "p90", "makespan", "devices busy", "links busy"]
+    body = []
+    for one in summaries(document["rows"], 2):
+        cells = [one.contender.title, f"{one.median('mean_s'):.1f} s", one.faster or "-"]
+        cells += [f"{one.median(name):.0f} s" for name in ("p90_s", "makespan_s")]
+        body.append(
+            [*cells, *(f"{100 * one.median(name):.0f} %" for name in ("device_utilization", "link_utilization"))]
+        )
     return markdown_table(heads, body)
+
+
+def brief_queue(document: Mapping[str, Any]) -> list[str]:
+    """Every number of hosts, next to the simulation."""
+    body = []
+    for num_hosts in hosts_of(document["rows"]):
+        body += [[num_hosts, *cells] for cells in _summary_cells(summaries(document["rows"], num_hosts))]
+    return markdown_table(["hosts", *_HEADS], body)
 
 
 def _job_table(found: Sequence[ContenderSummary]) -> list[str]:

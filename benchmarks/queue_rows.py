@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from statistics import fmean, median
 from typing import Any
 
@@ -116,6 +117,8 @@ class ContenderSummary:
     rows: tuple[Row, ...]
     faster: Ratio | None
     """Mean completion time of FIFO + DDP over this one's; None for itself, or if they have no round in common."""
+    step: Ratio | None
+    """The same with the contender before it instead of FIFO + DDP."""
     share: float | None
     """Of the whole gain, in logarithms: what this contender adds to the one before it."""
 
@@ -130,10 +133,11 @@ def summaries(rows: Sequence[Row], num_hosts: int) -> list[ContenderSummary]:
         if row["hosts"] == num_hosts:
             by_contender.setdefault(row["contender"], {})[row["round"]] = row
     played = [name for name in CONTENDERS if name in by_contender]
-    ratios = {name: _ratio(by_contender[played[0]], by_contender[name]) for name in played[1:]} if played else {}
+    ratios = {name: _ratio(by_contender[played[0]], by_contender[name]) for name in played[1:]}
+    steps = {name: _ratio(by_contender[last], by_contender[name]) for last, name in pairwise(played)}
     shares = gain_shares([median(row["mean_s"] for row in by_contender[name].values()) for name in played])
     return [
-        ContenderSummary(CONTENDERS[name], tuple(by_contender[name].values()), ratios.get(name), share)
+        ContenderSummary(CONTENDERS[name], tuple(by_contender[name].values()), ratios.get(name), steps.get(name), share)
         for name, share in zip(played, shares, strict=True)
     ]
 

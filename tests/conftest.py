@@ -39,9 +39,12 @@ def _no_worker_outlives_the_tests() -> Iterator[None]:
     workers.FLEET.stop()
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def ray_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RayTestCluster]:
-    """Two nodes with two devices each, made when the first test needs them."""
+    """Two nodes with two devices each, made when the first test of a file needs them.
+
+    Not for all files: they run in different processes, and an idle cluster uses CPU time until the last test.
+    """
     with cluster_in(tmp_path_factory.mktemp("ray")) as cluster:
         cluster.add()
         cluster.add().wait_until_up()

@@ -77,6 +77,7 @@ class FakeController:
         self.output: dict[tuple[str, int, LogStream], bytes] = {}
         self.asked: list[str] = []
         self.made_decisions: list[Decision] = []
+        self.places: dict[str, QueuePlace] = {}
         self.went_down: list[bool] = []
         self.bars: list[AttemptBar] = []
         self.failure: Exception | None = None
@@ -113,7 +114,7 @@ class FakeController:
         )
         return job_id
 
-    def cancel(self, job_id: str, reason: str = "cancelled by its owner") -> None:
+    def cancel(self, job_id: str, reason: str = "canceled by its owner") -> None:
         job = self.job(job_id)
         if not job.state.is_final:
             self.by_id[job_id] = dataclasses.replace(job, state=JobState.CANCELLED, finished_s=9.0, reason=reason)
@@ -141,7 +142,7 @@ class FakeController:
         return {"id": self.job(job_id).id, "points": [], "marks": [], "speeds": [], "phases": None}
 
     def queue(self) -> dict[str, QueuePlace]:
-        return {}
+        return self.places
 
     def decisions(self, last: int = 100) -> list[Decision]:
         return self.made_decisions[-last:]

@@ -299,10 +299,12 @@ def left_as_it_was(model: nn.Module, optimizer: torch.optim.Optimizer) -> Iterat
         steps = [len(value) for name, value in vars(optimizer).items() if name.endswith("_hooks")]
         state = [type(optimizer.state), dict(optimizer.state)] if hasattr(optimizer, "state") else []
         groups = dist.distributed_c10d._world.pg_map if dist.is_initialized() else []
-        held = [threading.active_count(), len(groups), [checks.is_taken(p) for p in model.parameters()]]
+        held = [len(groups), [checks.is_taken(p) for p in model.parameters()]]
         return [*found, hooks, steps, state, held, [id(p) for g in optimizer.param_groups for p in g["params"]]]
 
     before, values = shape_of_things(), [p.detach().clone() for p in model.parameters()]
+    threads = set(threading.enumerate())  # those of earlier tests' models may end meanwhile
     yield
     assert shape_of_things() == before
+    assert not set(threading.enumerate()) - threads
     assert all(torch.equal(a, b) for a, b in zip(values, model.parameters(), strict=True))

@@ -22,7 +22,7 @@ from weft.sim.result import percentile
 from weft.sim.workload import Workload
 
 OWN_RESTART_S = 0.3
-"""A warm restart as measured by ``weft bench restart``."""
+"""A warm restart as measured by ``python -m benchmarks.restart``."""
 PUBLISHED = "published: starts 30 s, decisions 60 s"
 ADAPTED = "published, and batch sizes may change as with Pollux"
 CONDITIONS: dict[str, dict[str, Any]] = {

@@ -32,9 +32,9 @@ def rows(axes: Axes, x: float, y: float, filled: list[int], names: dict[int, str
     for row, colour in enumerate(ROW_COLOURS):
         low = y - row * HEIGHT
         face = colour if row in filled else "#f4f4f4"
-        axes.add_patch(Rectangle((x, low), WIDTH, HEIGHT, facecolor=face, edgecolor="#444444", lw=0.6))
+        axes.add_patch(Rectangle((x, low), WIDTH, HEIGHT, facecolor=face, edgecolor="#444444", lw=0.6, zorder=3))
         if row in names:
-            axes.text(x + WIDTH / 2, low + HEIGHT / 2, names[row], ha="center", va="center", fontsize=6.5)
+            axes.text(x + WIDTH / 2, low + HEIGHT / 2, names[row], ha="center", va="center", fontsize=6.5, zorder=4)
 
 
 def arrow(axes: Axes, start: tuple[float, float], end: tuple[float, float], colour: str, bend: float) -> None:
@@ -107,7 +107,7 @@ def main() -> None:
     figure, both = plt.subplots(1, 2, figsize=(11, 3.9))
     for axes, draw in zip(both, (reduce_scatter, all_gather), strict=True):
         draw(axes)
-        axes.set_xlim(-0.4, 6.3)
+        axes.set_xlim(-0.4, 6.4)
         axes.set_ylim(-2.3, 1.3)
         axes.axis("off")
     handles = [plt.Line2D([], [], color=LOCAL, lw=2), plt.Line2D([], [], color=LINK, lw=2)]

@@ -44,9 +44,11 @@ def stage(target: Path) -> None:
 
 def write_versions(site: Path) -> None:
     """What the site's version selector offers: every version built into this folder, newest first."""
-    names = sorted((path.parent.name for path in site.glob("*/index.html")), reverse=True)
+    names = [path.parent.name for path in site.glob("*/index.html")]
+    names.sort(key=lambda name: [int(part) for part in re.findall(r"\d+", name)], reverse=True)
     versions = [{"version": name, "title": name, "aliases": []} for name in names]
     (site / "versions.json").write_text(json.dumps(versions))
+    (site / "index.html").write_text(f'<!doctype html><meta http-equiv="refresh" content="0; url={names[0]}/">\n')
 
 
 if __name__ == "__main__":

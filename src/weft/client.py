@@ -6,6 +6,8 @@
     client.jobs()                                       # a table in a notebook, a list of dictionaries anywhere
     client.wait([job_id])
 
+Wherever a job is expected, its id, a unique prefix of its id, and its name will do.
+
 Talks to the controller over its unix socket, with the standard library only: no torch, no pydantic.
 """
 
@@ -124,32 +126,53 @@ class Client:
         """The number of jobs in each state, and at most ``limit`` jobs: running, waiting, most recently finished."""
         return cast(OverviewRow, self._ask("GET", f"/v1/overview?limit={limit}"))
 
-    def job(self, job_id: str) -> JobDetail:
+    def ids(self, jobs: Sequence[str]) -> list[str]:
+        """The ids of these jobs."""
+        from weft.core.job_choice import matching_id
+
+        if len(jobs) == 1:
+            return [self.job(jobs[0])["id"]]
+        rows = self.jobs()
+        known = {row["id"] for row in rows}
+        return list(dict.fromkeys(job if job in known else matching_id(rows, job) for job in jobs))
+
+    def job(self, job: str) -> JobDetail:
         """One job."""
-        return cast(JobDetail, self._ask("GET", _path(job_id)))
+        from weft.core.job_choice import matching_id  # `weft status` does not need them
+        from weft.daemon.ids import is_id
 
-    def cancel(self, job_id: str) -> JobDetail:
+        if is_id(job):
+            try:
+                return cast(JobDetail, self._ask("GET", _path(job)))
+            except UsageError:
+                pass  # a name can look like an id: resnet50
+        return cast(JobDetail, self._ask("GET", _path(matching_id(self.jobs(), job))))
+
+    def cancel(self, job: str) -> JobDetail:
         """Cancel a job; a second call kills its workers."""
-        return cast(JobDetail, self._ask("POST", _path(job_id, "cancel")))
+        return cast(JobDetail, self._ask("POST", self._path(job, "cancel")))
 
-    def change(self, job_id: str, **values: float) -> JobDetail:
+    def change(self, job: str, **values: float) -> JobDetail:
         """Change ``weight``, ``priority``, ``min_workers``, or ``max_workers`` of a pending or running job."""
-        return cast(JobDetail, self._ask("PATCH", _path(job_id), values))
+        return cast(JobDetail, self._ask("PATCH", self._path(job), values))
 
-    def explain(self, job_id: str) -> list[SentenceRow]:
+    def explain(self, job: str) -> list[SentenceRow]:
         """What happened to the job and why, oldest first.  The last sentence describes the present."""
-        return cast(list[SentenceRow], self._ask("GET", _path(job_id, "explain"))["sentences"])
+        return cast(list[SentenceRow], self._ask("GET", self._path(job, "explain"))["sentences"])
 
-    def history(self, job_id: str) -> HistoryRow:
+    def history(self, job: str) -> HistoryRow:
         """The job's whole life in numbers: loss, step time, workers, and what changed them."""
-        return cast(HistoryRow, self._ask("GET", _path(job_id, "history")))
+        return cast(HistoryRow, self._ask("GET", self._path(job, "history")))
 
     def whatif(self, question: Mapping[str, Any] | None = None) -> WhatifRow:
         """The simulator's forecast for the current queue, without and with a different policy, devices, or job limits.
 
-        ``question``: ``{"policy": P, "devices": N, "jobs": {ID: {"weight": X, "min_workers": A, "max_workers": B}}}``.
+        ``question``: ``{"policy": P, "devices": N, "jobs": {JOB: {"weight": X, "min_workers": A, "max_workers": B}}}``.
         """
-        return cast(WhatifRow, self._ask("POST", "/v1/whatif", dict(question or {}), extra_s=_FORECAST_S))
+        asked = dict(question or {})
+        if "jobs" in asked:
+            asked["jobs"] = {self.job(job)["id"]: changes for job, changes in asked["jobs"].items()}
+        return cast(WhatifRow, self._ask("POST", "/v1/whatif", asked, extra_s=_FORECAST_S))
 
     def nodes(self) -> list[NodeRow]:
         """Nodes, their devices, and the jobs on them."""
@@ -194,12 +217,13 @@ class Client:
         """Shut down the controller; workers keep running unless ``stop_jobs``."""
         self._ask("POST", "/v1/shutdown", {"stop_jobs": stop_jobs})
 
-    def wait(self, job_ids: Sequence[str], timeout_s: float | None = None) -> list[JobRow]:
+    def wait(self, jobs: Sequence[str], timeout_s: float | None = None) -> list[JobRow]:
         """Block until all jobs have finished or the timeout expires; returns their rows at that time.
 
         Tolerates a controller restart in the meantime: jobs keep running without it.
         """
         deadline_s = float("inf") if timeout_s is None else time.monotonic() + timeout_s
+        job_ids = self.ids(jobs)
         rows: list[JobRow] = []
         for start in range(0, len(job_ids), _MAX_IDS_PER_REQUEST):
             rows += self._wait_for(job_ids[start : start + _MAX_IDS_PER_REQUEST], deadline_s)
@@ -226,7 +250,7 @@ class Client:
 
     def logs(
         self,
-        job_id: str,
+        job: str,
         *,
         attempt: int | None = None,
         rank: int = 0,
@@ -237,6 +261,7 @@ class Client:
 
         With ``follow``, continues with new output through all later attempts until the job is over.
         """
+        job_id = self.job(job)["id"]
         if not follow:
             yield from self._log(job_id, attempt, rank, stream, follow=False)
             return
@@ -268,6 +293,9 @@ class Client:
             if row["state"] in FINAL_STATES:
                 return None
             self.wait([job_id], timeout_s=0.5)
+
+    def _path(self, job: str, *rest: str) -> str:
+        return _path(self.job(job)["id"], *rest)
 
     def _ask(self, method: str, path: str, body: Any = None, *, extra_s: float = 0.0) -> Any:
         data = self._read(method, path, body, extra_s=extra_s)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import subprocess
+import signal
 import sys
 import threading
 import time
@@ -15,9 +15,9 @@ from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
+from tests.crash.driver_forks import ROOT, DriverForks
 from tests.hang_limit import HANG_S
 
-ROOT = Path(__file__).parents[2]
 JOB = Path(__file__).with_name("counting_job.py")
 
 
@@ -34,15 +34,16 @@ class DrivenController:
         self._lock = threading.Lock()
         self._number = 0
         self._is_over = False
-        self._log = (folder / "controller.err").open("ab")
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "tests.crash.controller_driver", str(folder / "home"), str(num_devices)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=self._log,
-            cwd=ROOT,
-            env=os.environ | {"PYTHONPATH": f"{ROOT / 'src'}:{ROOT}"} | (environment or {}),
-        )
+        self.is_closed = False
+        requests, to_driver = os.pipe2(os.O_CLOEXEC)
+        from_driver, answers = os.pipe2(os.O_CLOEXEC)
+        log = os.open(folder / "controller.err", os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+        values = os.environ | {"PYTHONPATH": f"{ROOT / 'src'}:{ROOT}"} | dict(environment or {})
+        self._forks = DriverForks.of_this_process()
+        self.pid = self._forks.start([str(folder / "home"), str(num_devices)], values, [requests, answers, log])
+        for file in (requests, answers, log):
+            os.close(file)
+        self._requests, self._replies = os.fdopen(to_driver, "wb"), os.fdopen(from_driver, "rb")
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
 
@@ -51,7 +52,6 @@ class DrivenController:
         return self
 
     def ask(self, what: str, **values: Any) -> Any:
-        assert self.process.stdin is not None
         with self._lock:
             self._number += 1
             number, answer = self._number, Future[Any]()
@@ -59,8 +59,8 @@ class DrivenController:
             if self._is_over:
                 raise ControllerDied
             try:
-                self.process.stdin.write(json.dumps({"number": number, "ask": what, **values}).encode() + b"\n")
-                self.process.stdin.flush()
+                self._requests.write(json.dumps({"number": number, "ask": what, **values}).encode() + b"\n")
+                self._requests.flush()
             except OSError:
                 raise ControllerDied from None
         return answer.result(2 * HANG_S)
@@ -101,30 +101,24 @@ class DrivenController:
         self.ask("shutdown", stop_jobs=True)
         assert self.close() == 0
 
-    @property
-    def is_closed(self) -> bool:
-        return self._log.closed
-
     def kill(self) -> None:
         """SIGKILL, as from the out-of-memory killer."""
-        self.process.kill()
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(self.pid, signal.SIGKILL)
         self.close()
 
     def close(self) -> int:
         """Wait for the end of the process; its exit code."""
-        assert self.process.stdin is not None
-        assert self.process.stdout is not None
-        code = self.process.wait(HANG_S)
+        code = self._forks.wait(self.pid)
         self._reader.join()
         with contextlib.suppress(OSError):  # something was left to be sent
-            self.process.stdin.close()
-        self.process.stdout.close()
-        self._log.close()
+            self._requests.close()
+        self._replies.close()
+        self.is_closed = True
         return code
 
     def _read(self) -> None:
-        assert self.process.stdout is not None
-        for line in self.process.stdout:
+        for line in self._replies:
             answer = json.loads(line)
             if "error" in answer:
                 self._answers[answer["number"]].set_exception(RuntimeError(answer["error"]))

@@ -40,8 +40,9 @@ class Story:
         self.stubborn = self.stubborn or controller.submit(100_000, stubborn=True)
         self.growing = self.growing or controller.submit(150, max_workers=2)
         self.short = self.short or controller.submit(20)
-        # Once it makes steps it is past the point where a signal would still end it.
-        if controller.until(self.stubborn, {"RUNNING", *_FINAL}, step=1)["state"] == "RUNNING":
+        # Once it makes steps it is past the point where a signal would still end it.  The policy may have asked it to
+        # make room for the short job in the meantime.
+        if controller.until(self.stubborn, {"RUNNING", "STOPPING", *_FINAL}, step=1)["state"] not in _FINAL:
             controller.ask("cancel", job_id=self.stubborn)
             controller.ask("cancel", job_id=self.stubborn)
         controller.ask("wait", job_ids=[self.stubborn, self.growing, self.short], timeout_s=HANG_S)

@@ -37,7 +37,7 @@ def daemon(home: Path, *options: str) -> subprocess.CompletedProcess[str]:
 def test_a_second_controller_on_one_home_is_refused(controller: DrivenController, tmp_path: Path) -> None:
     second = daemon(tmp_path / "home", "--port", "0")
     assert second.returncode == 1
-    assert f"process {controller.process.pid}" in second.stderr
+    assert f"process {controller.pid}" in second.stderr
     assert "Traceback" not in second.stderr
     controller.leave()
 
@@ -62,7 +62,7 @@ def test_a_full_disk_acknowledges_nothing_and_work_resumes_when_space_is_free(
 ) -> None:
     first = controller.submit(100_000)
     until_step(tmp_path, first, 5)
-    pid = controller.process.pid
+    pid = controller.pid
     # The controller's files cannot grow, as on a full disk.
     resource.prlimit(pid, resource.RLIMIT_FSIZE, (0, resource.RLIM_INFINITY))
     with pytest.raises(RuntimeError, match="StoreError"):
@@ -194,7 +194,7 @@ def test_a_signal_ends_the_controller_but_not_its_workers(begin: Begin, tmp_path
     controller = begin().ready()
     job_id = controller.submit(100_000)
     until_step(tmp_path, job_id, 5)
-    os.kill(controller.process.pid, signal.SIGTERM)
+    os.kill(controller.pid, signal.SIGTERM)
     controller.close()
     until_step(tmp_path, job_id, steps_of(tmp_path, job_id) + 5)
     begin().ready().leave()

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from tests.hang_limit import HANG_S
 
-from lease_processes import lease_server, wait_until
+from lease_processes import LeaseServer, lease_server, wait_until
 from weft.crossover.lease_client import LeaseGate
 from weft.crossover.lease_launch import lead_address
 from weft.crossover.lease_messages import Join
@@ -81,6 +81,16 @@ class Training:
             assert sorted(turns) == ["a"] * 2 * NUM_STEPS + ["b"] * 2 * NUM_STEPS
 
 
+def hand_over(gates: list[LeaseGate], lead: LeaseServer) -> None:
+    """Job b waits for job a: the lead grants a turn, and publishes an order."""
+    gates[0].acquire()
+    thread = threading.Thread(target=gates[1].acquire)
+    thread.start()
+    wait_until(lambda: lead.waiting() == ["b"])
+    gates[0].release()
+    thread.join()
+
+
 def test_jobs_on_two_hosts_follow_one_lead(tmp_path: Path, address: str) -> None:
     key = secrets.token_hex(8)
     with lease_server(tmp_path / "0") as lead, lease_server(tmp_path / "1") as follower:
@@ -92,6 +102,23 @@ def test_jobs_on_two_hosts_follow_one_lead(tmp_path: Path, address: str) -> None
         assert lead.device()["leads"]
         assert not follower.device()["leads"]
         training.to_the_end()
+
+
+@pytest.mark.parametrize("host", ["lead", "follower"])
+def test_a_worker_that_joins_late_follows_the_order_that_the_others_have(
+    tmp_path: Path, address: str, host: str
+) -> None:
+    """The lead may publish nothing more for a long time: its jobs no longer want the device at the same time."""
+    with lease_server(tmp_path / "lead") as lead, lease_server(tmp_path / "follower") as follower:
+        server = lead if host == "lead" else follower
+        gates = [LeaseGate(str(lead.path), Join(job, "0", is_first=True, lead=address)) for job in "ab"]
+        gates.append(LeaseGate(str(server.path), Join("a", "1", is_first=False, lead=address)))
+        hand_over(gates, lead)
+        wait_until(lambda: server.device("1")["follows"])
+        gates.append(LeaseGate(str(server.path), Join("a", "2", is_first=False, lead=address)))
+        assert server.device("2")["follows"]
+        for gate in gates:
+            gate.close()
 
 
 def test_hosts_that_grant_in_opposite_order_do_not_deadlock(tmp_path: Path) -> None:
@@ -120,12 +147,7 @@ def test_the_turn_order_is_not_disclosed_without_the_key(tmp_path: Path, address
     key = secrets.token_hex(8)
     with lease_server(tmp_path / "0") as lead:
         gates = [LeaseGate(str(lead.path), Join(job, "0", is_first=True, lead=address, key=key)) for job in "ab"]
-        gates[0].acquire()
-        thread = threading.Thread(target=gates[1].acquire)
-        thread.start()
-        wait_until(lambda: lead.waiting() == ["b"])
-        gates[0].release()
-        thread.join()
+        hand_over(gates, lead)
         host, port = address.split(":")
         for said, is_let_in in ((b"wrong", False), (b"", False), (key.encode(), True)):
             with socket.create_connection((host, int(port)), timeout=HANG_S) as connection:

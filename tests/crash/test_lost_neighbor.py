@@ -1,4 +1,4 @@
-"""A worker that is killed in mid-training on a host it shares: everybody else ends with an error, nothing stays."""
+"""A worker that is killed in mid-training on a shared host or in a grid: all others end with an error."""
 
 from __future__ import annotations
 
@@ -10,26 +10,27 @@ from collections.abc import Sequence
 import pytest
 from tests.hang_limit import HANG_S
 
-TIMEOUT_S = 20
-
-# One process imports torch and forks the workers: two hosts of two.
-SCRIPT = f"""
+# One process imports torch and forks the workers.
+SCRIPT = """
 import datetime, os, signal, sys, tempfile
 import torch, torch.distributed as dist
 torch.set_num_threads(1)
 import weft
 from weft.errors import OverlapError
 
-how, folder = sys.argv[1], tempfile.mkdtemp()
+how, num_workers, per_host, timeout_s = sys.argv[1], *map(int, sys.argv[2:])
+folder = tempfile.mkdtemp()
 
 def work(rank):
-    os.environ["WEFT_HOST"] = str(rank // 2)
-    timeout = datetime.timedelta(seconds={TIMEOUT_S})
-    dist.init_process_group("gloo", init_method=f"file://{{folder}}/r", rank=rank, world_size=4, timeout=timeout)
+    os.environ["WEFT_HOST"] = str(rank // per_host)
+    timeout = datetime.timedelta(seconds=timeout_s)
+    dist.init_process_group(
+        "gloo", init_method=f"file://{folder}/r", rank=rank, world_size=num_workers, timeout=timeout
+    )
     model = torch.nn.Sequential(*[torch.nn.Linear(64, 64) for _ in range(6)])
     optimizer = torch.optim.AdamW(model.parameters())
     handle = weft.overlap(model, optimizer, bucket_bytes=16 << 10)
-    assert type(handle.schedule.transport).__name__ == "HostsTransport"
+    assert type(handle.schedule.transport).__name__ == ("GridTransport" if per_host == 1 else "HostsTransport")
     step = 0
 
     def lost(*_):
@@ -48,18 +49,18 @@ def work(rank):
             model(torch.ones(2, 64)).sum().backward()
             optimizer.step()
     except OverlapError as error:
-        os.write(1, f"worker {{rank}}: {{error}}\\n".encode())  # one write: lines of two workers do not mix
+        os.write(1, f"worker {rank}: {error}\\n".encode())  # one write: lines of two workers do not mix
     except RuntimeError as error:  # the training script's own collective
-        os.write(1, f"worker {{rank}} runtime: {{error}}\\n".encode())
+        os.write(1, f"worker {rank} runtime: {error}\\n".encode())
 
 children = []
-for rank in range(4):
+for rank in range(num_workers):
     child = os.fork()
     if child == 0:
         work(rank)
         os._exit(0)  # waiting for the others to leave would never end
     children.append(child)
-for rank in (0, 2, 3):
+for rank in {*range(num_workers)} - {1}:
     os.waitpid(children[rank], 0)
 os.kill(children[1], signal.SIGKILL)
 os.waitpid(children[1], 0)
@@ -77,11 +78,19 @@ def test_a_lost_host_ends_the_workers_of_the_other_hosts_within_the_timeout() ->
     _lines_without_worker_1("host", (2, 3))
 
 
-def _lines_without_worker_1(how: str, survivors: Sequence[int]) -> list[str]:
+@pytest.mark.soak
+@pytest.mark.parametrize("per_host", [1, 4])
+def test_a_lost_worker_ends_the_fifteen_others_within_the_timeout(per_host: int) -> None:
+    _lines_without_worker_1("kill", [0, *range(2, 16)], num_workers=16, per_host=per_host, timeout_s=60)
+
+
+def _lines_without_worker_1(
+    how: str, survivors: Sequence[int], num_workers: int = 4, per_host: int = 2, timeout_s: int = 20
+) -> list[str]:
     """What the workers printed; every survivor ended with an error, and no memory file was used."""
     before = set(os.listdir("/dev/shm"))
     done = subprocess.run(
-        [sys.executable, "-c", SCRIPT, how],
+        [sys.executable, "-c", SCRIPT, how, *map(str, (num_workers, per_host, timeout_s))],
         env={**os.environ, "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"},
         capture_output=True,
         text=True,

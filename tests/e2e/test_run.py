@@ -103,6 +103,16 @@ def test_all_workers_run_and_the_exit_code_is_0(weft_run):
     assert "3 workers share" in err or os.cpu_count() >= 3
 
 
+def test_a_script_without_torch_waits_neither_for_torch_nor_for_another_interpreter(weft_run):
+    source = """
+        import pathlib, sys
+        words = pathlib.Path("/proc/self/cmdline").read_bytes().decode().split(chr(0))
+        print("torch" in sys.modules, "weft.engines.pool" in words, sys.argv, __name__)
+    """
+    code, out, _ = weft_run(source, "--workers", "1", cold=False).end()
+    assert (code, out) == (0, "[0] False True ['train.py'] __main__\n")
+
+
 def test_no_process_outlives_a_killed_weft_run(weft_run):
     run = weft_run(WAITING, "--workers", "2")
     run.workers_ready(2)

@@ -28,13 +28,13 @@ SCRIPT = """
 """
 
 
-def run(folder: Path, *options: str) -> subprocess.CompletedProcess[str]:
+def run(folder: Path, *options: str, home: str = "home") -> subprocess.CompletedProcess[str]:
     script = folder / "train.py"
     script.write_text(textwrap.dedent(SCRIPT))
     done = subprocess.run(
         [sys.executable, "-m", "weft", "run", "--workers", "1", *options, str(script)],
         cwd=folder,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "WEFT_HOME": str(folder / "home")},
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "WEFT_HOME": str(folder / home)},
         capture_output=True,
         text=True,
         timeout=HANG_S,
@@ -60,3 +60,10 @@ def test_a_run_uses_the_server_of_a_run_that_goes_on(tmp_path: Path) -> None:
     assert other.path.exists()
     other.close()
     assert not other.path.exists()
+
+
+def test_a_run_that_cannot_share_says_so_and_trains(tmp_path: Path) -> None:
+    done = run(tmp_path, "--share", home="x" * 120)
+    assert "shared False -" in done.stdout
+    assert "does not take turns with other runs:" in done.stderr
+    assert "shorter WEFT_HOME" in done.stderr

@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -124,10 +125,15 @@ def test_three_jobs_on_two_devices_share_complete_and_leave_nothing_behind(clust
 
 def test_without_sharing_no_pair_is_made_and_the_waiting_job_says_why(cluster: Cluster) -> None:
     cluster.up("--no-share")
-    ids = [cluster.submit(25), cluster.submit(25), cluster.submit(5)]
-    assert cluster.run("wait", *ids).returncode == 0
+    ids = [cluster.submit(10_000), cluster.submit(10_000), cluster.submit(5)]
+    why = "devices are not shared: the controller was started with --no-share"
+    latest_s = time.monotonic() + HANG_S
+    while why not in (told := cluster.ok("explain", ids[2])):
+        assert time.monotonic() < latest_s, told
+        cluster.client.wait([ids[2]], timeout_s=0.2)
+    cluster.ok("cancel", *ids[:2])
+    assert cluster.run("wait", ids[2]).returncode == 0
     told = "".join(cluster.ok("explain", job_id) for job_id in ids)
     assert "takes turns" not in told
     assert "in its gaps" not in told
-    assert "devices are not shared: the controller was started with --no-share" in told
     assert not (cluster.home.sockets / LOG_NAME).exists(), "a server was started that nobody needs"

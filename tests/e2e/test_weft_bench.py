@@ -14,13 +14,17 @@ from benchmarks.elastic.decision_speed import decision_times
 from benchmarks.elastic.equal_knowledge import load_rows
 from benchmarks.elastic.optimality_gap import optimality_gaps
 from benchmarks.elastic.published import means_of, published_times
+from benchmarks.elastic.virtual_cluster import virtual_cluster
 from benchmarks.record import keep_record, results_folder
 
 from weft.core.cluster import Cluster
+from weft.core.job import JobSpec
+from weft.core.speed import StepTime
 from weft.elastic import POLICIES
 from weft.errors import InputError
 from weft.sim import synthetic
 from weft.sim.synthetic import own_kinds
+from weft.sim.workload import TableProfile, TrueJob, Workload
 
 
 def test_missing_trace_data_is_an_error_not_silently_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -58,6 +62,25 @@ def test_the_policy_that_comes_closest_to_the_default_is_named_for_every_load() 
     rows = load_rows([workload], Cluster.uniform(16, 4), ["balanced", "srtf", "fifo"], (0.5, 2.0))
     assert [row["load"] for row in rows] == [0.5, 2.0]
     assert all(row["closest_policy"] in ("srtf", "fifo") and row["over_default"] > 0 for row in rows)
+
+
+def test_a_virtual_cluster_has_its_own_jobs_and_just_enough_nodes_for_them() -> None:
+    rows = [(0.0, 8, "a"), (100.0, 4, "b"), (600.0, 8, "a"), (1000.0, 8, "a")]
+    jobs = []
+    for number, (at_s, num, user) in enumerate(rows):
+        spec = JobSpec(f"job-{number}", at_s, max_workers=8, requested_workers=num, sizes=(num,), user=user)
+        jobs.append(TrueJob(spec, TableProfile({num: StepTime(1.0)}), total_steps=600.0))
+    workload, cluster = virtual_cluster(Workload("log", tuple(jobs)), "a")
+    # 3 jobs x 8 devices x 600 s in 1,000 s: 14.4 devices.
+    assert [job.spec.id for job in workload.jobs] == ["job-0", "job-2", "job-3"]
+    assert (workload.name, cluster.devices_by_node) == ("log-a", (8, 8))
+
+
+def test_a_claim_that_a_later_study_extends_is_reported_once_with_its_last_value() -> None:
+    done = Comparison(claims=[at_least("other", 1.0, 1.0)])
+    for measured in (1.01, 0.97):
+        done.replace_claim(at_least("best other policy", measured, 0.98))
+    assert [(claim.text, claim.met) for claim in done.claims] == [("other", True), ("best other policy", False)]
 
 
 def test_exact_is_never_worse_than_doubling_on_its_own_objective() -> None:

@@ -68,16 +68,7 @@ def cut_link(controller: RayController, rng: random.Random) -> None:
 
 RAY_KINDS: dict[str, RayFault] = {
     fault.__name__: fault
-    for fault in (
-        kill_controller,
-        kill_bridge,
-        kill_worker,
-        kill_keeper,
-        kill_agent,
-        kill_owner,
-        lose_node,
-        cut_link,
-    )
+    for fault in (kill_controller, kill_bridge, kill_worker, kill_keeper, kill_agent, kill_owner, lose_node, cut_link)
 }
 
 

@@ -17,12 +17,7 @@ NUM_FAULTS = 6
 
 
 def run_schedule(
-    seed: int,
-    folder: Path,
-    *,
-    num_faults: int = NUM_FAULTS,
-    session: bool = False,
-    chosen: Sequence[str] = (),
+    seed: int, folder: Path, *, num_faults: int = NUM_FAULTS, session: bool = False, chosen: Sequence[str] = ()
 ) -> list[str]:
     """Raises :class:`Violation` if anything that must hold does not; returns the kinds of faults that happened.
 

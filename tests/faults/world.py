@@ -96,9 +96,7 @@ class World:
         launch = Launch(argv, str(self.folder), max_restarts=MAX_RESTARTS)
         num_workers = 2 if sort is Sort.SESSION else 1
         with contextlib.suppress(NoControllerError, NotNowError):  # nothing was acknowledged
-            job_id = self.client.submit(
-                Submission(launch, max_workers=num_workers, may_share=sort is Sort.SHARING),
-            )
+            job_id = self.client.submit(Submission(launch, max_workers=num_workers, may_share=sort is Sort.SHARING))
             self.acknowledged[job_id] = num_samples
             if sort is Sort.SHARING:
                 self._sharing.add(job_id)

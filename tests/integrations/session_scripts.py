@@ -1,12 +1,13 @@
 """Scripts that train under a trainer in a session and write down each sample that a step has used.
 
-python session_scripts.py lightning|transformers LEDGER
+python session_scripts.py lightning|transformers|accelerate LEDGER
 """
 
 from __future__ import annotations
 
 import logging
 import os
+import signal
 import sys
 import warnings
 from pathlib import Path
@@ -43,7 +44,7 @@ class Net(nn.Module):
         with open(self.ledger, "a") as ledger:
             ledger.writelines(f"{batches.epoch} {int(value)}\n" for value in x.flatten().tolist())
         if batches.run.step == 3 and "STOP_AT_3" in os.environ:
-            Path(os.environ["WEFT_STOP_FILE"]).touch()
+            os.kill(os.getpid(), signal.SIGTERM)  # what the controller sends
         logits = self.layers(x)
         return {"loss": nn.functional.cross_entropy(logits, labels), "logits": logits}
 
@@ -62,10 +63,19 @@ def lightning(batches: TrainerBatches, net: Net) -> None:
             loss: torch.Tensor = self.net(**batch)["loss"]
             return loss
 
-        def configure_optimizers(self) -> torch.optim.Optimizer:
-            return torch.optim.AdamW(self.parameters(), lr=1e-2)
+        def validation_step(self, batch: Any, _: int) -> None:
+            pass
 
-    Trainer(
+        def on_validation_end(self) -> None:
+            if self.global_rank == 0:
+                with open(f"{net.ledger}.validated", "a") as file:
+                    file.write(f"{self.current_epoch}\n")
+
+        def configure_optimizers(self) -> Any:
+            optimizer = torch.optim.AdamW(self.parameters(), lr=1.0)
+            return {"optimizer": optimizer, "lr_scheduler": torch.optim.lr_scheduler.StepLR(optimizer, 1, gamma=0.5)}
+
+    trainer = Trainer(
         accelerator="cpu",
         devices=batches.run.world_size,
         strategy="weft",
@@ -75,7 +85,12 @@ def lightning(batches: TrainerBatches, net: Net) -> None:
         enable_checkpointing=False,
         enable_progress_bar=False,
         enable_model_summary=False,
-    ).fit(Module(), batches)
+        num_sanity_val_steps=0,
+    )
+    trainer.fit(Module(), batches, torch.utils.data.DataLoader(Indexed(), batch_size=BATCH))
+    if not batches.run.stopped and batches.run.rank == 0:
+        (learning_rate,) = trainer.lr_scheduler_configs[0].scheduler.get_last_lr()
+        Path(f"{net.ledger}.end").write_text(f"{learning_rate} {trainer.global_step}")
 
 
 def transformers(batches: TrainerBatches, net: Net) -> None:
@@ -99,6 +114,23 @@ def transformers(batches: TrainerBatches, net: Net) -> None:
     trainer = OverlappedTrainer(model=net, args=arguments, train_dataset=batches.data.dataset)
     trainer.batches = batches
     trainer.train()
+    if not batches.run.stopped and batches.run.rank == 0:
+        Path(f"{net.ledger}.end").write_text(f"{trainer.state.epoch} {trainer.state.global_step}")
+
+
+def accelerate(batches: TrainerBatches, net: Net) -> None:
+    from accelerate import Accelerator
+
+    from weft.integrations.accelerate import prepare
+
+    accelerator = Accelerator(cpu=True)
+    adamw = torch.optim.AdamW(net.parameters(), lr=1e-2)
+    model, optimizer = prepare(accelerator, net, adamw)
+    batches.run.resume(model=model, optimizer=adamw, data=batches.data)
+    for batch in batches.run.steps(batches.data, epochs=EPOCHS):
+        accelerator.backward(model(**batch)["loss"])
+        optimizer.step()
+        optimizer.zero_grad()
 
 
 def main(trainer: str, ledger: str) -> None:
@@ -109,7 +141,8 @@ def main(trainer: str, ledger: str) -> None:
     logging.disable(logging.WARNING)
     with weft.session() as run:
         batches = TrainerBatches(run, run.loader(Indexed(), batch_size=BATCH), epochs=EPOCHS)
-        {"lightning": lightning, "transformers": transformers}[trainer](batches, Net(batches, Path(ledger)))
+        trainers = {"lightning": lightning, "transformers": transformers, "accelerate": accelerate}
+        trainers[trainer](batches, Net(batches, Path(ledger)))
 
 
 if __name__ == "__main__":

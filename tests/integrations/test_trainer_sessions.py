@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from tests.hang_limit import HANG_S
-from tests.integrations.session_scripts import EPOCHS, NUM_SAMPLES
+from tests.integrations.session_scripts import BATCH, EPOCHS, NUM_SAMPLES
 
 from weft.core.worker_environment import STOPPED_EXIT_CODE
 
@@ -33,12 +33,30 @@ def run(trainer: str, workers: int, folder: Path, **more: str) -> int:
     return subprocess.run([*command, *script], env=environment, cwd=folder, timeout=HANG_S).returncode
 
 
-@pytest.mark.parametrize("trainer", ["lightning", "transformers"])
-def test_a_resized_trainer_uses_each_sample_once_per_epoch(trainer: str, tmp_path: Path) -> None:
-    stop = tmp_path / "please-stop"
-    assert run(trainer, 2, tmp_path, WEFT_STOP_FILE=str(stop), STOP_AT_3="1") == STOPPED_EXIT_CODE
-    stop.unlink()
+def resize(trainer: str, tmp_path: Path) -> None:
+    """Stop in the first epoch on two workers, and finish on one."""
+    assert run(trainer, 2, tmp_path, STOP_AT_3="1") == STOPPED_EXIT_CODE
     assert 0 < len((tmp_path / "ledger").read_text().splitlines()) < EPOCHS * NUM_SAMPLES
     assert run(trainer, 1, tmp_path) == 0
+
+
+@pytest.mark.parametrize("trainer", ["lightning", "transformers", "accelerate"])
+def test_a_resized_trainer_uses_each_sample_once_per_epoch(trainer: str, tmp_path: Path) -> None:
+    resize(trainer, tmp_path)
     used = Counter((tmp_path / "ledger").read_text().splitlines())
     assert used == Counter(f"{epoch} {index}" for epoch in range(EPOCHS) for index in range(NUM_SAMPLES))
+
+
+def test_a_resumed_hugging_face_trainer_counts_the_steps_before_it(tmp_path: Path) -> None:
+    """Otherwise its logs start at step 0 again, over the earlier ones."""
+    resize("transformers", tmp_path)
+    epochs, steps = (tmp_path / "ledger.end").read_text().split()
+    assert (float(epochs), int(steps)) == (EPOCHS, EPOCHS * NUM_SAMPLES // BATCH)
+
+
+def test_an_epoch_that_lightning_resumed_ends_like_any_other(tmp_path: Path) -> None:
+    """Its learning-rate schedule takes a step, and the model is validated once."""
+    resize("lightning", tmp_path)
+    learning_rate, steps = (tmp_path / "ledger.end").read_text().split()
+    assert (float(learning_rate), int(steps)) == (0.5**EPOCHS, EPOCHS * NUM_SAMPLES // BATCH)
+    assert (tmp_path / "ledger.validated").read_text().split() == [str(epoch) for epoch in range(EPOCHS)]

@@ -32,6 +32,11 @@ def held_by_this_process() -> dict[str, int]:
     }
 
 
+def no_more_than(before: dict[str, int]) -> bool:
+    """Less is possible: threads of earlier tests' models end in their own time."""
+    return all(number <= before[what] for what, number in held_by_this_process().items())
+
+
 @pytest.mark.parametrize("optimizer", [adamw, adafactor])
 @on_workers(2)
 def test_twenty_models_one_after_the_other_leave_no_connections_and_no_threads(optimizer: Any) -> None:
@@ -45,7 +50,7 @@ def test_twenty_models_one_after_the_other_leave_no_connections_and_no_threads(o
         made_optimizer.step()
         handles[-1].detach()
         before = before or held_by_this_process()
-    assert held_by_this_process() == before
+    assert no_more_than(before)
     assert before["process groups"] == 1
 
 
@@ -63,7 +68,7 @@ def test_models_dropped_without_detach_leave_nothing_behind_once_the_next_one_is
         if dist.get_rank() == 0:
             gc.collect()
         before = before or held_by_this_process()
-    assert held_by_this_process() == before
+    assert no_more_than(before)
 
 
 @on_workers(2)
@@ -84,6 +89,25 @@ def test_models_dropped_before_their_process_group_is_destroyed_leave_no_threads
     ):
         assert time.monotonic() < deadline_s, [thread.name for thread in threading.enumerate()]
         time.sleep(0.01)
+
+
+@on_workers(2)
+def test_a_worker_that_still_has_its_model_ends_with_one_that_has_dropped_it() -> None:
+    earlier = set(threading.enumerate())
+    run = with_weft(made(Tower), adamw).train(1)
+    assert run.handle is not None
+    kept = run.handle.parts[0].state.service if dist.get_rank() == 1 else None
+    dist.barrier()
+    dist.destroy_process_group()
+    del run
+    gc.collect()
+    if kept is not None:
+        kept.leave()  # as at the end of the process
+    # A thread that wakes up while the interpreter shuts down would crash it.
+    for thread in set(threading.enumerate()) - earlier:
+        if thread.name == "weft-state":
+            thread.join(HANG_S)
+            assert not thread.is_alive()
 
 
 @on_workers(2)

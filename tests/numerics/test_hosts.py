@@ -181,7 +181,7 @@ def test_without_shared_memory_direct_messages_give_the_same_bits(dtype: torch.d
     expected = trained(hosts, some_tangle, adamw, comm_dtype=dtype)
     # If one worker cannot, all of them fall back.
     denied = patch("os.memfd_create", _no_shared_memory) if dist.get_rank() == 2 else patch.dict(os.environ)
-    with denied, patch("weft.overlap.transport.choice.logger") as logger:
+    with denied, patch("weft.overlap.transport.choice._log") as logger:
         found = trained(hosts, some_tangle, adamw, carrier=GlooTransport, comm_dtype=dtype)
     assert logger.warning.call_count == (1 if dist.get_rank() == 2 else 0)
     assert_same(found, expected)

@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import time
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ import torch.distributed as dist
 from tests.hang_limit import HANG_S
 from torch import nn
 
+import weft
 from training import Tangle, Tower, adamw, assert_equal_states, assert_same, grouped, made, sgd, with_ddp, with_weft
 from workers import call_on_workers, on_workers
 
@@ -40,6 +42,50 @@ def test_a_late_state_request_is_answered_while_the_others_wait_for_its_gradient
     for run in (found, expected):
         run.train(2, first=2)
     assert_equal_states(found.optimizer.state_dict(), expected.optimizer.state_dict())
+
+
+@pytest.mark.parametrize("overlapped", [True, False])
+@on_workers(2)
+def test_state_requested_too_late_is_an_error_while_the_others_wait_in_their_step(overlapped: bool) -> None:
+    expected, found = with_ddp(made(Tower), adamw).train(3), with_weft(made(Tower), adamw, enabled=overlapped).train(2)
+    assert found.handle is not None
+    schedule: Any = found.handle.schedule
+    found.optimizer.zero_grad()
+    if dist.get_rank() == 0:
+        last = found.model.layers[0].weight
+        hook = last.register_hook(_interrupt) if overlapped else None  # otherwise, nothing is sent until the end
+        with pytest.raises(KeyboardInterrupt) if hook else nullcontext():
+            found.backward(2)
+        dist.recv(torch.zeros(1), 1)
+        with pytest.raises(weft.errors.OverlapError, match="has already begun its step"):
+            found.optimizer.state_dict()
+        if hook:
+            hook.remove()
+            last.grad = None
+    else:
+        found.backward(2)
+        apply = schedule._apply
+        schedule._apply = lambda *args: (dist.send(torch.zeros(1), 0), apply(*args))
+    found.optimizer.step()
+    if not overlapped:
+        assert_same(found.state(), expected.state())
+        assert_equal_states(found.optimizer.state_dict(), expected.optimizer.state_dict())
+
+
+def _interrupt(gradient: torch.Tensor) -> None:
+    raise KeyboardInterrupt
+
+
+@on_workers(2)
+def test_state_can_be_saved_after_a_step_that_failed() -> None:
+    found = with_weft(made(Tower), adamw).train(2)
+    [group] = found.optimizer.param_groups
+    learning_rate, group["lr"] = group["lr"], "fast"
+    found.backward(2)
+    with pytest.raises(TypeError):
+        found.optimizer.step()
+    group["lr"] = learning_rate
+    assert len(found.optimizer.state_dict()["state"]) == len(list(found.model.parameters()))
 
 
 @on_workers(3)
@@ -151,7 +197,7 @@ def test_each_worker_keeps_half_of_the_state() -> None:
 
 
 LAST_WORD = """
-import os, sys, time
+import os, sys, threading, time
 import torch, torch.distributed as dist
 torch.set_num_threads(1)
 sys.path.insert(0, sys.argv[4])
@@ -166,6 +212,14 @@ for _ in range(3):
     optimizer.zero_grad()
     model(torch.ones(2, 20)).sum().backward()
     optimizer.step()
+if how == "two models":
+    before = threading.enumerate()
+    other = torch.nn.Linear(20, 20)
+    handle = weft.overlap(other, torch.optim.AdamW(other.parameters()))
+    if rank == 0:  # until worker 1 is at its end, has left the newer model, and waits for us to do the same
+        for thread in threading.enumerate():
+            if thread.name == "weft-state" and thread not in before:  # none if worker 1 has already left
+                thread.join()
 if rank == 1 and how == "error":
     raise KeyError("worker 1 fails")
 if rank == 0 and how != "error":
@@ -177,7 +231,7 @@ print("done", rank)
 """
 
 
-@pytest.mark.parametrize("how", ["plain", "destroy", "error"])
+@pytest.mark.parametrize("how", ["plain", "destroy", "two models", "error"])
 def test_the_last_checkpoint_is_written_while_the_other_worker_exits(how: str, tmp_path: Path) -> None:
     source = str(Path(sys.modules["weft"].__file__ or "").parents[1])
     environment = {**os.environ, "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
@@ -196,6 +250,7 @@ def test_the_last_checkpoint_is_written_while_the_other_worker_exits(how: str, t
     finally:
         for worker in workers:
             worker.kill()
+            worker.communicate()
     codes = [worker.returncode for worker in workers]
     if how == "error":
         assert codes[1] != 0

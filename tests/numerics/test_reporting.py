@@ -52,6 +52,24 @@ def test_the_report_adds_up(eager: bool) -> None:
     assert json.loads(json.dumps(report.as_dict()))["num_steps"] == 8
 
 
+@on_workers(2)
+def test_a_short_job_with_a_fixed_plan_does_not_pay_for_measuring_the_link() -> None:
+    run = with_weft(made(Wide), adamw, bucket_bytes=64 << 10).train(31)
+    assert run.handle is not None
+    assert run.handle.report().link_latency_s == 0
+    assert "link not measured" in str(run.handle.report())
+    report = run.train(1).handle.report()
+    assert report.link_latency_s > 0
+    assert "link not measured" not in str(report)
+
+
+@on_workers(1)
+def test_one_worker_does_not_pay_for_buckets_that_it_sends_to_nobody() -> None:
+    run = with_weft(made(Wide), adamw, bucket_bytes=64 << 10).train(2)
+    assert run.handle is not None
+    assert run.handle.report().num_buckets == 1
+
+
 def traced(folder: str) -> None:
     run = with_weft(made(Wide), adamw, bucket_bytes=64 << 10).train(3)
     assert run.handle is not None

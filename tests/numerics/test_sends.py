@@ -52,9 +52,9 @@ def _send_late(run: Run) -> None:
 
 
 def _assert_workers_agree_with_ddp(
-    loop: Callable[[Run], Any], optimizer: Callable[[nn.Module], torch.optim.Optimizer]
+    loop: Callable[[Run], Any], optimizer: Callable[[nn.Module], torch.optim.Optimizer], **options: Any
 ) -> None:
-    expected, found = with_ddp(made(Tower), optimizer), with_weft(made(Tower), optimizer)
+    expected, found = with_ddp(made(Tower), optimizer), with_weft(made(Tower), optimizer, **options)
     _send_late(found)
     loop(expected)
     loop(found)
@@ -189,12 +189,13 @@ WRITERS: dict[str, Callable[[nn.Module], None]] = {
 }
 
 
+@pytest.mark.parametrize("enabled", [True, False])
 @pytest.mark.parametrize("name", WRITERS)
 @on_workers(2)
-def test_a_parameter_written_right_after_step_does_not_make_workers_diverge(name: str) -> None:
+def test_a_parameter_written_right_after_step_does_not_make_workers_diverge(name: str, enabled: bool) -> None:
     def loop(run: Run) -> None:
         for step in range(STEPS):
             run.train(1, first=step)
             WRITERS[name](run.model)
 
-    _assert_workers_agree_with_ddp(loop, lambda m: torch.optim.SGD(m.parameters(), lr=0.1))
+    _assert_workers_agree_with_ddp(loop, lambda m: torch.optim.SGD(m.parameters(), lr=0.1), enabled=enabled)

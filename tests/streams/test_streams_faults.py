@@ -135,6 +135,7 @@ def saved_while_training_on_its_own_stream(record: Record, run: Run) -> None:
     with record.recorder.on("train"):
         for step in range(3):
             run.train(1, first=step)
+            torch.distributed.barrier()  # a worker still in its step would answer by itself, on its own stream
             if torch.distributed.get_rank() == step % 2:
                 run.optimizer.state_dict()
 

@@ -25,7 +25,7 @@ PIPE_CLOSED = 141
 # Every command with its line in `weft --help`, in the order shown there.
 SECTIONS = {
     "getting started": {
-        "demo": "watch workers move between small real jobs; takes a minute, needs no GPU",
+        "demo": "watch workers move between small real jobs; needs no GPU",
     },
     "cluster": {
         "up": "start the controller",
@@ -41,7 +41,7 @@ SECTIONS = {
         "wait": "wait for jobs to finish; the exit code reflects their outcome",
         "cancel": "cancel jobs",
         "change": "change a job's weight, priority, or number of workers",
-        "whatif": "forecast the queue under another policy, with other devices, or with a job changed",
+        "whatif": "forecast the queue with a different policy, cluster, or job",
     },
     "without a controller": {
         "run": "run a training script on several workers on this machine",
@@ -121,16 +121,18 @@ def _dispatch(args: list[str]) -> None:
 
 def _complain(message: str) -> None:
     """Print an error; names in it may come from anyone, so characters that could control the terminal are escaped."""
-    from weft.cli.render import plain
+    from weft.cli.render import plain, terminal_width, wrapped
 
-    print("weft:", "\n".join(map(plain, message.split("\n"))), file=sys.stderr)
+    text = "\n".join(map(plain, message.split("\n")))
+    print(wrapped(f"weft: {text}", terminal_width(sys.stderr), indent=6), file=sys.stderr)
 
 
 def overview() -> str:
     """The text of ``weft --help``."""
     width = max(map(len, VERBS))
     lines = [
-        "weft weaves distributed PyTorch training jobs together so that no device and no link sits idle.",
+        "weft weaves distributed PyTorch training jobs together so that no device and no",
+        "link sits idle.",
         "",
         "usage: weft COMMAND [options]      (see `weft COMMAND --help`)",
         "       weft -V, --version",

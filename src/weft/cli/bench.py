@@ -48,7 +48,7 @@ def overlap(
     """Step times of DDP, FSDP2, DeAR, and weft on a slow network.
 
     Needs torch, root, and iproute2. Run nothing else at the same time. The full run is limited to 88 minutes
-    (--minutes), --profiles to 24. It saves every row: start it again to continue where it stopped. --model, --ratio,
+    (--minutes), --profiles to 31. It saves every row: start it again to continue where it stopped. --model, --ratio,
     --only, and --hosts select rows.
     """
     _benchmark("overlap_command").overlap(

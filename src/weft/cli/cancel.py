@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Annotated
 
 from weft.cli import render
-from weft.cli.job_choice import chosen_ids
 from weft.cli.verb import Json, connect
 from weft.core.command_line import Argument, Option
 from weft.core.status_rows import FINAL_STATES
@@ -22,7 +21,7 @@ def cancel(
     """
     client = connect()
     # Look up all jobs before canceling any, so that a typo cancels nothing.
-    job_ids = chosen_ids(client, job_ids)
+    job_ids = client.ids(job_ids)
     rows = [client.cancel(job_id) for job_id in job_ids]
     if wait:
         client.wait(job_ids)

@@ -7,12 +7,13 @@ from typing import Annotated
 from weft.cli import render
 from weft.cli.verb import Json, connect
 from weft.core.command_line import Argument, Option
+from weft.core.plural import plural
 from weft.core.submission import MAX_PRIORITY, MAX_WEIGHT, worker_range
 from weft.errors import UsageError
 
 
 def change(
-    job_id: Annotated[str, Argument("ID", "a pending or running job")],
+    job_id: Annotated[str, Argument("ID", "a pending or running job: its id, a prefix of it, or its name")],
     weight: Annotated[
         float | None,
         Option("share of the cluster relative to other jobs", "unchanged", min=1 / MAX_WEIGHT, max=MAX_WEIGHT),
@@ -41,5 +42,6 @@ def change(
     if as_json:
         render.print_json({"jobs": [row]})
         return
-    sizes = f"{row['min_workers']}-{row['max_workers']}"
-    print(f"{row['id']} weight {row['weight']:g}, priority {row['priority']}, {sizes} workers")
+    low, high = row["min_workers"], row["max_workers"]
+    sizes = plural(low, "worker") if low == high else f"{low}-{high} workers"
+    render.print_text(f"{row['id']} weight {row['weight']:g}, priority {row['priority']}, {sizes}")

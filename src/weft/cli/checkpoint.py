@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Annotated
 
 from weft.cli import render
-from weft.cli.job_choice import chosen_id
 from weft.cli.verb import Group, Json, connect
 from weft.core.command_line import Argument, Option
 from weft.daemon.home import Home, default_home
@@ -32,6 +31,9 @@ def export(
     """
     if util.find_spec("torch") is None:
         raise MissingToolError("weft checkpoint export needs torch, which is not installed: pip install 'weft[torch]'")
+    if out.is_dir() or not out.resolve().parent.is_dir():
+        what = "is a folder: add a file name" if out.is_dir() else "the folder does not exist: create it"
+        raise InputError(f"--out: {what}", file=str(out))
     command = [sys.executable, "-m", "weft.worker.export", str(_folder(source)), str(out.resolve()), model]
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True)
     try:
@@ -45,7 +47,8 @@ def export(
     if as_json:
         render.print_json(answer)
     else:
-        print(f"wrote {answer['tensors']} tensors of model {answer['model']} at step {answer['step']} to {out}")
+        tensors = f"{answer['tensors']} tensors of model {answer['model']}"
+        render.print_text(f"wrote {tensors} at step {answer['step']} to {out}")
 
 
 def _folder(source: str) -> Path:
@@ -53,10 +56,16 @@ def _folder(source: str) -> Path:
         return Path(source)
     if "/" not in source:
         home = Home(default_home())
-        # Without a controller, only ids can be looked up.
-        job_id = source if is_id(source) or home.read_record() is None else chosen_id(connect(), source)
-        if home.checkpoints(job_id).is_dir():
-            return home.checkpoints(job_id)
+        if is_id(source) and home.checkpoints(source).is_dir():
+            return home.checkpoints(source)
+        if home.read_record() is None:
+            raise InputError(
+                f"{source} is neither a folder nor the id of a job with checkpoints: to find a job by its name or a "
+                "prefix of its id, start the controller with `weft up`"
+            )
+        folder = home.checkpoints(connect().job(source)["id"])
+        if folder.is_dir():
+            return folder
     raise InputError(f"{source} is neither a folder nor a job with checkpoints: `weft status` lists the jobs")
 
 

@@ -14,8 +14,8 @@ from weft.core.command_line import Argument, Tail
 from weft.core.nearest_name import unknown_name
 from weft.errors import UsageError, WeftError
 
-TAKE_IDS = ("cancel", "explain", "logs", "status", "trace", "wait")
-ONLY_ACTIVE = ("cancel", "wait")
+TAKE_IDS = ("cancel", "change", "explain", "logs", "status", "trace", "wait")
+ONLY_ACTIVE = ("cancel", "change", "wait")
 _TIMEOUT_S = 1.0
 
 SCRIPTS = {

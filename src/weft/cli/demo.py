@@ -61,7 +61,7 @@ def _print(elastic: Played, fixed: Played, *, as_json: bool) -> None:
         render.Column("restarts", "moves", render.number(0)),
     )
     render.print_table(rows, columns, title="completion time")
-    print(
+    render.print_text(
         f"mean completion time: {elastic.mean_s:.1f} s with weft, {fixed.mean_s:.1f} s first in, first out with one "
         f"worker per job ({fixed.mean_s / elastic.mean_s:.2f}x)"
     )

@@ -18,6 +18,7 @@ from weft.daemon.home import Home, default_home
 from weft.errors import MissingToolError, WeftError
 
 MARKS = {Level.GOOD: ("ok", "green"), Level.WARNING: ("warn", "yellow"), Level.BAD: ("BAD", "red")}
+_TEXT_COLUMN = 18
 
 
 def doctor(
@@ -47,16 +48,21 @@ def doctor(
         render.print_json({"checks": [finding.row() for finding in findings]})
     else:
         for finding in findings:
-            _print(finding)
+            _print(finding, render.terminal_width())
     if any(finding.level is Level.BAD for finding in findings):
         raise SystemExit(3)
 
 
-def _print(finding: Finding) -> None:
+def _print(finding: Finding, width: int | None) -> None:
     word, style = MARKS[finding.level]
-    print(f"{render.styled(f'{word:<4}', style)}  {finding.name:<11} {render.plain(finding.text)}")
-    if finding.advice:
-        print(f"{'':<18}{render.plain(finding.advice)}")
+    head, *more = [
+        line
+        for text in filter(None, (finding.text, finding.advice))
+        for line in render.wrapped(render.plain(text), None if width is None else width - _TEXT_COLUMN).split("\n")
+    ]
+    print(f"{render.styled(f'{word:<4}', style)}  {finding.name:<11} {head}")
+    for line in more:
+        print(f"{'':<{_TEXT_COLUMN}}{line}")
 
 
 def _check_gpus(device: str, out: Path | None, as_json: bool) -> None:
@@ -82,6 +88,8 @@ def _check_gpus(device: str, out: Path | None, as_json: bool) -> None:
         render.print_json({**report, "written_to": last["json"]})
     else:
         print(Path(str(last["text"])).read_text(), end="")
-        print(f"\nwritten to {last['json']} and {last['text']}: please send both back; weft is untested on GPUs so far")
+        render.print_text(
+            f"\nwritten to {last['json']} and {last['text']}: please send both back; weft is untested on GPUs so far"
+        )
     if not report["ok"]:
         raise SystemExit(1)

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from typing import Annotated
 
 from weft.cli import render
+from weft.cli.status import MAX_NAME, shortened
 from weft.cli.verb import Json, connect
 from weft.client import Client
 from weft.core.command_line import Option
@@ -69,10 +70,11 @@ def _print(home: str, pid: int | None, running: list[JobRow], *, as_json: bool) 
     else:
         print(f"controller {pid} has shut down")
         if running:
-            named = [f"{render.plain(row['name'])} ({row['id']})" for row in running[:_MAX_SHOWN]]
+            named = [f"{shortened(render.plain(row['name']), MAX_NAME)} ({row['id']})" for row in running[:_MAX_SHOWN]]
             shown = ", ".join(named) + (", ..." if len(running) > _MAX_SHOWN else "")
-            print(f"{len(running)} {'jobs keep' if len(running) > 1 else 'job keeps'} running without it: {shown}")
-            print("the next `weft up` reconnects to them; to stop them: `weft up`, then `weft down --jobs`")
+            keep, them = ("jobs keep", "them") if len(running) > 1 else ("job keeps", "it")
+            render.print_text(f"{len(running)} {keep} running without it: {shown}", indent=2)
+            render.print_text(f"`weft up` reconnects to {them}; to stop {them}: `weft up`, then `weft down --jobs`")
 
 
 @contextlib.contextmanager

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Annotated
 
 from weft.cli import render
-from weft.cli.job_choice import chosen_id
 from weft.cli.verb import Json, connect
 from weft.core.command_line import Argument
 
@@ -15,10 +14,9 @@ def explain(
 ) -> None:
     """Show what happened to a job and why, oldest first. The last line describes the present."""
     client = connect()
-    job_id = chosen_id(client, job_id)
     sentences = client.explain(job_id)
     if as_json:
-        render.print_json({"id": job_id, "sentences": sentences})
+        render.print_json({"id": client.job(job_id)["id"], "sentences": sentences})
         return
     for row in sentences:
-        print(f"{render.moment(row['time_s'])}  {render.plain(row['sentence'])}")
+        render.print_text(f"{render.moment(row['time_s'])}  {render.plain(row['sentence'])}", indent=2)

@@ -8,7 +8,6 @@ import threading
 from collections.abc import Iterator
 from typing import Annotated, Literal, Protocol
 
-from weft.cli.job_choice import chosen_id
 from weft.cli.verb import Json, connect
 from weft.core.command_line import Argument, Option
 from weft.errors import WeftError
@@ -30,7 +29,6 @@ def logs(
     all on stdout.
     """
     client = connect()
-    job_id = chosen_id(client, job_id)
     copies = [
         _Copy(
             client.logs(job_id, attempt=attempt, rank=rank, stream=one, follow=follow),

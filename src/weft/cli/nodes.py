@@ -40,8 +40,13 @@ def nodes(
         for row in rows
         for device in row["devices"]
     ]
-    styles = ["" if row[-1] == "free" else "green" for row in cells]
     header = ("NODE", "STATE", *(["KIND"] if has_kinds else []), "DEVICE", "JOB")
+    width = render.terminal_width()
+    widest = max((len(row[-1]) for row in cells), default=0)
+    if width is not None and render.columns_width(cells, header) + widest > width:
+        # The name of a device is that of its node and a number.
+        cells = [(*row[:-2], row[-2].rpartition("/")[2], row[-1]) for row in cells]
+    styles = ["" if row[-1] == "free" else "green" for row in cells]
     render.print_columns(cells, header, styles)
     for words in client.health().get("warnings", []):
         render.note(words)

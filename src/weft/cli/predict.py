@@ -33,7 +33,8 @@ COLUMNS = (
     Column("efficiency", "of compute alone", lambda share: f"{share:.0%}"),
 )
 _UNITS = {"k": 1e3, "m": 1e6, "g": 1e9, "t": 1e12}
-_RATE = re.compile(r"(?P<value>\d+(\.\d+)?)\s*(?P<unit>[kmgt])(bit(/s)?|b/s|bps)", re.IGNORECASE)
+# A capital B means bytes, which a rate in bits must not be taken for.
+_RATE = re.compile(r"(?P<value>\d+(\.\d+)?)\s*(?P<unit>[kmgtKMGT])((?i:bit(/s)?)|b/s|bps)")
 
 
 def predict(

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 # Wide enough for a whole table when there is no terminal, such as in a pipe or a log.
 PIPE_WIDTH = 160
-# On narrower terminals, extra columns are left out.
+# On narrower terminals, extra columns and borders are left out.
 FULL_WIDTH = 120
 
 
@@ -47,11 +47,12 @@ def print_table(rows: Sequence[Mapping[str, Any]], columns: Sequence[Column], *,
     from rich.table import Table
 
     console = Console()
+    table = Table(title=title or None, title_justify="left", title_style="bold")
     if not console.is_terminal:
         console = Console(width=PIPE_WIDTH)
     elif console.width < FULL_WIDTH:
         columns = [column for column in columns if not column.extra]
-    table = Table(title=title or None, title_justify="left", title_style="bold")
+        table.box, table.pad_edge = None, False
     for column in columns:
         table.add_column(column.heading, justify="left" if column.write is str else "right", no_wrap=True)
     best = {
@@ -66,7 +67,26 @@ def print_table(rows: Sequence[Mapping[str, Any]], columns: Sequence[Column], *,
 
 def note(text: str) -> None:
     """Print a message that is not part of the result, on stderr."""
-    print(styled(text, "dim", sys.stderr), file=sys.stderr)
+    print(styled(wrapped(text, terminal_width(sys.stderr)), "dim", sys.stderr), file=sys.stderr)
+
+
+def print_text(text: str, indent: int = 0) -> None:
+    """Print sentences, wrapped at the edge of the terminal; ``indent``: of the lines that this adds."""
+    print(wrapped(text, terminal_width(), indent))
+
+
+def wrapped(text: str, width: int | None, indent: int = 0) -> str:
+    """``text`` with no line wider than ``width``, except for words that are, such as paths; None for no limit.
+
+    >>> wrapped("a job waits for 2 devices", 12, indent=2)
+    'a job waits\\n  for 2\\n  devices'
+    """
+    if width is None or all(_width(line) <= width for line in text.split("\n")):
+        return text
+    from textwrap import TextWrapper
+
+    wrapper = TextWrapper(width, subsequent_indent=" " * indent, break_long_words=False, break_on_hyphens=False)
+    return "\n".join(wrapper.fill(line) for line in text.split("\n"))
 
 
 @contextmanager
@@ -125,9 +145,10 @@ def columns_width(rows: Sequence[Sequence[str]], headings: Sequence[str]) -> int
     return sum(width + len(_GAP) for width in _widths(rows, headings)[:-1])
 
 
-def terminal_width() -> int | None:
-    """The width of the terminal; None if stdout is not one."""
-    return os.get_terminal_size().columns if sys.stdout.isatty() else None
+def terminal_width(stream: TextIO | None = None) -> int | None:
+    """The width of the terminal; None if ``stream`` (default: stdout) is not one."""
+    stream = sys.stdout if stream is None else stream
+    return os.get_terminal_size(stream.fileno()).columns if stream.isatty() else None
 
 
 def _widths(rows: Sequence[Sequence[str]], headings: Sequence[str]) -> list[int]:

@@ -50,7 +50,7 @@ def repair(as_json: Json = False) -> None:
             }
         )
         return
-    print(f"{home.journal_file} is intact: nothing to repair" if done is None else done)
+    render.print_text(f"{home.journal_file} is intact: nothing to repair" if done is None else str(done))
     for job_id, attempt in unknown:
         render.note(
             f"attempt {attempt} of job {job_id} may still be running, but no event about it is readable: "

@@ -5,17 +5,19 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from weft.core.command_line import Option, Rest
 from weft.core.worker_environment import CHECKPOINT_DIR, JOB_ID, STALL_S
-from weft.crossover.run_lease import RunLease
 from weft.engines.gang import GangPatience
 from weft.engines.output import Console
 from weft.engines.plain_script import needs_no_torch
 from weft.engines.supervisor import Run, supervise
 from weft.engines.worker_launch import Devices, num_workers_of, script_of
-from weft.errors import InputError, UsageError
+from weft.errors import InputError, LeaseError, UsageError
+
+if TYPE_CHECKING:
+    from weft.crossover.run_lease import RunLease
 
 
 def run(
@@ -57,7 +59,7 @@ def run(
     if stall_s > 0:
         environment[STALL_S] = str(stall_s)
     console = Console()
-    lease = _lease(environment) if share else None
+    lease = _lease(environment, console) if share else None
     if lease is not None:
         environment |= lease.environment
         console.say(lease.in_words())
@@ -67,8 +69,9 @@ def run(
         devices=devices,
         environment=environment,
         max_restarts=max_restarts,
+        warm=not cold,
         # A script without torch should not wait for torch to be imported.
-        warm=not cold and (script.is_module or not needs_no_torch(Path(script.cwd, script.target))),
+        needs_torch=script.is_module or not needs_no_torch(Path(script.cwd, script.target)),
         outlive=outlive,
         log_dir=None if log_dir is None else _folder(log_dir),
         patience=GangPatience(grace_s=grace_s, hang_s=hang_s),
@@ -82,10 +85,19 @@ def run(
             lease.close()
 
 
-def _lease(environment: Mapping[str, str]) -> RunLease:
-    """All runs of this user share one lease server; a worker's device is its position on this machine."""
+def _lease(environment: Mapping[str, str], console: Console) -> RunLease | None:
+    """All runs of this user share one lease server; a worker's device is its position on this machine.
+
+    Taking turns changes only the speed: without a server, the run starts all the same.
+    """
+    from weft.crossover.run_lease import RunLease  # only for --share
+
     home = Path(environment.get("WEFT_HOME") or Path.home() / ".weft")
-    return RunLease.opened(home, environment.get(JOB_ID) or f"run {os.getpid()}")
+    try:
+        return RunLease.opened(home, environment.get(JOB_ID) or f"run {os.getpid()}")
+    except (LeaseError, OSError) as error:
+        console.say(f"does not take turns with other runs: {error}")
+        return None
 
 
 def _folder(path: Path) -> Path:

@@ -8,7 +8,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from weft.cli.render import Column, duration, note, number, percent, print_json, print_table, progress
+from weft.cli.render import Column, duration, note, number, percent, print_json, print_table, print_text, progress
 from weft.cli.verb import Json
 from weft.core.cluster import MAX_DEVICES
 from weft.core.command_line import Argument, Option
@@ -235,7 +235,7 @@ def _print(
     title = f"{jobs.name}: {len(jobs.jobs)} jobs, restart {options.restart_s:g} s{shared}"
     print_table(rows, _columns(rows), title=title)
     for line in _explanations(outcomes) if explain else ():
-        print(f"{line['policy']:>9}  {duration(line['time_s']):>9}  {line['sentence']}")
+        print_text(f"{line['policy']:>9}  {duration(line['time_s']):>9}  {line['sentence']}", indent=22)
 
 
 def _rows(outcomes: Sequence[ReplayOutcome]) -> list[dict[str, Any]]:

@@ -49,7 +49,7 @@ def status(
 def chosen(rows: list[JobRow], job_ids: list[str], *, active: bool) -> list[JobRow]:
     """The requested rows, by id, prefix of an id, or name."""
     if job_ids:
-        from weft.cli.job_choice import matching_id  # not for the whole list
+        from weft.core.job_choice import matching_id  # not for the whole list
 
         by_id = {row["id"]: row for row in rows}
         rows = [by_id[job_id] for job_id in dict.fromkeys(matching_id(rows, word) for word in job_ids)]

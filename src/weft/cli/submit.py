@@ -11,7 +11,8 @@ from weft.cli import render
 from weft.cli.verb import Json, Verb, connect
 from weft.core.command_line import Argument, Option, Tail
 from weft.core.job import Launch
-from weft.core.nearest_name import nearest_name, unknown_name
+from weft.core.nearest_name import nearest_name
+from weft.core.plural import plural
 from weft.core.script_options import MARK, script_options
 from weft.core.submission import FIELDS, WORKERS, Submission, this_user, worker_range
 from weft.engines.plain_script import check_batch_range, is_plain_script
@@ -112,8 +113,9 @@ def _described(file: str | None, command: list[str] | None) -> Submission:
     if file is None:
         raise UsageError("nothing to submit: expected `weft submit job.yaml` or `weft submit -- python train.py`")
     if file.endswith(tuple(_INTERPRETERS)) and not os.path.exists(file):
-        nearby = [name for name in os.listdir() if name.endswith(tuple(_INTERPRETERS))]
-        raise UsageError(unknown_name("script", file, nearby or ["a script in this folder"]))
+        near = nearest_name(file, [name for name in os.listdir() if name.endswith(tuple(_INTERPRETERS))])
+        hint = f"did you mean {near!r}?" if near else f"give its path, from {_here()}"
+        raise UsageError(f"there is no script {file!r}: {hint}")
     if not file.endswith(JOB_FILES) and not os.path.exists(file):
         raise UsageError(f"there is no job file {file!r}: put `--` before a command, as in `weft submit -- {file} ...`")
     from weft.core.job_file import read_job_file
@@ -191,9 +193,9 @@ def _show_outlook(job: Submission, *, as_json: bool) -> None:
         return
     for key, value in job.document().items():
         if value not in (None, "", [], {}):
-            print(f"{key + ':':<19}{_words(value)}")
-    print(f"{'would get now:':<19}{outlook['workers']} workers")
-    print(f"{'because:':<19}{render.plain(outlook['reason'])}")
+            render.print_text(f"{key + ':':<19}{_words(value)}", indent=19)
+    print(f"{'would get now:':<19}{plural(outlook['workers'], 'worker')}")
+    render.print_text(f"{'because:':<19}{render.plain(outlook['reason'])}", indent=19)
 
 
 def _words(value: Any) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated
 
 from weft.cli import render, status
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from weft.client import Client
 
 HEADINGS = ("ID", "NAME", "STATE", "WORKERS", "PROGRESS", "STEP", "S/STEP", "WAITS", "LOSS", "REASON")
+NARROW_HEADINGS = ("ID", "NAME", "STATE", "WORKERS", "STEP", "S/STEP", "LOSS", "REASON")
 BAR_WIDTH = 16
 # The last finished jobs stay visible, so that their outcome can be seen.
 NUM_FINISHED = 5
@@ -52,11 +53,13 @@ def top(
 def _look(client: Client) -> RenderableType:
     """As many jobs as fit on the screen: a queue of thousands costs no more than a short one."""
     room = max(shutil.get_terminal_size().lines - OTHER_LINES, MIN_JOBS)
-    return screen(client.health(), client.nodes(), client.overview(room), time.time())
+    return screen(client.health(), client.nodes(), client.overview(room), time.time(), render.terminal_width())
 
 
-def screen(health: HealthRow, nodes: list[NodeRow], overview: OverviewRow, now_s: float) -> RenderableType:
-    """Totals, devices, and jobs."""
+def screen(
+    health: HealthRow, nodes: list[NodeRow], overview: OverviewRow, now_s: float, width: int | None = None
+) -> RenderableType:
+    """Totals, devices, and jobs, for a terminal of ``width`` columns; None for no limit."""
     from rich.console import Group
     from rich.table import Table
     from rich.text import Text
@@ -66,11 +69,15 @@ def screen(health: HealthRow, nodes: list[NodeRow], overview: OverviewRow, now_s
     over = [job for job in jobs if job["state"] in FINAL_STATES]
     shown = active + over[:NUM_FINISHED][::-1]
     table = Table(box=None, pad_edge=False, header_style="bold", expand=True)
-    for heading in HEADINGS:
+    headings: Sequence[str] = HEADINGS
+    rows: list[Sequence[str]] = [_cells(job, now_s) for job in shown]
+    if width is not None and render.columns_width(rows, headings) + status.MIN_REASON > width:
+        headings, rows = NARROW_HEADINGS, [_narrow_cells(job) for job in shown]
+    for heading in headings:
         table.add_column(heading, no_wrap=True, overflow="ellipsis", ratio=1 if heading == "REASON" else None)
-    for job in shown:
+    for job, row in zip(shown, rows, strict=True):
         # Text, not markup: a name may contain anything.
-        table.add_row(*map(Text, _cells(job, now_s)), style=status.STYLES.get(job["state"], ""))
+        table.add_row(*map(Text, row), style=status.STYLES.get(job["state"], ""))
     hidden = sum(counts.values()) - len(shown)
     hidden_active = sum(num for state, num in counts.items() if state not in FINAL_STATES) - len(active)
     more = f"{hidden_active} more unfinished" if hidden_active else f"{hidden} more finished"
@@ -99,18 +106,18 @@ def device_line(nodes: list[NodeRow]) -> str:
 def _cells(job: JobDetail, now_s: float) -> tuple[str, ...]:
     job_id, name, state, workers, step, _, _, ran, reason = status.cells(job, now_s)
     step_s = job["step_s"]
-    return (
-        job_id,
-        name,
-        state,
-        workers,
-        bar(job) or ran,
-        step,
-        f"{step_s:.3g}" if step_s else "-",
-        render.percent(min(job["exposed_s"] / step_s, 1.0)) if step_s else "-",
-        "-" if job["loss"] is None else f"{job['loss']:.4g}",
-        reason,
-    )
+    waits = render.percent(min(job["exposed_s"] / step_s, 1.0)) if step_s else "-"
+    return (job_id, name, state, workers, bar(job) or ran, step, *_speed(job, waits), reason)
+
+
+def _narrow_cells(job: JobDetail) -> tuple[str, ...]:
+    job_id, name, state, workers, step, _, _, reason = status.narrow_cells(job)
+    return (job_id, name, state, workers, step, *_speed(job), reason)
+
+
+def _speed(job: JobDetail, *between: str) -> tuple[str, ...]:
+    step_s, loss = job["step_s"], job["loss"]
+    return (f"{step_s:.3g}" if step_s else "-", *between, "-" if loss is None else f"{loss:.4g}")
 
 
 def bar(job: JobDetail) -> str:

@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Annotated
 
 from weft.cli import render
-from weft.cli.job_choice import chosen_id
 from weft.cli.verb import Json, connect
 from weft.core.chrome_trace import Span, spans_of, write_chrome_trace
 from weft.core.command_line import Argument, Option
@@ -23,9 +22,11 @@ from weft.core.plural import plural
 from weft.core.status_rows import DecisionRow, JobDetail
 from weft.daemon.ids import is_id
 from weft.errors import InputError
-from weft.perf.timeline import WorkerSummary, bars, summarize, typical_step
+from weft.perf.timeline import WorkerSummary, bars, median_step, summarize
 
-BAR_WIDTH = 72
+BAR_WIDTH = 60
+_MIN_WAIT_S = 1.0
+"""A job that got devices immediately did not wait."""
 EXPECTED = "expected a trace written by `with handle.trace(path):` around some training steps"
 COLUMNS = ("worker", "steps", "step ms", "forward", "backward", "update", "comm.", "exposed", "hidden")
 LEGEND = "F forward  B backward  U update  . waiting  |  R reduce-scatter  G all-gather  A all-reduce"
@@ -79,16 +80,16 @@ def trace(
         return
     print(table([_cells(summary) for summary in summaries]))
     lengths_s = {
-        one.worker: end_s - start_s for one in summaries for start_s, end_s in [typical_step(spans, one.worker)]
+        one.worker: end_s - start_s for one in summaries for start_s, end_s in [median_step(spans, one.worker)]
     }
     for worker, length_s in lengths_s.items():
         # One scale for all, so that workers can be compared.
         width = max(round(BAR_WIDTH * length_s / max(lengths_s.values())), 1)
         print()
         print(_picture(spans, worker, length_s, width))
-    print(LEGEND)
+    render.print_text(LEGEND)
     if out is not None:
-        print(f"\nmerged into {out}: open it in Perfetto or chrome://tracing")
+        render.print_text(f"\nmerged into {out}: open it in Perfetto or chrome://tracing")
 
 
 def _may_be_a_job(word: str) -> bool:
@@ -98,7 +99,7 @@ def _may_be_a_job(word: str) -> bool:
 
 def _trace_job(word: str, *, as_json: bool, out: Path | None) -> None:
     client = connect()
-    job = client.job(chosen_id(client, word))
+    job = client.job(word)
     job_id = job["id"]
     lived = stays(job, client.decisions(last=1000), time.time())
     if out is not None:
@@ -106,9 +107,14 @@ def _trace_job(word: str, *, as_json: bool, out: Path | None) -> None:
     if as_json:
         render.print_json({"id": job_id, "stays": [stay.row() for stay in lived]})
         return
+    if not lived or lived[0].start_s > job["submitted_s"] + _MIN_WAIT_S:
+        render.note(
+            f"the controller no longer knows on which devices {job_id} ran earlier: `weft explain {job_id}` lists its "
+            "attempts"
+        )
     render.print_columns([_stay_cells(stay) for stay in lived], ("FROM", "FOR", "WORKERS", "DEVICES", "REASON"))
     if out is not None:
-        print(f"\nwritten to {out}: open it in Perfetto or chrome://tracing")
+        render.print_text(f"\nwritten to {out}: open it in Perfetto or chrome://tracing")
 
 
 def _stay_cells(stay: Stay) -> tuple[str, ...]:
@@ -116,9 +122,23 @@ def _stay_cells(stay: Stay) -> tuple[str, ...]:
         render.moment(stay.start_s),
         render.duration(stay.end_s - stay.start_s),
         str(len(stay.devices)),
-        ",".join(map(str, stay.devices)) or "-",
+        _ranges(stay.devices) or "-",
         render.plain(stay.reason),
     )
+
+
+def _ranges(devices: Sequence[int]) -> str:
+    """
+    >>> _ranges((0, 1, 2, 3, 6, 9, 8))
+    '0-3,6,8-9'
+    """
+    runs: list[list[int]] = []
+    for device in sorted(devices):
+        if runs and runs[-1][-1] == device - 1:
+            runs[-1].append(device)
+        else:
+            runs.append([device])
+    return ",".join(f"{run[0]}-{run[-1]}" if len(run) > 1 else str(run[0]) for run in runs)
 
 
 def read_spans(file: Path) -> list[Span]:
@@ -234,7 +254,8 @@ def _ms(seconds: float) -> float:
 def stays(job: JobDetail, decisions: Sequence[DecisionRow], now_s: float) -> list[Stay]:
     """Where a job was from submission until it finished, or until now.
 
-    A stay starts at the decision, shortly before the workers have stopped and restarted on the new devices.
+    A stay starts at the decision, shortly before the workers have stopped and restarted on the new devices.  The
+    controller forgets decisions when it restarts: the time before the first one it remembers is left out.
     """
     begin_s = job["submitted_s"]
     end_s = max(job["finished_s"] if job["finished_s"] is not None else now_s, begin_s)
@@ -250,10 +271,14 @@ def stays(job: JobDetail, decisions: Sequence[DecisionRow], now_s: float) -> lis
         if wanted == devices:
             reason = reason or why
             continue
-        if at_s > begin_s:
+        if devices or at_s - begin_s >= _MIN_WAIT_S:
             found.append(Stay(begin_s, at_s, devices, reason))
         begin_s, devices, reason = at_s, wanted, why
     found.append(Stay(begin_s, end_s, devices, reason))
+    first_s = next((stay.start_s for stay in found if stay.devices), math.inf)
+    started_s = job["started_s"]
+    if started_s is not None and first_s > started_s + _MIN_WAIT_S:
+        return [stay for stay in found if stay.start_s >= first_s]
     return found
 
 

@@ -38,6 +38,7 @@ def up(
     """
     client = connect()
     home = client.home
+    _ = options.quotas  # reject bad ones before anything starts
     if options.keep is not None:
         parse_duration_s(options.keep, "--keep")
     home.prepare()
@@ -65,8 +66,9 @@ def up(
             }
         )
     else:
-        print(f"controller {record.pid} is running in {home.root}, policy {options.policy}")
-        print(f"dashboard  {record.url}/  (asks for the token once: cat {shlex.quote(str(home.token_file))})")
+        render.print_text(f"controller {record.pid} is running in {home.root}, policy {options.policy}")
+        render.print_text(f"dashboard, which asks for the token once (cat {shlex.quote(str(home.token_file))}):")
+        print(f"{record.url}/")
     for words in client.health().get("warnings", []):
         render.note(words)
 

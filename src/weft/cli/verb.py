@@ -18,9 +18,10 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn, Union, get_args, get_origin, get_type_hints
 
+from weft.cli.render import print_text
 from weft.cli.settings import Setting, settings_of
 from weft.core.command_line import Argument, Option, Rest, Tail
-from weft.core.nearest_name import unknown_name
+from weft.core.nearest_name import nearest_name, unknown_name
 from weft.errors import UsageError
 
 if TYPE_CHECKING:
@@ -130,11 +131,13 @@ class Group:
 
     def __call__(self, args: Sequence[str], prog: str) -> None:
         if args and args[0] in ("-h", "--help"):
-            print(self._help(prog))
+            print_text(self._help(prog), indent=14)
         elif not args:
             raise UsageError(f"{prog} needs a command: expected one of {', '.join(self.verbs)} (see `{prog} --help`)")
         elif args[0] not in self.verbs:
-            raise UsageError(unknown_name("command", f"{prog} {args[0]}", [f"{prog} {verb}" for verb in self.verbs]))
+            near = nearest_name(args[0], self.verbs)
+            hint = f"did you mean '{prog} {near}'?" if near else f"expected one of {', '.join(self.verbs)}"
+            raise UsageError(f"there is no command '{prog} {shortened(args[0])}': {hint}")
         else:
             self.verbs[args[0]](args[1:], f"{prog} {args[0]}")
 
@@ -145,6 +148,9 @@ class Group:
 
 
 class _Parser(argparse.ArgumentParser):
+    def print_help(self, file: object = None) -> None:
+        print_text(self.format_help().removesuffix("\n"))
+
     def error(self, message: str) -> NoReturn:
         raise UsageError(f"{shortened(message.removeprefix('argument '), 300)} (see `{self.prog} --help`)")
 

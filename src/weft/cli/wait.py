@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from typing import Annotated
 
 from weft.cli import render
-from weft.cli.job_choice import chosen_ids
 from weft.cli.verb import Json, connect
 from weft.core.command_line import Argument, Option
 from weft.core.status_rows import FINAL_STATES, JobRow
@@ -25,8 +24,7 @@ def wait(
 
     Exit codes: 0 all completed; 5 a job failed; 6 a job was canceled and none failed; 7 timed out.
     """
-    client = connect()
-    rows = client.wait(chosen_ids(client, job_ids), timeout_s)
+    rows = connect().wait(job_ids, timeout_s)
     if as_json:
         render.print_json({"jobs": rows})
     else:

@@ -5,9 +5,11 @@ from __future__ import annotations
 from typing import Annotated, Any
 
 from weft.cli import render
-from weft.cli.job_choice import chosen_id
+from weft.cli.status import MAX_NAME, shortened
 from weft.cli.verb import Json, connect
+from weft.core.cluster import MAX_FORECAST_DEVICES
 from weft.core.command_line import Option
+from weft.core.plural import plural
 from weft.core.status_rows import PlanJobRow, PlanRow
 from weft.core.submission import MAX_WEIGHT, worker_range
 from weft.errors import UsageError
@@ -15,7 +17,9 @@ from weft.errors import UsageError
 
 def whatif(
     policy: Annotated[str | None, Option("a different policy", "the controller's")] = None,
-    devices: Annotated[int | None, Option("a different number of devices", "those of the cluster", min=1)] = None,
+    devices: Annotated[
+        int | None, Option("a different number of devices", "those of the cluster", min=1, max=MAX_FORECAST_DEVICES)
+    ] = None,
     job: Annotated[str | None, Option("a job to change; needs --weight or --workers", "none", metavar="ID")] = None,
     weight: Annotated[float | None, Option("the job's weight", "unchanged", min=1 / MAX_WEIGHT, max=MAX_WEIGHT)] = None,
     workers: Annotated[str | None, Option("the job's number of workers", "unchanged", metavar="MIN[:MAX]")] = None,
@@ -32,10 +36,9 @@ def whatif(
         raise UsageError("--weight and --workers change one job: name it with --job ID")
     if job is not None and not changes:
         raise UsageError("--job needs a change to that job: add --weight X or --workers MIN:MAX")
-    client = connect()
-    question: dict[str, Any] = {"jobs": {chosen_id(client, job): changes}} if job is not None else {}
+    question: dict[str, Any] = {"jobs": {job: changes}} if job is not None else {}
     question |= {name: value for name, value in (("policy", policy), ("devices", devices)) if value is not None}
-    answer = client.whatif(question)
+    answer = connect().whatif(question)
     if as_json:
         render.print_json(answer)
         return
@@ -47,7 +50,7 @@ def whatif(
         cells.append(
             (
                 row["id"],
-                render.plain(row["name"]),
+                shortened(render.plain(row["name"]), MAX_NAME),
                 render.duration(row["end_s"]),
                 render.duration(then["end_s"]),
                 _sizes(then),
@@ -56,17 +59,17 @@ def whatif(
     if cells:
         render.print_columns(cells, ("ID", "NAME", "ENDS IN", "WHAT IF", "WORKERS"), [""] * len(cells))
     for title, one in (("current", plan), ("what if", other)):
-        print(f"{title}: {_summary(one)}")
+        render.print_text(f"{title}: {_summary(one)}", indent=2)
     for sentence in answer["assumptions"]:
-        print(f"- {render.plain(sentence)}")
+        render.print_text(f"- {render.plain(sentence)}", indent=2)
 
 
 def _summary(plan: PlanRow) -> str:
-    where = f"{plan['policy']} on {plan['devices']} devices"
+    where = f"{plan['policy']} on {plural(plan['devices'], 'device')}"
     if plan["mean_jct_s"] is None or plan["makespan_s"] is None:
         return f"{where}: no job is running or waiting"
     mean, last = render.duration(plan["mean_jct_s"]), render.duration(plan["makespan_s"])
-    return f"{where}: mean completion {mean}, all done in {last}"
+    return f"{where}: all done in {last}, mean completion time since submission {mean}"
 
 
 def _sizes(row: PlanJobRow) -> str:

@@ -231,10 +231,15 @@ def _converters(hint: Any) -> tuple[Read, Write]:
     return form.read, form.write
 
 
-def _read_int(value: Any) -> int:
-    if type(value) is not int:
-        raise CodecError(f"{_shown(value)}: expected a whole number")
-    return value
+def _exactly(kind: type, words: str) -> Read:
+    """Reads values of this type; a bool is not an int."""
+
+    def read(value: Any) -> Any:
+        if type(value) is not kind:
+            raise CodecError(f"{_shown(value)}: expected {words}")
+        return value
+
+    return read
 
 
 def _read_float(value: Any) -> float:
@@ -246,18 +251,6 @@ def _read_float(value: Any) -> float:
 def _write_float(value: float) -> float:
     if not math.isfinite(value):
         raise CodecError(f"{value} cannot be written: expected a finite number")
-    return value
-
-
-def _read_str(value: Any) -> str:
-    if type(value) is not str:
-        raise CodecError(f"{_shown(value)}: expected text")
-    return value
-
-
-def _read_bool(value: Any) -> bool:
-    if type(value) is not bool:
-        raise CodecError(f"{_shown(value)}: expected true or false")
     return value
 
 
@@ -273,18 +266,6 @@ def _enum_reader(kind: type[enum.Enum]) -> Read:
     return read
 
 
-def _list(value: Any) -> list[Any]:
-    if not isinstance(value, list):
-        raise CodecError(f"{_shown(value)}: expected a list")
-    return value
-
-
-def _object(value: Any) -> dict[Any, Any]:
-    if not isinstance(value, dict):
-        raise CodecError(f"{_shown(value)}: expected an object")
-    return value
-
-
 def _shown(value: object) -> str:
     text = repr(value)
     return text if len(text) <= 80 else f"{text[:77]}..."
@@ -294,9 +275,13 @@ def _unchanged(value: Any) -> Any:
     return value
 
 
+_read_int = _exactly(int, "a whole number")
+_read_str = _exactly(str, "text")
+_list = _exactly(list, "a list")
+_object = _exactly(dict, "an object")
 _PLAIN: Final[Mapping[Any, tuple[Read, Write]]] = {
     int: (_read_int, _unchanged),
     float: (_read_float, _write_float),
     str: (_read_str, _unchanged),
-    bool: (_read_bool, _unchanged),
+    bool: (_exactly(bool, "true or false"), _unchanged),
 }

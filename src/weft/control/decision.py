@@ -21,8 +21,14 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Protocol
 
-from weft.control.kind_reservation import held_back_on, reserve_kind
-from weft.control.queue_order import Reservation, due_first_starts, find_reservation, held_back
+from weft.control.queue_order import (
+    Reservation,
+    due_first_starts,
+    find_reservation,
+    held_back,
+    held_back_on,
+    reserve_kind,
+)
 from weft.control.state import Job, State
 from weft.core.events import DevicesAssigned
 from weft.core.snapshot import Allocation, JobView, Snapshot

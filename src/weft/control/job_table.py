@@ -66,10 +66,14 @@ class JobTable(Mapping[str, "Job"]):
     def __len__(self) -> int:
         return len(self.active) + self._num_finished
 
-    def __iter__(self) -> Iterator[str]:
+    def in_order(self) -> list[Job]:
+        """Like ``values``, without a lookup for each job."""
         together = [*self.finished, *self.active.values()]
         together.sort(key=lambda job: job.number)
-        return (job.id for job in together)
+        return together
+
+    def __iter__(self) -> Iterator[str]:
+        return (job.id for job in self.in_order())
 
     def __repr__(self) -> str:
         return f"JobTable({len(self.active)} active, {self._num_finished} finished)"

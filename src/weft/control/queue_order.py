@@ -9,6 +9,9 @@ this one, fit together); policies that keep the order must start it then.  From 
 do not delay it as far as is known: they can be stopped again, are expected to end before it can start, or leave enough
 devices for it.  For a job of unknown length that expectation is a guess; it is trusted until the head of the queue has
 waited ``PATIENCE_S``.  So the head waits at most that long, plus the longest job that was started by then.
+
+In a cluster of several device kinds, devices are kept on the kind where the head of the queue can start first.  Jobs
+that would delay it there may still start on other kinds.
 """
 
 from __future__ import annotations
@@ -16,27 +19,20 @@ from __future__ import annotations
 import heapq
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 from weft.control.state import Job
 from weft.core.job import JobSpec
-from weft.core.snapshot import JobView
+from weft.core.snapshot import JobView, Snapshot
 from weft.core.speed import SpeedCurve
+
+if TYPE_CHECKING:
+    from weft.control.decision import Belief
 
 PATIENCE_S = 120.0
 """How long jobs of unknown length may start ahead of a blocked job at the head of the queue."""
 _ROUNDED_TO_S = 10.0
 """An expected start is not more exact than this, and should not change with every decision."""
-
-
-class Prospect(Protocol):
-    """The part of a belief that tells when a job ends."""
-
-    curve: SpeedCurve
-    remaining_steps: float
-    restart_s: float
-    is_length_known: bool
-    can_stop: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +98,7 @@ def _is_awkward(spec: JobSpec) -> bool:
 def find_reservation(
     views: Sequence[JobView],
     blocking: Sequence[Job],
-    beliefs: Mapping[str, Prospect],
+    beliefs: Mapping[str, Belief],
     num_free: int,
     num_devices: int,
     now_s: float,
@@ -124,11 +120,7 @@ def find_reservation(
 
 
 def held_back(
-    views: Sequence[JobView],
-    reservation: Reservation,
-    beliefs: Mapping[str, Prospect],
-    num_devices: int,
-    now_s: float,
+    views: Sequence[JobView], reservation: Reservation, beliefs: Mapping[str, Belief], num_devices: int, now_s: float
 ) -> tuple[list[JobView], frozenset[str]]:
     """The views with those jobs left out, or kept small, that would delay the job with the reservation."""
     head = next(view for view in views if view.id == reservation.job)
@@ -163,10 +155,60 @@ def held_back(
     return kept, frozenset(out)
 
 
+def reserve_kind(
+    snapshot: Snapshot, blocking: Sequence[Job], beliefs: Mapping[str, Belief]
+) -> tuple[Reservation, str] | None:
+    """The reservation of the first job that fits on no kind next to those ``blocking`` it, and the kind."""
+    for view in sorted(snapshot.jobs, key=lambda view: -view.spec.priority):
+        if view.workers or any(_least_on(view, kind) <= snapshot.num_of_kind(kind) for kind, _ in view.curves):
+            continue
+        found = []
+        for kind, _ in view.curves:
+            there = [job for job in blocking if snapshot.cluster.kind_of(job.wanted) == kind]
+            num_all = snapshot.cluster.by_kind[kind].num_devices
+            one = find_reservation([view], there, beliefs, snapshot.num_of_kind(kind), num_all, snapshot.now_s)
+            if one is not None:
+                found.append((one, kind))
+        if found:
+            return min(found, key=lambda pair: pair[0].at_s)
+    return None
+
+
+def held_back_on(
+    snapshot: Snapshot, reservation: Reservation, kind: str, beliefs: Mapping[str, Belief]
+) -> tuple[list[JobView], frozenset[str]]:
+    """The views without the options that would delay the job with the reservation; and the jobs left without any."""
+    part = snapshot.of_kind(kind, snapshot.jobs)
+    num_all = snapshot.cluster.by_kind[kind].num_devices
+    kept_there, _ = held_back(part.jobs, reservation, beliefs, num_all, snapshot.now_s)
+    curve_there = {view.id: view.curve for view in kept_there}
+    kept, out = [], set()
+    for view in snapshot.jobs:
+        if view.workers and view.kind != kind:
+            kept.append(view)  # its devices are of another kind
+            continue
+        curves = tuple(
+            (other, curve_there[view.id] if other == kind else curve)
+            for other, curve in view.curves
+            if other != kind or view.id in curve_there
+        )
+        if not curves:
+            out.add(view.id)
+        else:
+            kept.append(view if curves == view.curves else replace(view, curves=curves, curve=curves[0][1]))
+    return kept, frozenset(out)
+
+
+def _least_on(view: JobView, kind: str) -> float:
+    """The fewest workers it can run with on this kind."""
+    curve = dict(view.curves)[kind]
+    return min((size for size in curve.sizes if size >= view.spec.min_workers), default=float("inf"))
+
+
 def queue_places(
     jobs: Iterable[Job],
     assigned: Mapping[str, Sequence[int]],
-    beliefs: Mapping[str, Prospect],
+    beliefs: Mapping[str, Belief],
     num_devices: int,
     now_s: float,
 ) -> dict[str, QueuePlace]:
@@ -209,7 +251,7 @@ def _least(spec: JobSpec, num_devices: int) -> int:
 
 
 def _ends(
-    assigned: Mapping[str, Sequence[int]], beliefs: Mapping[str, Prospect], now_s: float
+    assigned: Mapping[str, Sequence[int]], beliefs: Mapping[str, Belief], now_s: float
 ) -> list[tuple[float, int, bool, list[str]]]:
     """When devices become free, how many, whether that is known, and of which jobs; both jobs of a pair together."""
     by_devices: dict[tuple[int, ...], tuple[float, bool, list[str]]] = {}
@@ -222,7 +264,7 @@ def _ends(
     return sorted(found, key=lambda one: one[:3])
 
 
-def _end(belief: Prospect | None, num_workers: int, from_s: float) -> tuple[float, bool]:
+def _end(belief: Belief | None, num_workers: int, from_s: float) -> tuple[float, bool]:
     if belief is None:
         return from_s, False
     curve = belief.curve
@@ -230,7 +272,7 @@ def _end(belief: Prospect | None, num_workers: int, from_s: float) -> tuple[floa
     return from_s + _length_s(belief, num_workers), belief.is_length_known and size not in curve.untried
 
 
-def _length_s(belief: Prospect, num_workers: int) -> float:
+def _length_s(belief: Belief, num_workers: int) -> float:
     times = belief.curve.times
     step = times.get(num_workers) or times[belief.curve.sizes[0]]
     return belief.restart_s + belief.remaining_steps * step.step_s

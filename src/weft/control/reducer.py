@@ -141,10 +141,7 @@ def _devices_assigned(draft: Draft, event: DevicesAssigned) -> None:
 
 
 def _fits(
-    cluster: Cluster,
-    active: Mapping[str, Job],
-    wanted: Mapping[str, tuple[int, ...]],
-    partners: Mapping[str, str],
+    cluster: Cluster, active: Mapping[str, Job], wanted: Mapping[str, tuple[int, ...]], partners: Mapping[str, str]
 ) -> bool:
     """Whether every device exists, can be given, and is promised to one job or one pair.
 
@@ -298,14 +295,6 @@ def _closed(cluster: Cluster, nodes: frozenset[int], *, is_notice: bool) -> Clus
     return replace(cluster, leaving_nodes=nodes) if is_notice else replace(cluster, drained_nodes=nodes)
 
 
-def _jobs_purged(draft: Draft, event: JobsPurged) -> None:
-    draft.purge(event.job_ids)
-
-
-def _clock_set_back(draft: Draft, event: ClockSetBack) -> None:
-    draft.set_clock_back(event.at_s)
-
-
 def _current(draft: Draft, job_id: str, attempt: int) -> Job | None:
     """The job, if this is its current attempt; events of any other are late."""
     job = draft.active.get(job_id)
@@ -337,6 +326,6 @@ _HANDLERS: Final[Mapping[type[Event], Callable[[Draft, Any], None]]] = {
     NodeJoined: _node_joined,
     NodeDrained: _node_drained,
     NodeResumed: _node_resumed,
-    JobsPurged: _jobs_purged,
-    ClockSetBack: _clock_set_back,
+    JobsPurged: lambda draft, event: draft.purge(event.job_ids),
+    ClockSetBack: lambda draft, event: draft.set_clock_back(event.at_s),
 }

@@ -10,6 +10,7 @@ from weft.errors import UsageError
 
 MAX_DEVICES = 100_000
 """Decisions, placement, and the dashboard iterate over all devices."""
+MAX_FORECAST_DEVICES = 10_000
 
 Shape = tuple[int, ...]
 """Workers per node, in node order, without nodes that have none: ``(4, 4, 2)``."""

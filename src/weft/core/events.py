@@ -47,6 +47,7 @@ class CancelRequested:
     at_s: float
     job_id: str
     reason: str = "cancelled by its owner"
+    """Journals leave out a default, so this one stays as it was written in older ones."""
 
 
 @dataclass(frozen=True, slots=True)

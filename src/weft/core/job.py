@@ -101,6 +101,5 @@ class Launch:
     ] = field(default_factory=dict)
     max_restarts: Annotated[int, Option("restart after a failure, at most N times", "0", min=0, max=MAX_RESTARTS)] = 0
     batch: Annotated[
-        str,
-        Option("global batch sizes to choose from, such as 256:2048", "the script's", metavar="MIN:MAX"),
+        str, Option("global batch sizes to choose from, such as 256:2048", "the script's", metavar="MIN:MAX")
     ] = ""

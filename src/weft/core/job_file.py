@@ -28,10 +28,6 @@ _NUMBER = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]{1,3})?
 _YES, _NO = ("yes", "true"), ("no", "false")
 
 
-def _text(node: yaml.Node, file: str, name: str) -> str:
-    return scalar(node, file, name)
-
-
 def _whole(node: yaml.Node, file: str, name: str) -> int:
     text = scalar(node, file, name)
     if not _WHOLE.fullmatch(text):
@@ -83,7 +79,7 @@ def _environment(node: yaml.Node, file: str, name: str) -> dict[str, str]:
 
 _SCALAR = {"type": ["string", "number", "boolean"]}
 _KINDS: dict[Any, tuple[Callable[[yaml.Node, str, str], Any], dict[str, Any]]] = {
-    str: (_text, {"type": "string"}),
+    str: (scalar, {"type": "string"}),
     int: (_whole, {"type": "integer"}),
     int | None: (_whole, {"type": "integer"}),
     float: (_number, {"type": "number"}),
@@ -111,7 +107,8 @@ def parse_job(text: str, file: str, *, folder: Path, user: str = "") -> Submissi
     nodes = mapping(document, file, KEYS, "a job")
     if "command" not in nodes:
         raise InputError("the job has no 'command': add one such as [python, train.py]", file=file, line=1)
-    values = {name: _reader(name)(node, file, name) for name, node in nodes.items()}
+    readers = {key: _range if key == "workers" else _KINDS[FIELDS[key].kind][0] for key in nodes}
+    values: dict[str, Any] = {key: readers[key](node, file, key) for key, node in nodes.items()}
     if "workers" in values:
         values["min_workers"], values["max_workers"] = values.pop("workers")
     values["name"] = values.get("name") or name_of(values["command"])
@@ -121,10 +118,6 @@ def parse_job(text: str, file: str, *, folder: Path, user: str = "") -> Submissi
         return Submission.from_document(values)
     except UsageError as error:
         raise InputError(str(error), file=file) from None
-
-
-def _reader(key: str) -> Callable[[yaml.Node, str, str], Any]:
-    return _range if key == "workers" else _KINDS[FIELDS[key].kind][0]
 
 
 def name_of(command: tuple[str, ...]) -> str:
@@ -171,10 +164,7 @@ def _read_text(path: Path) -> str:
         reason = (error.strerror or type(error).__name__).lower()
         raise InputError(f"cannot be read, {reason}: check the path", file=str(path)) from None
     if len(data) > MAX_JOB_FILE_BYTES:
-        raise InputError(
-            f"larger than {MAX_JOB_FILE_BYTES // 1024} KiB: a job file has a few lines",
-            file=str(path),
-        )
+        raise InputError(f"larger than {MAX_JOB_FILE_BYTES // 1024} KiB: a job file has a few lines", file=str(path))
     try:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:

@@ -22,7 +22,9 @@ def nearest_name(name: str, known: Collection[str]) -> str | None:
 
     >>> nearest_name("pyhton", ["python", "bash"])
     'python'
+    >>> nearest_name("--model", ["--help"])  # the dashes do not make them similar
     """
     import difflib  # imported only for messages: it would slow down every command
 
-    return next(iter(difflib.get_close_matches(name, known, n=1)), None)
+    bare = {one.lstrip("-"): one for one in known}
+    return next((bare[one] for one in difflib.get_close_matches(name.lstrip("-"), bare, n=1)), None)

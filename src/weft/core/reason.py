@@ -37,7 +37,7 @@ class ClusterTooSmall:
 
 @dataclass(frozen=True, slots=True)
 class Reserved:
-    """It waits at the head of the queue: devices are reserved for it as these jobs end."""
+    """It waits at the head of the queue: free devices are reserved for it until these jobs end."""
 
     needs: int
     after: tuple[str, ...]
@@ -66,7 +66,7 @@ class Priority:
 
 @dataclass(frozen=True, slots=True)
 class Quota:
-    """Its user's jobs hold as many devices as their quota allows."""
+    """Its user's quota leaves too few devices for it, or for more workers."""
 
     user: str
     workers: int
@@ -276,12 +276,11 @@ def in_words(reason: Reason, name_of: Callable[[str], str] = str) -> str:
     """The reason as a sentence; ``name_of`` returns the name of another job by its id.
 
     >>> in_words(Reserved(2, ("k3v9x2qa",)), {"k3v9x2qa": "resnet"}.__getitem__)
-    'waits for 2 devices, which are reserved for it when resnet ends'
+    'waits for 2 devices; resnet must end first'
     """
 
     def named(job_id: str) -> str:
-        name = name_of(job_id)
-        return name if len(name) <= _MAX_NAME else f"{name[: _MAX_NAME - 1]}…"
+        return short_name(name_of(job_id))
 
     match reason:
         case Resources() | ClusterTooSmall() | Reserved() | HeldBack() | UnknownLength() | Priority():
@@ -298,7 +297,7 @@ def in_words(reason: Reason, name_of: Callable[[str], str] = str) -> str:
             return f"waits to start with {plural(workers, 'worker')} until the previous workers have exited"
         case Quota(user, workers):
             has = f"{plural(workers, 'worker')}; " if workers else ""
-            return f"{has}the jobs of {user or 'this user'} hold as many devices as their quota allows"
+            return f"{has}the quota of {user or 'this user'} leaves too few devices"
         case PolicyChoice(policy, workers):
             return (
                 f"{plural(workers, 'worker')}, chosen by policy {policy}"
@@ -319,6 +318,11 @@ def in_words(reason: Reason, name_of: Callable[[str], str] = str) -> str:
             return what
 
 
+def short_name(name: str) -> str:
+    """The name of a job as it appears in a sentence about another one."""
+    return name if len(name) <= _MAX_NAME else f"{name[: _MAX_NAME - 1]}…"
+
+
 _Waiting = Resources | ClusterTooSmall | Reserved | HeldBack | UnknownLength | Priority
 _Running = Exploring | NoReport | NotResizable | AsRequested | AtMaximum | NoRoom | NoFaster | Hold
 
@@ -328,16 +332,15 @@ def _waiting(reason: _Waiting, named: Callable[[str], str]) -> str:
         case Resources(needs):
             return f"waits for {plural(needs, 'device')}"
         case ClusterTooSmall(needs, in_service):
-            return f"waits for {plural(needs, 'device')}, but only {in_service} are in service"
+            verb = "is" if in_service == 1 else "are"
+            return f"waits for {plural(needs, 'device')}, but only {in_service} {verb} in service"
         case Reserved(needs, after):
             ends = " and ".join(map(named, after)) if len(after) <= 2 else f"{len(after)} running jobs"
-            verb = "ends" if len(after) == 1 else "end"
-            what = "which is" if needs == 1 else "which are"
-            return f"waits for {plural(needs, 'device')}, {what} reserved for it when {ends} {verb}"
+            return f"waits for {plural(needs, 'device')}; {ends} must end first"
         case HeldBack(head):
-            return f"waits: the free devices are reserved for {named(head)}, which came first"
+            return f"waits so that it does not delay {named(head)}, which came first"
         case UnknownLength(head):
-            return f"waits: its length is unknown, and the free devices are reserved for {named(head)}"
+            return f"waits so that it does not delay {named(head)}; how long it would take is unknown"
         case Priority(needs):
             return f"waits for {plural(needs, 'device')}; jobs with a higher priority come first"
 
@@ -354,7 +357,8 @@ def _running(reason: _Running) -> str:
         case AsRequested():
             return ", as requested"
         case AtMaximum(workers, max_workers, in_service):
-            return ", the most it can use" if workers == max_workers else f", the most that fit on {in_service} devices"
+            fits = plural(in_service, "device")
+            return ", the most it can use" if workers == max_workers else f", the most that fit on {fits}"
         case NoRoom(_, larger):
             return f"; too few devices are free for {larger}"
         case NoFaster(_, larger, step_s, larger_step_s):

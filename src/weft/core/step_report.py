@@ -8,6 +8,9 @@ from typing import Any
 
 from weft.core.plain_json import count, parse_object, real
 
+MAX_MESSAGE_BYTES = 1 << 16
+"""Of a datagram on the job channel."""
+
 
 @dataclass(frozen=True, slots=True)
 class Progress:
@@ -72,10 +75,24 @@ class StepReport:
     """Whether a stop would lose nothing, because the script declares what to save; ``None`` if unknown."""
     phases: tuple[float, float, float] | None = None
     """Seconds of forward, backward, and update in its last step; only an overlapped model measures them."""
+    network_s: float | None = None
+    """Seconds per step in which its messages keep the link busy; only an overlapped model knows them."""
     turn_wait_s: float = 0.0
     """Seconds per step spent waiting for a turn on a shared device."""
     batch: BatchReport | None = None
     """For a job with a range of batch sizes."""
+
+    @property
+    def gap_s(self) -> float:
+        """Seconds per step that another job could use.
+
+        An overlapped model also sends while it computes: a partner would wait for the link in the rest of its gaps.
+        """
+        if self.phases is None:
+            return self.progress.exposed_s
+        step_s = self.progress.step_s
+        busy_s = step_s if self.network_s is None else self.network_s
+        return max(0.0, min(self.progress.exposed_s, step_s - busy_s))
 
     def message(self) -> dict[str, Any]:
         """The datagram.  Workers outlive controllers, so each side also reads older formats."""
@@ -116,6 +133,7 @@ def parse_report(data: bytes) -> StepReport | None:
         memory_bytes=count(message.get("memory_bytes")) or 0,
         takes_turns=message.get("takes_turns") is True,
         phases=_phases(message.get("phases")),
+        network_s=None if (network_s := real(message.get("network_s"))) is None else max(network_s, 0.0),
         turn_wait_s=max(real(message.get("turn_wait_s")) or 0.0, 0.0),
         can_resume=can_resume if isinstance(can_resume, bool) else None,
         batch=_batch(message.get("batch")),

@@ -47,8 +47,7 @@ class Submission:
     min_workers: Annotated[int, Option("smallest number of workers", "1", min=1, max=MAX_WORKERS)] = 1
     max_workers: Annotated[int, Option("largest number of workers", "1", min=1, max=MAX_WORKERS)] = 1
     requested_workers: Annotated[
-        int | None,
-        Option("number of workers under a policy that never resizes", "the largest", min=1, max=MAX_WORKERS),
+        int | None, Option("number of workers under a policy that never resizes", "the largest", min=1, max=MAX_WORKERS)
     ] = None
     sizes: Annotated[
         tuple[int, ...],

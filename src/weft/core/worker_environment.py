@@ -46,3 +46,5 @@ LEASE_KEY: Final = "WEFT_LEASE_KEY"
 STOPPED_EXIT_CODE: Final = 75
 # Stopped on request without a checkpoint (nothing was passed to ``run.resume``): as if killed by SIGTERM.
 STOPPED_UNSAVED_EXIT_CODE: Final = 143
+# Hung, according to the watchdog or the supervisor: like timeout(1).
+HUNG_EXIT_CODE: Final = 124

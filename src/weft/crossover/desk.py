@@ -30,7 +30,7 @@ from weft.crossover.shared_device import SharedDevice
 from weft.crossover.shared_page import Page, make_page
 from weft.errors import LeaseError
 
-log = logging.getLogger("weft.crossover")
+_log = logging.getLogger("weft.crossover")
 
 
 class Peer:
@@ -111,6 +111,8 @@ class Desk:
         self._devices: dict[str, SharedDevice] = {}
         self._leads: dict[str, Lead] = {}
         self._followers: dict[str, Follower] = {}
+        self._orders: dict[str, TurnOrder] = {}
+        """The newest order of each group, for devices that join it later."""
         self._reserved: dict[str, tuple[str, socket.socket]] = {}
         """By device: where its group will be led, and the socket that holds that address until then."""
 
@@ -230,7 +232,7 @@ class Desk:
             try:
                 listener = listen_at(host)
             except (OSError, ValueError) as error:
-                log.warning("cannot lead a group at %s: %s", host, error)
+                _log.warning("cannot lead a group at %s: %s", host, error)
                 return ""
             shown = f"[{host}]" if ":" in host else host
             self._reserved[device] = f"{shown}:{listener.getsockname()[1]}", listener
@@ -249,7 +251,7 @@ class Desk:
             try:
                 self._leads[address] = Lead(address, join.key, self._watch, self._listener_at(address))
             except (LeaseError, OSError, ValueError) as error:
-                log.warning("cannot lead the group at %s: %s", address, error)
+                _log.warning("cannot lead the group at %s: %s", address, error)
         if address in self._leads:
             device.arbiter.is_lead |= join.is_first
         elif address not in self._followers:
@@ -258,9 +260,15 @@ class Desk:
                     address, join.key, self._watch, lambda order: self._follow(address, order)
                 )
             except LeaseError as error:
-                log.warning("%s", error)
+                _log.warning("%s", error)
+        if address in self._orders and not device.arbiter.is_lead:
+            self._tell(device, Ordered(self._now(), self._orders[address]))
 
     def _follow(self, address: str, order: TurnOrder | None) -> None:
+        if order is None:
+            self._orders.pop(address, None)
+        else:
+            self._orders[address] = order
         for device in list(self._devices.values()):
             if not device.arbiter.is_lead and address in self._addresses(device):
                 self._tell(device, Ordered(self._now(), order))
@@ -276,6 +284,8 @@ class Desk:
             self._leads.pop(address).close()
         for address in self._followers.keys() - wanted:
             self._followers.pop(address).close()
+        for address in self._orders.keys() - wanted:
+            del self._orders[address]
 
 
 def _status(device: SharedDevice) -> dict[str, Any]:

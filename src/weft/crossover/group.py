@@ -19,7 +19,7 @@ from weft.core.plain_json import parse_object
 from weft.crossover.order import TurnOrder, from_json, to_json
 from weft.errors import LeaseError
 
-log = logging.getLogger("weft.crossover")
+_log = logging.getLogger("weft.crossover")
 
 MAX_LINE_BYTES = 1 << 16
 MAX_FOLLOWERS = 1024
@@ -191,7 +191,7 @@ class Follower:
         except OSError:
             data = b""
         if not data or len(self._buffer) > MAX_LINE_BYTES:
-            log.warning("lost the lead of the group at %s:%d: turns follow a fixed rotation", *self._address)
+            _log.warning("lost the lead of the group at %s:%d: turns follow a fixed rotation", *self._address)
             self.close()
             self._on_order(None)
             return

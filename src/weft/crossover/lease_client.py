@@ -39,7 +39,7 @@ from weft.crossover.shared_page import (
 from weft.errors import LeaseError, UsageError
 from weft.process.gate import OPEN, Gate
 
-log = logging.getLogger("weft.crossover")
+_log = logging.getLogger("weft.crossover")
 
 RECONNECT_EVERY_S = 0.1
 LOOK_EVERY_S = 0.5
@@ -174,7 +174,7 @@ class LeaseGate:
             left_s = give_up_s - time.monotonic()
             if left_s <= 0:
                 link.is_overdue = True
-                log.warning("the lease server has not answered for %.1f s: continuing unshared", patience_s)
+                _log.warning("the lease server has not answered for %.1f s: continuing unshared", patience_s)
                 return
             if not link.wait_for_bell(left_s):
                 return
@@ -196,7 +196,7 @@ class LeaseGate:
             link = connect(self._path, self._join)
         except LeaseError as error:
             if not self._is_warned and os.path.exists(self._path):
-                log.warning("%s", error)
+                _log.warning("%s", error)
                 self._is_warned = True
             return
         link.words[TURN] = self._turn
@@ -221,7 +221,7 @@ class LeaseGate:
                 self._link = None
                 link.hang_up()
                 self._ended = link
-                log.warning("the lease server at %s is gone: continuing unshared", self._path)
+                _log.warning("the lease server at %s is gone: continuing unshared", self._path)
 
     def _pause(self) -> None:
         select.select([self._wake], [], [], LOOK_EVERY_S if self._ended is None else RECONNECT_EVERY_S)

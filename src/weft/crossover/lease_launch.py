@@ -39,20 +39,22 @@ def ensure_server(home: Path, *, linger_s: float = LINGER_S, environment: Mappin
     home.mkdir(parents=True, exist_ok=True, mode=0o700)
     command = [sys.executable, "-m", "weft.crossover.server", "--socket", str(path), "--linger-s", str(linger_s)]
     with open(home / LOG_NAME, "ab") as log:
-        # --detach: returns once the server listens, which is then not our child.
-        started = subprocess.run(
-            [*command, "--detach"],
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=log,
-            check=False,
-            env=None if environment is None else dict(environment),
-            timeout=_START_WITHIN_S,
-        )
+        try:
+            # --detach: returns once the server listens, which is then not our child.
+            started = subprocess.run(
+                [*command, "--detach"],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                check=False,
+                env=None if environment is None else dict(environment),
+                timeout=_START_WITHIN_S,
+            )
+            outcome = f"exit code {started.returncode}"
+        except subprocess.TimeoutExpired:
+            outcome = f"it did not listen within {_START_WITHIN_S:g} s"
     if not _answers(path):  # an exit code is fine if another server was started at the same time
-        raise LeaseError(
-            f"the lease server could not be started at {path} (exit code {started.returncode}): see {home / LOG_NAME}"
-        )
+        raise LeaseError(f"the lease server could not be started at {path} ({outcome}): see {home / LOG_NAME}")
     return path
 
 

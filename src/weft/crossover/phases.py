@@ -48,9 +48,9 @@ class TurnLimits:
     """Interval of ticks while a job waits; they recover from lost messages."""
 
 
-def smoothed(old: float | None, new: float, weight: float = 0.3) -> float:
+def smoothed(old: float | None, new: float) -> float:
     """Exponential moving average of a duration."""
-    return new if old is None else old + weight * (new - old)
+    return new if old is None else old + 0.3 * (new - old)
 
 
 class GapWatch:

@@ -24,7 +24,7 @@ from weft.crossover.lease_messages import check_path
 from weft.crossover.phases import TurnLimits
 from weft.errors import LeaseError
 
-log = logging.getLogger("weft.crossover")
+_log = logging.getLogger("weft.crossover")
 
 MAX_PEERS = 4096
 
@@ -63,7 +63,7 @@ class Server:
         try:
             key.data()
         except Exception:
-            log.exception("closing a connection after an unexpected error")
+            _log.exception("closing a connection after an unexpected error")
             if key.fileobj is not self._listener:
                 self._selector.unregister(key.fileobj)
 
@@ -89,16 +89,16 @@ class Server:
             connection, _ = self._listener.accept()
         except OSError as error:
             if error.errno in (errno.EMFILE, errno.ENFILE):
-                log.error("no more workers can join: %s", error.strerror)
+                _log.error("no more workers can join: %s", error.strerror)
                 self._watch(self._listener, 0, self._accept)  # until a peer leaves: this would loop without a pause
             return  # otherwise the client disconnected first
         pid, uid = lease_kernel.peer(connection)
         if uid != os.geteuid():
-            log.warning("refused process %d of user %d: this server belongs to user %d", pid, uid, os.geteuid())
+            _log.warning("refused process %d of user %d: this server belongs to user %d", pid, uid, os.geteuid())
             connection.close()
             return
         if len(self._peers) >= MAX_PEERS:
-            log.warning("refused process %d: %d processes are connected already", pid, MAX_PEERS)
+            _log.warning("refused process %d: %d processes are connected already", pid, MAX_PEERS)
             connection.close()
             return
         peer = Peer(connection, lease_kernel.peer_pidfd(connection, pid), pid)
@@ -112,7 +112,7 @@ class Server:
             try:
                 is_valid = self._desk.hear(peer, packet)
             except Exception:
-                log.exception("cannot handle a message from process %d, which continues unshared", peer.pid)
+                _log.exception("cannot handle a message from process %d, which continues unshared", peer.pid)
                 is_valid = False
             if not is_valid:
                 peer.is_gone = True
@@ -194,7 +194,7 @@ def main(arguments: list[str] | None = None) -> int:
         limits = TurnLimits(soft_s=options.soft_s, hard_s=options.hard_s)
         server = Server(options.socket.absolute(), limits, linger_s=options.linger_s)
     except LeaseError as error:
-        log.error("%s", error)
+        _log.error("%s", error)
         return error.exit_code
     if options.detach:
         if os.fork():

@@ -11,12 +11,13 @@ from collections.abc import Sequence
 from itertools import combinations
 
 from weft.control.state import Job
+from weft.core.reason import short_name
 from weft.core.snapshot import Allocation, JobView, Snapshot
 from weft.core.speed import StepTime
 from weft.daemon.knowledge import Knowledge
 from weft.elastic.pairing import PairMode, predicted_gain, refusal
 
-_NUM_EXPLAINED = 4
+_MAX_EXPLAINED = 4
 """Partners considered in an explanation: those that wait most for the network."""
 
 
@@ -58,7 +59,7 @@ def misfit(first: Job, second: Job, knowledge: Knowledge, free_bytes: int | None
         return None
     return (
         f"sharing would need {new_bytes / 2**30:.1f} GiB more memory, but only {free_bytes / 2**30:.1f} GiB are free "
-        f"({first.id} uses {needs[0] / 2**30:.1f}, {second.id} {needs[1] / 2**30:.1f})"
+        f"({_name(first)} uses {needs[0] / 2**30:.1f}, {_name(second)} {needs[1] / 2**30:.1f})"
     )
 
 
@@ -73,12 +74,21 @@ def expected_gain(job_id: str, partner: str, snapshot: Snapshot, allocation: All
     return predicted_gain(first, second, snapshot.handover_s, mode)
 
 
+def why_split(job: Job, others: Sequence[Job], now_s: float, knowledge: Knowledge) -> str:
+    """What a pair gained that this job was split from; "" if there was none lately."""
+    separation = knowledge.pairs.separation(job.id, now_s)
+    if separation is None:
+        return ""
+    partner, why = separation
+    called = next((_name(other) for other in others if other.id == partner), partner)
+    return f"does not share with {called} for another {why.until_s - now_s:.0f} s: {why.reason}"
+
+
 def why_alone(job: Job, others: Sequence[Job], snapshot: Snapshot, knowledge: Knowledge, free_bytes: int | None) -> str:
     """Why a job does not share although jobs outnumber devices."""
-    separation = knowledge.pairs.separation(job.id, snapshot.now_s)
-    if separation is not None:
-        left_s = separation.until_s - snapshot.now_s
-        return f"does not share for another {left_s:.0f} s: {separation.reason}"
+    split = why_split(job, others, snapshot.now_s, knowledge)
+    if split:
+        return split
     reason = unable(job, knowledge)
     if reason is not None:
         return f"does not share: {reason}"
@@ -87,7 +97,7 @@ def why_alone(job: Job, others: Sequence[Job], snapshot: Snapshot, knowledge: Kn
     able.sort(key=lambda other: -_waiting_share(views[other.id]))
     view = views.get(job.id)
     found = [
-        _why_not(job, other, view, views[other.id], snapshot, knowledge, free_bytes) for other in able[:_NUM_EXPLAINED]
+        _why_not(job, other, view, views[other.id], snapshot, knowledge, free_bytes) for other in able[:_MAX_EXPLAINED]
     ]
     reasons = [why_not for why_not in found if why_not]
     if not able:
@@ -110,11 +120,15 @@ def _why_not(
         return "it must not be moved now"
     sizes = sorted(view.curve.times.keys() & other_view.curve.times.keys())
     if not sizes:
-        return f"no number of workers suits both it and {other.id}"
+        return f"no number of workers suits both it and {_name(other)}"
     first, second = _at(view, sizes[0]), _at(other_view, sizes[0])
     if first is None or second is None:
         return None
-    return misfit(job, other, knowledge, free_bytes) or refusal((job.id, other.id), first, second, snapshot.handover_s)
+    return misfit(job, other, knowledge, free_bytes) or refusal(_name(other), first, second, snapshot.handover_s)
+
+
+def _name(job: Job) -> str:
+    return short_name(job.name or job.id)
 
 
 def _at(view: JobView | None, size: int) -> StepTime | None:

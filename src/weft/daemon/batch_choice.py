@@ -22,7 +22,7 @@ from weft.core.step_report import BatchReport, StepReport
 from weft.core.submission import batch_range
 from weft.perf.batch_size import best_batch, fitted_cost
 
-_KEPT_STEPS = 15
+_MAX_STEP_TIMES = 15
 _MAX_KINDS = 64
 """Maximum number of combinations of workers and batch size remembered per job; the newest are kept."""
 
@@ -58,7 +58,7 @@ class BatchChoices:
             key = report.world_size, batch.size
             if key not in known.steps and len(known.steps) >= _MAX_KINDS:
                 del known.steps[next(iter(known.steps))]
-            kept = known.steps.setdefault(key, deque(maxlen=_KEPT_STEPS))
+            kept = known.steps.setdefault(key, deque(maxlen=_MAX_STEP_TIMES))
             kept.append((progress.step_s, progress.exposed_s))
         worth = self.script_steps(report.job_id)
         converted = replace(progress, step_s=progress.step_s / worth, exposed_s=progress.exposed_s / worth)
@@ -124,5 +124,5 @@ class BatchChoices:
             known = _JobBatches(BatchReport(int(kept["size"]), int(kept["script_size"])), noise_scale)
             for workers, batch, steps in kept["steps"]:
                 found = ((float(step_s), float(exposed_s)) for step_s, exposed_s in steps)
-                known.steps[int(workers), int(batch)] = deque(found, maxlen=_KEPT_STEPS)
+                known.steps[int(workers), int(batch)] = deque(found, maxlen=_MAX_STEP_TIMES)
             self._jobs[job_id] = known

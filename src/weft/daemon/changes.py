@@ -5,6 +5,7 @@ from __future__ import annotations
 from weft.control.state import Job
 from weft.core.cluster import Cluster
 from weft.core.events import JobChanged
+from weft.core.plural import plural
 from weft.daemon.contract import ConflictError
 from weft.errors import UsageError
 
@@ -20,8 +21,8 @@ def check_change(job: Job, event: JobChanged, cluster: Cluster, *, can_resume: b
     num_devices = sum(cluster.devices_by_node)
     if not spec.allowed_sizes(num_devices):
         raise UsageError(
-            f"job {job.id} would need at least {spec.min_workers} workers, this cluster has {num_devices} devices: "
-            "choose fewer"
+            f"job {job.id} would need at least {spec.min_workers} workers, this cluster has "
+            f"{plural(num_devices, 'device')}: choose fewer"
         )
     num = len(job.devices)
     if num and not spec.min_workers <= num <= spec.max_workers and not can_resume:

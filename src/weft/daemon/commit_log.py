@@ -19,7 +19,6 @@ from weft.control.reducer import reduce
 from weft.control.state import State
 from weft.core.actions import Action
 from weft.core.events import Event
-from weft.daemon.attempt_bars import AttemptBars
 from weft.daemon.faults import AN_EVENT, Faults
 from weft.daemon.history import History
 from weft.daemon.metrics import Metrics
@@ -67,7 +66,6 @@ class CommitLog:
         self,
         journal: Journal,
         history: History,
-        timeline: AttemptBars,
         metrics: Metrics,
         faults: Faults,
         state: State,
@@ -78,8 +76,8 @@ class CommitLog:
         self.waits_for_disk = ""
         """Why nothing can be written now, if so."""
         self.try_again_s = -math.inf
-        self._journal, self._history, self._timeline = journal, history, timeline
-        self._metrics, self._faults = metrics, faults
+        self.journal, self.metrics, self.faults = journal, metrics, faults
+        self._history = history
         self._paranoid = paranoid
 
     def batch(self, events: Sequence[Event] = ()) -> Batch:
@@ -87,7 +85,7 @@ class CommitLog:
         controller."""
         batch = Batch(self.state, self._paranoid)
         for event in events:
-            with self._faults.contained(AN_EVENT, getattr(event, "job_id", None)):
+            with self.faults.contained(AN_EVENT, getattr(event, "job_id", None)):
                 batch.add([event])
         return batch
 
@@ -96,8 +94,8 @@ class CommitLog:
         if batch.events:
             try:
                 began = time.perf_counter()
-                self._journal.append(batch.events)
-                self._metrics.commit_s.observe(time.perf_counter() - began)
+                self.journal.append(batch.events)
+                self.metrics.commit_s.observe(time.perf_counter() - began)
             except Exception as error:
                 self._not_written(error, batch, now_s)
                 return False
@@ -106,8 +104,7 @@ class CommitLog:
         self.state = batch.state
         for event in batch.events:
             self._history.note(event)
-            self._timeline.note(event)
-            self._metrics.events.labels(type(event).__name__).inc()
+            self.metrics.events.labels(type(event).__name__).inc()
         for answer, result in batch.answers:
             answer.set_result(result)
         return True
@@ -116,7 +113,7 @@ class CommitLog:
         """Nothing was acknowledged: engine events are retried, and clients have to repeat their requests."""
         _log.error("%s; retrying every second", error, exc_info=None if isinstance(error, StoreError) else error)
         self.waits_for_disk = str(error)
-        self._metrics.store_errors.inc()
+        self.metrics.store_errors.inc()
         for answer, _ in batch.answers:
             answer.set_exception(error)
         self.try_again_s = now_s + _TRY_AGAIN_S

@@ -53,6 +53,7 @@ def serve(home: Home, options: ControllerOptions) -> int:
         crossover=not why_unshared,
         handover_s=TurnLimits().handover_s,
         why_unshared=why_unshared,
+        quotas=options.quotas,
     )
     policy_named(options.policy)  # reject an unknown name before opening anything
     traces = JobTraces(otlp_exporter()) if options.otel else None

@@ -11,12 +11,16 @@ from weft.core.cluster import Cluster, Shape
 from weft.core.speed import SpeedCurve, StepTime
 from weft.perf.exploration import UNTRIED_GAIN, relatives_curve
 from weft.perf.families import FamilySpeeds, family_of
-from weft.perf.job_lengths import LengthHistory
+from weft.perf.job_lengths import Kin, LengthHistory, kin_of
 
 
 def family(job: Job) -> str:
     """The family of a job; a job without a name is a family of its own."""
     return family_of(job.spec.user, job.name) if job.name else job.id
+
+
+def _kin(job: Job) -> Kin:
+    return kin_of(job.spec.requested_workers, family(job))
 
 
 def _held_s(job: Job, now_s: float) -> float:
@@ -48,11 +52,11 @@ class FamilyKnowledge:
 
     def finished(self, job: Job, cluster: Cluster) -> None:
         """A job has completed; its work is counted at its smallest size."""
-        self._lengths.finished(family(job), job.attained_device_s / _smallest_size(job, cluster))
+        self._lengths.finished(_kin(job), job.attained_device_s / _smallest_size(job, cluster))
 
     def progressed(self, active: Iterable[Job], cluster: Cluster, now_s: float) -> None:
         """How far unfinished jobs have come: it tells how long jobs can be."""
-        self._lengths.progressed((family(job), _held_s(job, now_s) / _smallest_size(job, cluster)) for job in active)
+        self._lengths.progressed((_kin(job), _held_s(job, now_s) / _smallest_size(job, cluster)) for job in active)
 
     def is_measured(self, job: Job) -> bool:
         """Whether the speed of its family is known."""
@@ -87,7 +91,7 @@ class FamilyKnowledge:
     def remaining_steps(self, job: Job, curve: SpeedCurve, now_s: float, usual_s: float) -> float:
         """Remaining steps of a job of unknown length, based on finished jobs of its family."""
         smallest = curve.sizes[0]
-        left_s = self._lengths.remaining_s(family(job), _held_s(job, now_s) / smallest, usual_s)
+        left_s = self._lengths.remaining_s(_kin(job), _held_s(job, now_s) / smallest, usual_s)
         return max(left_s, 1.0) / curve.times[smallest].step_s
 
     def document(self) -> dict[str, Any]:

@@ -40,4 +40,5 @@ def queue_now(state: State, scheduler: Scheduler, knowledge: Knowledge, now_s: f
         statistics.fmean([knowledge.restarts.estimate_s(job.id) for job in active]) if active else 0.0,
         options.handover_s if options.crossover else None,
         dict(options.quotas),
+        options.usual_s,
     )

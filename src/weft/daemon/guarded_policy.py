@@ -11,23 +11,32 @@ from __future__ import annotations
 
 import logging
 import math
+import queue
+import threading
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Sequence, Set
+from concurrent.futures import Future
+from concurrent.futures import TimeoutError as FutureTimeoutError
 from dataclasses import dataclass, replace
+from typing import Any, TypeVar
 
 from weft.core.reason import PolicyChoice, PolicyFailed, Reason
 from weft.core.snapshot import Allocation, JobView, Snapshot
-from weft.daemon.policy_thread import MAX_DECISION_S, PolicyThread, PolicyTimeoutError
 from weft.elastic.explainer import DecisionExplainer
 from weft.elastic.kind_turns import decide_in_turn
 from weft.elastic.policy import BasePolicy
 from weft.elastic.rules import Room, Rules
+from weft.errors import WeftError
 
 _log = logging.getLogger(__name__)
 
+MAX_DECISION_S = 10.0
 RETRY_S = 600.0
 MAX_TRIALS = 100
 """How many times the policy may be called to find the jobs it fails on."""
+
+
+Result = TypeVar("Result")
 
 
 class ImpossibleAnswerError(ValueError):
@@ -286,3 +295,51 @@ class _SmallestFirst:
 
     def decide(self, snapshot: Snapshot) -> Allocation:
         return simplest(snapshot, self.rules)
+
+
+class PolicyTimeoutError(WeftError):
+    """The policy did not return in time."""
+
+
+class PolicyThread:
+    """Runs one call of the policy at a time, so that one that never returns cannot block the controller.
+
+    Python cannot kill a thread.  While a call is overdue, further calls fail immediately, and the caller must decide
+    without the policy.  When the overdue call returns, the policy can be used again.
+    """
+
+    def __init__(self, limit_s: float = MAX_DECISION_S) -> None:
+        self._limit_s = limit_s
+        self._calls: queue.SimpleQueue[tuple[Callable[[], Any], Future[Any]]] = queue.SimpleQueue()
+        self._overdue: Future[Any] | None = None
+        self._thread: threading.Thread | None = None
+
+    @property
+    def is_overdue(self) -> bool:
+        """Whether a call that took too long is still running."""
+        return self._overdue is not None and not self._overdue.done()
+
+    def ask(self, call: Callable[[], Result]) -> Result:
+        """The result of ``call``; raises what it raises, or :class:`PolicyTimeoutError`."""
+        if self.is_overdue:
+            raise PolicyTimeoutError(f"an earlier decision is still running after {self._limit_s:g} s")
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._run, name="weft-policy", daemon=True)
+            self._thread.start()
+        answer: Future[Result] = Future()
+        self._calls.put((call, answer))
+        try:
+            return answer.result(self._limit_s)
+        except FutureTimeoutError:
+            if answer.done():  # the call itself raised a TimeoutError
+                raise
+            self._overdue = answer
+            raise PolicyTimeoutError(f"the decision took longer than the {self._limit_s:g} s it is allowed") from None
+
+    def _run(self) -> None:
+        while True:
+            call, answer = self._calls.get()
+            try:
+                answer.set_result(call())
+            except BaseException as error:
+                answer.set_exception(error)

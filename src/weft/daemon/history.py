@@ -1,4 +1,4 @@
-"""What happened to each job, in sentences, for ``weft explain``."""
+"""What happened to each job, in sentences, for ``weft explain``; and which job had which devices when."""
 
 from __future__ import annotations
 
@@ -7,41 +7,37 @@ from collections.abc import Iterator
 
 from weft.core.events import (
     CancelRequested,
-    ClockSetBack,
     DevicesAssigned,
     Event,
     Fate,
     JobChanged,
     JobsPurged,
     JobSubmitted,
-    NodeDrained,
-    NodeFailed,
-    NodeJoined,
-    NodeRepaired,
-    NodeResumed,
-    ProgressReported,
     WorkersExited,
     WorkersStarted,
 )
+from weft.daemon.attempt_bars import AttemptBars
 from weft.daemon.contract import Decision, Sentence
 
-_KEPT_PER_JOB = 200
-_KEPT_DECISIONS = 1000
+_MAX_SENTENCES = 200
+_MAX_DECISIONS = 1000
 
 
 class History:
     """Gets every event, in order; keeps the last sentences of each job and the last decisions."""
 
     def __init__(self) -> None:
+        self.bars = AttemptBars()
         self._sentences: dict[str, deque[Sentence]] = {}
-        self._decisions: deque[Decision] = deque(maxlen=_KEPT_DECISIONS)
+        self._decisions: deque[Decision] = deque(maxlen=_MAX_DECISIONS)
 
     def note(self, event: Event) -> None:
+        self.bars.note(event)
         if isinstance(event, JobsPurged):
             for job_id in event.job_ids:
                 self._sentences.pop(job_id, None)
         for job_id, text in sentences_of(event):
-            kept = self._sentences.setdefault(job_id, deque(maxlen=_KEPT_PER_JOB))
+            kept = self._sentences.setdefault(job_id, deque(maxlen=_MAX_SENTENCES))
             if not kept or kept[-1].text != text:
                 kept.append(Sentence(event.at_s, text))
         if isinstance(event, DevicesAssigned):
@@ -56,13 +52,13 @@ class History:
 
 
 def sentences_of(event: Event) -> Iterator[tuple[str, str]]:
-    """Job and sentence, for every job the event is about."""
+    """Job and sentence, for every job the event is about; none for nodes, progress, and the clock."""
     match event:
         case JobSubmitted(spec=spec):
             sizes = " to ".join(map(str, dict.fromkeys((spec.min_workers, spec.max_workers))))
             yield spec.id, f"submitted, for {sizes} worker{'s' if spec.max_workers > 1 else ''}"
         case CancelRequested(job_id=job_id, reason=reason):
-            yield job_id, reason or "cancelled"
+            yield job_id, reason or "canceled"
         case JobChanged(job_id=job_id):
             names = ("weight", "priority", "min_workers", "max_workers")
             given = [(name, getattr(event, name)) for name in names if getattr(event, name) is not None]
@@ -74,10 +70,6 @@ def sentences_of(event: Event) -> Iterator[tuple[str, str]]:
             yield job_id, f"workers of attempt {attempt} started"
         case WorkersExited(job_id=job_id, attempt=attempt, fate=fate):
             yield job_id, f"attempt {attempt} {_ENDS[fate]}{f': {event.reason}' if event.reason else ''}"
-        case NodeFailed() | NodeRepaired() | NodeJoined() | NodeDrained() | NodeResumed():
-            return
-        case ProgressReported() | JobsPurged() | ClockSetBack():
-            return
 
 
 _ENDS = {

@@ -66,18 +66,19 @@ def why(decided: DecisionResult, job: Job, policy: GuardedPolicy, knowledge: Kno
 def _untouched(job: Job, decided: DecisionResult, policy: GuardedPolicy, knowledge: Knowledge) -> Reason:
     """Why a job keeps exactly what it has."""
     workers = len(job.wanted)
-    if not knowledge.of(job.id).can_resume:
-        return NotResizable(workers)
+    known = knowledge.of(job.id)
     if job.partner is not None:
         return SharedWith(job.partner, workers, fills=job.fills)
-    known = knowledge.of(job.id)
-    if job.spec.min_workers == job.spec.max_workers:
+    if job.spec.min_workers == workers == job.spec.max_workers:
         return AsRequested(workers)
+    if not known.can_resume:
+        return NotResizable(workers)
     sizes = job.spec.allowed_sizes(decided.snapshot.cluster.num_devices)
     larger = next((size for size in sizes if size > workers), None)
-    if larger is None or (known.attempt != job.attempt and known.samples):
-        return NoReport(workers)
-    return Exploring(workers, larger, policy.policy.rules.hold_s)
+    hold_s = policy.policy.rules.hold_s
+    # Many programs never report, so nothing may be promised about one that has been silent for this long.
+    is_silent = known.attempt != job.attempt and (known.samples or decided.snapshot.now_s - job.changed_s > hold_s)
+    return NoReport(workers) if larger is None or is_silent else Exploring(workers, larger, hold_s)
 
 
 def until_its_start(job: Job) -> Assigned | None:
@@ -96,13 +97,20 @@ def still_holds(job: Job, reason: Reason) -> bool:
     return waits and not job.wanted and job.reason_code == _PREEMPTED
 
 
+def measured_sharing(job: Job, reason: Reason, state: State, knowledge: Knowledge, now_s: float) -> str:
+    """What a pair has gained: this one, or the last one if it was split."""
+    if isinstance(reason, SharedWith):
+        done = knowledge.pairs.measured(job.id, reason.partner)
+        return f"{done.gain:.2f}x was measured" if done else ""
+    return admission.why_split(job, tuple(state.jobs.active.values()), now_s, knowledge)
+
+
 def sharing_detail(
     decided: DecisionResult, job: Job, reason: Reason, state: State, knowledge: Knowledge, sharing: SharingSituation
 ) -> str:
     """What a pair has gained, or why the job does not share although jobs outnumber devices."""
     if isinstance(reason, SharedWith):
-        done = knowledge.pairs.measured(job.id, reason.partner)
-        return f"{done.gain:.2f}x was measured" if done else ""
+        return measured_sharing(job, reason, state, knowledge, decided.snapshot.now_s)
     is_settled = isinstance(reason, PolicyFailed | NotResizable | NoReport | HeldBack | UnknownLength)
     if is_settled or not sharing.may_pair:
         return ""

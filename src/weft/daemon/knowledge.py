@@ -5,9 +5,11 @@ Everything here is an estimate.  It is saved periodically; losing it costs only 
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -21,11 +23,10 @@ from weft.core.submission import MAX_TOTAL_STEPS
 from weft.daemon.batch_choice import BatchChoices
 from weft.daemon.family_knowledge import FamilyKnowledge
 from weft.daemon.kind_speeds import KindSpeeds
-from weft.daemon.loss_rest import steps_to_rest
 from weft.daemon.newest_reports import NewestReports
 from weft.daemon.pairs import Pairs
 from weft.daemon.restart_times import RestartTimes
-from weft.daemon.step_samples import KEPT_SAMPLES, Samples, median_step, medians, restored_samples, samples_document
+from weft.daemon.step_samples import MAX_SAMPLES, Samples, median_step, medians, restored_samples, samples_document
 from weft.perf.exploration import explored_curve
 from weft.perf.job_lengths import least_assumed_s
 
@@ -34,10 +35,12 @@ NOTEWORTHY = 0.2
 _REFIT = 0.05
 _MIN_SAMPLES_TO_SHARE = 5
 """Pairs are formed based on speeds of jobs alone, which can no longer be measured once the jobs share."""
-_KEPT_LOSSES = 200
+_MAX_LOSSES = 200
 _MIN_LOSSES = 12
 _REFIT_LOSS_GROWTH = 1.25
 _SLOW_STEP_S = 1.0
+_MAX_LOSS = 1e100
+"""Its square is still finite."""
 
 
 @dataclass
@@ -45,7 +48,7 @@ class JobKnowledge:
     """One job."""
 
     samples: Samples = field(default_factory=dict)
-    losses: deque[tuple[int, float]] = field(default_factory=lambda: deque(maxlen=_KEPT_LOSSES))
+    losses: deque[tuple[int, float]] = field(default_factory=lambda: deque(maxlen=_MAX_LOSSES))
     can_resume: bool = True
     attempt: int = 0
     """The attempt that reported last."""
@@ -90,6 +93,15 @@ class Knowledge:
 
     def of(self, job_id: str) -> JobKnowledge:
         return self._jobs.setdefault(job_id, JobKnowledge())
+
+    @contextmanager
+    def supposing(self, job_id: str, *, can_resume: bool) -> Iterator[None]:
+        """Inside, there is a job that nobody has submitted."""
+        self.of(job_id).can_resume = can_resume
+        try:
+            yield
+        finally:
+            del self._jobs[job_id]
 
     def finished(self, job: Job) -> None:
         """The job is over: keep only what it tells about other jobs of its family."""
@@ -172,9 +184,9 @@ class Knowledge:
             expected = self.curve(job, ()).times.get(len(job.devices))
             if expected is not None:
                 known.predicted_s[len(job.devices)] = expected.step_s
-        samples = known.samples.setdefault(shape, deque(maxlen=KEPT_SAMPLES))
+        samples = known.samples.setdefault(shape, deque(maxlen=MAX_SAMPLES))
         could_share = self.can_share(job)
-        samples.append((report.progress.step_s, report.progress.exposed_s))
+        samples.append((report.progress.step_s, report.gap_s))
         is_news = self.can_share(job) and not could_share
         before_s = known.fitted.get(shape)
         now_s = known.median(shape).step_s
@@ -204,7 +216,10 @@ class Knowledge:
 
     def belief(self, job: Job, first_sizes: tuple[int, ...], now_s: float, usual_s: float) -> Belief:
         """What a decision is told about the job."""
-        curves = self._curves_by_kind(job, first_sizes) if self.cluster.is_mixed else {}
+        curves: Mapping[str, SpeedCurve] = {}
+        if self.cluster.is_mixed:
+            samples = {job_id: known.samples for job_id, known in self._jobs.items()}
+            curves = self.kinds.curves(job, self.cluster, samples, self._families.usual_curve, first_sizes)
         own = curves.get(self.cluster.kind_of(job.wanted)) if job.wanted else None
         curve = own or (fastest(curves) if curves else self.curve(job, first_sizes))
         restart_s = self.restarts.estimate_s(job.id)
@@ -220,10 +235,6 @@ class Knowledge:
             can_stop=known is not None and known.attempt > 0 and known.can_resume,
             curves=curves,
         )
-
-    def _curves_by_kind(self, job: Job, first_sizes: tuple[int, ...]) -> dict[str, SpeedCurve]:
-        samples = {job_id: known.samples for job_id, known in self._jobs.items()}
-        return self.kinds.curves(job, self.cluster, samples, self._families.usual_curve, first_sizes)
 
     def looks_fixed(self, job_id: str) -> bool:
         """Whether the job, which has not reported yet, probably cannot be resized once it has started."""
@@ -339,7 +350,7 @@ class Knowledge:
             known.takes_turns = bool(kept.get("takes_turns", False))
             known.predicted_s = {int(size): float(step_s) for size, step_s in kept.get("predicted_s", ())}
             known.losses.extend((int(step), float(loss)) for step, loss in kept["losses"])
-            known.num_reports = KEPT_SAMPLES
+            known.num_reports = MAX_SAMPLES
             known.fitted = known.median_steps_s()
             known.decided = dict(known.fitted)
         self.restarts.restore(document["restarts_s"], {job_id: kept["restart"] for job_id, kept in kept_jobs.items()})
@@ -349,3 +360,15 @@ class Knowledge:
         self.pairs.restore(document.get("apart", ()), job_ids)
         self.batches.restore(document.get("batches", {}), job_ids)
         self.kinds.restore(document.get("kinds", {}), job_ids)
+
+
+def steps_to_rest(losses: Sequence[tuple[int, float]], steps_per_epoch: float) -> float | None:
+    """The step at which the loss stops improving, by the fitted loss curve; ``None`` if unknown."""
+    if not all(0 <= loss < _MAX_LOSS for _, loss in losses):
+        return None  # the curve models losses that approach a floor of zero or more
+    # scipy's optimizer is loaded by the first job that needs it.
+    from weft.perf.convergence import LossCurve, fit_loss
+
+    curve = fit_loss([at for at, _ in losses], [loss for _, loss in losses])
+    rest = LossCurve(curve.rate, curve.offset, max(curve.floor, 0.0)).steps_to_standstill(max(steps_per_epoch, 1.0))
+    return rest if math.isfinite(rest) else None

@@ -29,28 +29,24 @@ from weft.control.state import Job, State
 from weft.core.actions import Action, Decide, StartWorkers, StopWorkers
 from weft.core.engine import Engine, EngineEvent, EngineNode, SharesOnNodes
 from weft.core.events import DevicesAssigned, Event, Fate, ProgressReported, WorkersExited, WorkersStarted
-from weft.core.reason import ControllerDown, code_of, in_words
+from weft.core.reason import ControllerDown
 from weft.core.step_report import StepReport
 from weft.core.worker_environment import STOPPED_EXIT_CODE
 from weft.daemon import recovery
-from weft.daemon.attempt_bars import AttemptBars
 from weft.daemon.clock import SteadyClock
 from weft.daemon.commit_log import Batch, CommitLog
 from weft.daemon.engine_news import EngineNews
-from weft.daemon.faults import Faults
-from weft.daemon.history import History
 from weft.daemon.home import Home
 from weft.daemon.inbox import Inbox, Maker
+from weft.daemon.job_reasons import told
 from weft.daemon.knowledge import Knowledge
-from weft.daemon.mean_loss import MeanLosses
-from weft.daemon.metrics import Metrics
+from weft.daemon.newest_reports import MeanLosses
 from weft.daemon.orders import Orders
 from weft.daemon.otel_traces import JobTraces
 from weft.daemon.report_channel import JobChannel
 from weft.daemon.scheduling import DecisionTimer, Scheduler
 from weft.daemon.series_files import SeriesFiles
 from weft.daemon.sharing import LeaseServers
-from weft.store import Journal
 
 _log = logging.getLogger(__name__)
 
@@ -64,29 +60,21 @@ class Loop:
     def __init__(
         self,
         home: Home,
-        journal: Journal,
         engine: Engine,
+        commits: CommitLog,
         channel: JobChannel,
         scheduler: Scheduler,
         knowledge: Knowledge,
-        history: History,
-        timeline: AttemptBars,
         series: SeriesFiles,
-        metrics: Metrics,
-        faults: Faults,
         clock: SteadyClock,
-        state: State,
-        *,
-        paranoid: bool = False,
         traces: JobTraces | None = None,
     ) -> None:
         self.decided: DecisionResult | None = None
         self.finished = threading.Event()
         self.failure: BaseException | None = None
-        self._home, self._journal, self._engine, self._channel = home, journal, engine, channel
-        self._scheduler, self._knowledge = scheduler, knowledge
-        self._metrics, self._clock, self._faults, self._series = metrics, clock, faults, series
-        self._commits = CommitLog(journal, history, timeline, metrics, faults, state, paranoid=paranoid)
+        self._home, self._engine, self._commits, self._channel = home, engine, commits, channel
+        self._scheduler, self._knowledge, self._series, self._clock = scheduler, knowledge, series, clock
+        self._metrics, self._faults = commits.metrics, commits.faults
         self._inbox = Inbox(knowledge.reports)
         self._losses = MeanLosses()
         self._traces = traces
@@ -95,8 +83,8 @@ class Loop:
         """Set when the loop has completed its first pass, or has failed to."""
         nodes = engine if isinstance(engine, SharesOnNodes) else None
         self._sharing = LeaseServers(home.sockets, enabled=scheduler.options.crossover, nodes=nodes)
-        self._orders = Orders(home, engine, channel, self._sharing, knowledge, metrics)
-        self._saving = recovery.Saving(home, journal, knowledge)
+        self._orders = Orders(home, engine, channel, self._sharing, knowledge, self._metrics)
+        self._saving = recovery.Saving(home, commits.journal, knowledge)
         self._stopping = False
         self._nodes: tuple[EngineNode, ...] = ()
         """What the engine last said about its nodes."""
@@ -104,7 +92,7 @@ class Loop:
         self._selector = selectors.DefaultSelector()
         self._selector.register(self._inbox, selectors.EVENT_READ)
         self._selector.register(channel.fileno(), selectors.EVENT_READ)
-        self._news = EngineNews(engine, self._selector, self._faults, metrics)
+        self._news = EngineNews(engine, self._selector, self._faults, self._metrics)
         self._thread = threading.Thread(target=self._run, name="weft-loop", daemon=True)
 
     @property
@@ -220,11 +208,12 @@ class Loop:
             request.add_to(batch, self.state, now_s, self._faults)
         if not self._write(batch, now_s):
             self._inbox.put_back(events)
-        self._inbox.events.extend(self._orders.try_again(now_s))
         if self._stopping:
             self._stop_workers(now_s)
         elif now_s >= max(self._timer.due_s, self._commits.try_again_s):
             self._decide(now_s)
+        # After the decision: what fails while it is carried out is retried in a second, not with the next news.
+        self._inbox.events.extend(self._orders.try_again(now_s))
         self._saving.knowledge_if_due(now_s)
         if self._news.due_s == math.inf:
             self._news.plan(now_s, self.state)
@@ -360,9 +349,7 @@ class Loop:
     def _stop_workers(self, now_s: float) -> None:
         active = [job for job in self.state.jobs.active.values() if not job.is_cancelled]
         if self._stop_jobs and any(job.wanted for job in active) and now_s >= self._commits.try_again_s:
-            stopped = [job.id for job in active if job.wanted]
-            reason = ControllerDown()
-            sentences, codes = dict.fromkeys(stopped, in_words(reason)), dict.fromkeys(stopped, code_of(reason))
+            sentences, codes = told({job.id: ControllerDown() for job in active if job.wanted}, self.state)
             event = DevicesAssigned(now_s, {}, reasons=sentences, reason_codes=codes)
             self._write(self._commits.batch([event]), now_s)
 
@@ -384,7 +371,7 @@ class Loop:
         self._sharing.close(stop=self._stop_jobs and self.failure is None)
         self._channel.close()
         self._engine.close()
-        self._journal.close()
+        self._commits.journal.close()
         if self._traces is not None:
             self._traces.close()
         self.ready.set()

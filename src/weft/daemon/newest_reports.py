@@ -1,18 +1,20 @@
-"""The last report of each job's first worker: where the controller finds a job's latest step."""
+"""The last reports of each job: where the controller finds its latest step, and its loss."""
 
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 from weft.control.state import Job
 from weft.core.events import ProgressReported
 from weft.core.step_report import Progress, StepReport
 
 _WRITE_EVERY_S = 2.0
+_MAX_WORKERS = 100_000
 
 
 class NewestReports:
-    """The new ones are written to the journal together, every few seconds."""
+    """Those of each job's first worker; the new ones are written to the journal together, every few seconds."""
 
     def __init__(self) -> None:
         self._by_job: dict[str, StepReport] = {}
@@ -53,3 +55,28 @@ class NewestReports:
         del self._unwritten[job_id]
         report = self._by_job[job_id]
         return [ProgressReported(now_s, job_id, report.attempt, report.progress)]
+
+
+class MeanLosses:
+    """The newest loss of every worker of each job's current attempt: each has only its own part of the batch."""
+
+    def __init__(self) -> None:
+        self._attempts: dict[str, tuple[int, dict[int, float]]] = {}
+
+    def averaged(self, report: StepReport) -> StepReport:
+        """The report with the mean of the newest losses of all workers that have reported one."""
+        loss = report.progress.loss
+        if loss is None:
+            return report
+        attempt, losses = self._attempts.get(report.job_id, (0, {}))
+        if attempt != report.attempt:
+            losses = {}
+            self._attempts[report.job_id] = (report.attempt, losses)
+        if report.rank < min(report.world_size, _MAX_WORKERS):
+            losses[report.rank] = loss
+        mean = sum(losses.values()) / len(losses) if losses else loss
+        return replace(report, progress=replace(report.progress, loss=mean))
+
+    def forget(self, job_id: str) -> None:
+        """The job's attempt is over."""
+        self._attempts.pop(job_id, None)

@@ -8,6 +8,7 @@ from typing import Annotated
 
 from weft.core.command_line import Option
 from weft.core.submission import MAX_WORKERS
+from weft.errors import UsageError
 
 DEFAULT_PORT = 8477
 
@@ -52,6 +53,10 @@ class ControllerOptions:
     )
     grace_s: Annotated[float, Option("time for workers to save a checkpoint before they are killed", min=0)] = 120.0
     hold_s: Annotated[float, Option("minimum time between resizes of a job", min=0)] = 10.0
+    quota: Annotated[
+        str | None,
+        Option("most devices a user's jobs may hold together, such as ana=4,bo=2", "none", metavar="USER=N[,...]"),
+    ] = None
     cold: Annotated[bool, Option("start workers without the warm pool")] = False
     no_share: Annotated[bool, Option("never let two jobs take turns on a device")] = False
     keep: Annotated[
@@ -62,6 +67,21 @@ class ControllerOptions:
     ] = False
     accept_loss: Annotated[bool, Option("start even if the journal has lost events")] = False
     paranoid: Annotated[bool, Option("check every invariant after every event")] = False
+
+    @property
+    def quotas(self) -> dict[str, int]:
+        """Devices by user, from ``quota``.
+
+        >>> ControllerOptions(quota="ana=4,bo=2").quotas
+        {'ana': 4, 'bo': 2}
+        """
+        found: dict[str, int] = {}
+        for part in [] if self.quota is None else self.quota.split(","):
+            user, _, number = part.strip().rpartition("=")
+            if not user or not number.isascii() or not number.isdigit() or user in found:
+                raise UsageError(f"--quota {self.quota}: expected each user once, with a number: --quota ana=4,bo=2")
+            found[user] = int(number)
+        return found
 
     def command(self, *python_flags: str) -> list[str]:
         """The command that runs this controller in the foreground.  ``WEFT_HOME`` says where."""

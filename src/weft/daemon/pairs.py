@@ -111,7 +111,7 @@ class Pairs:
         steps = (_not_slower(alone[first], speeds[0]), _not_slower(alone[second], speeds[1]))
         mode = PairMode.of(first_fills=one.fills, second_fills=other.fills)
         one.began, other.began = one.newest, other.newest
-        trial.review = review((first, second), steps, speeds, predicted_gain(*steps, handover_s, mode))
+        trial.review = review(steps, speeds, predicted_gain(*steps, handover_s, mode))
         if not trial.review.should_split:
             return False
         before = self._apart.get(pair)
@@ -142,10 +142,14 @@ class Pairs:
         trial = self._trials.get(frozenset((one, other)))
         return trial.review if trial else None
 
-    def separation(self, job_id: str, now_s: float) -> Separation | None:
-        """The last split of this job that is still in force."""
-        found = [why for pair, why in self._apart.items() if job_id in pair and why.until_s > now_s]
-        return max(found, key=lambda why: why.until_s, default=None)
+    def separation(self, job_id: str, now_s: float) -> tuple[str, Separation] | None:
+        """The partner that this job was last split from, if that is still in force."""
+        found = [
+            (next(iter(pair - {job_id})), why)
+            for pair, why in self._apart.items()
+            if job_id in pair and why.until_s > now_s
+        ]
+        return max(found, key=lambda one: one[1].until_s, default=None)
 
     # What is kept across restarts of the controller ----------------------------------------------------------------
 

@@ -40,13 +40,7 @@ _log = logging.getLogger(__name__)
 
 
 def load_state(
-    journal: Journal,
-    engine: Engine,
-    history: History,
-    *,
-    faults: Faults | None = None,
-    accept_loss: bool = False,
-    wall_s: float | None = None,
+    journal: Journal, engine: Engine, history: History, *, faults: Faults | None = None, accept_loss: bool = False
 ) -> State:
     """The state after the last event in the journal, on the cluster as it is now."""
     nodes = engine.nodes()
@@ -62,7 +56,7 @@ def load_state(
     for _, event, error in left_out:
         if faults is not None:
             faults.note(AN_EVENT, error, getattr(event, "job_id", None))
-    found = _right_clock(journal, found, wall_s)
+    found = _right_clock(journal, found)
     # Nodes that come and go are followed by the loop; the node of this machine was there all along.
     state = on_cluster(found, cluster) if [node.name for node in nodes] == [LOCAL_NODE] else found
     if journal.seq == 0 or found is not state:
@@ -72,9 +66,9 @@ def load_state(
     return state
 
 
-def _right_clock(journal: Journal, state: State, wall_s: float | None) -> State:
+def _right_clock(journal: Journal, state: State) -> State:
     """If the clock was ahead when the last event was written, move the recorded times back."""
-    now_s = time.time() if wall_s is None else wall_s
+    now_s = time.time()
     if state.now_s <= now_s + MAX_AHEAD_S:
         return state
     _log.warning("the clock was %.0f s ahead when the controller last ran: correcting times", state.now_s - now_s)

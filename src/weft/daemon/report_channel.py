@@ -16,10 +16,9 @@ import struct
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from weft.core.step_report import StepReport, parse_report
+from weft.core.step_report import MAX_MESSAGE_BYTES, StepReport, parse_report
 
 _CREDENTIALS = struct.Struct("3i")
-_MAX_MESSAGE_BYTES = 1 << 16
 _MAX_PER_CALL = 1000
 _STOP = json.dumps({"stop": True}).encode()
 
@@ -53,7 +52,7 @@ class JobChannel:
         while num_taken < _MAX_PER_CALL:
             try:
                 data, ancillary, _, address = self._socket.recvmsg(
-                    _MAX_MESSAGE_BYTES, socket.CMSG_SPACE(_CREDENTIALS.size)
+                    MAX_MESSAGE_BYTES, socket.CMSG_SPACE(_CREDENTIALS.size)
                 )
             except BlockingIOError:
                 return

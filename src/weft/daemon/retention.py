@@ -30,6 +30,7 @@ _log = logging.getLogger(__name__)
 _CHECK_EVERY_S = 30.0
 _PURGE_EVERY_S = 3600.0
 _MIN_EVERY_S = 0.1
+_MAX_TRIES = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,11 +114,14 @@ def _over_since(state: State, cutoff_s: float) -> tuple[Sequence[str], float]:
 
 def _deleted(folder: Path) -> str:
     """Delete a job's folder; returns why it could not be deleted, or ""."""
-    try:
-        if folder.is_symlink():
-            folder.unlink()
-        elif folder.exists():
-            shutil.rmtree(folder)
-    except OSError as error:
-        return f"{folder} cannot be deleted ({error.strerror}): its job is kept"
-    return ""
+    problem = ""
+    for _ in range(_MAX_TRIES):
+        try:
+            if folder.is_symlink():
+                folder.unlink()
+            elif folder.exists():
+                shutil.rmtree(folder)
+            return ""
+        except OSError as error:  # perhaps the last lines of its history were being written
+            problem = f"{folder} cannot be deleted ({error.strerror}): its job is kept"
+    return problem

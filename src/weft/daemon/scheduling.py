@@ -74,7 +74,8 @@ class Scheduler:
         beliefs = self.beliefs(active, state, knowledge, now_s)
         decided = self._decided(state, knowledge, self.guarded, now_s, beliefs)
         self.queue = queue_places(active, decided.event.devices, beliefs, state.cluster.num_devices, now_s)
-        if state.cluster.is_mixed:  # places count devices of all kinds alike, so expected starts are only guesses
+        # Places count devices of all kinds alike, and know no quotas, so expected starts are only guesses.
+        if state.cluster.is_mixed or self.options.quotas:
             self.queue = {job_id: replace(place, is_certain=False) for job_id, place in self.queue.items()}
         reasons = {}
         for job in active:
@@ -86,9 +87,8 @@ class Scheduler:
         self._told = kept | reasons
         if not reasons:
             return decided
-        sharing = self._sharing(state)
         details = {
-            job.id: job_reasons.sharing_detail(decided, job, reasons[job.id], state, knowledge, sharing)
+            job.id: job_reasons.measured_sharing(job, reasons[job.id], state, knowledge, now_s)
             for job in active
             if job.id in reasons
         }

@@ -25,9 +25,10 @@ from weft.core.reason import HeldUp, code_of, in_words
 from weft.core.status_rows import HistoryRow, WhatifRow
 from weft.core.submission import Submission
 from weft.daemon import job_reasons
-from weft.daemon.attempt_bars import AttemptBar, AttemptBars, between
+from weft.daemon.attempt_bars import AttemptBar, between
 from weft.daemon.changes import check_change
 from weft.daemon.clock import SteadyClock
+from weft.daemon.commit_log import CommitLog
 from weft.daemon.contract import Decision, LogStream, NodeStatus, NodeView, Outlook, Sentence, UnknownJobError
 from weft.daemon.disk import Space, low_in_words
 from weft.daemon.faults import Faults
@@ -35,10 +36,9 @@ from weft.daemon.forecasting import queue_now
 from weft.daemon.history import History
 from weft.daemon.home import Home
 from weft.daemon.ids import new_id
-from weft.daemon.job_metrics import job_series
 from weft.daemon.knowledge import Knowledge
 from weft.daemon.loop import Loop
-from weft.daemon.metrics import Metrics
+from weft.daemon.metrics import Metrics, job_series
 from weft.daemon.otel_traces import JobTraces
 from weft.daemon.recovery import MAX_AHEAD_S, load_knowledge, load_state
 from weft.daemon.report_channel import JobChannel
@@ -79,35 +79,28 @@ class Controller:
         options = options or SchedulingOptions()
         self._home, self._journal, self._engine = home, journal, engine
         self._history = History()
-        self._timeline = AttemptBars()
         self._series = SeriesFiles(home)
         self._metrics = Metrics()
         self._scheduler = Scheduler(options, free_bytes, self._metrics.decision_errors.inc)
         self._faults = Faults(self._metrics)
         state = load_state(journal, engine, self._history, faults=self._faults, accept_loss=accept_loss)
-        self._first_seq = journal.seq
         self._knowledge = Knowledge(state.cluster, RESTART_PRIOR_S, options.handover_s)
         load_knowledge(home, state, self._knowledge)
         self._clock = clock(state.now_s)
         self._channel = JobChannel(home.channel_socket)
-        self._past: tuple[History, AttemptBars] | None = None
+        self._past: History | None = None
         self._past_lock = threading.Lock()
+        commits = CommitLog(journal, self._history, self._metrics, self._faults, state, paranoid=paranoid)
         self._loop = Loop(
             home,
-            journal,
             engine,
+            commits,
             self._channel,
             self._scheduler,
             self._knowledge,
-            self._history,
-            self._timeline,
             self._series,
-            self._metrics,
-            self._faults,
             self._clock,
-            state,
-            paranoid=paranoid,
-            traces=traces,
+            traces,
         )
         self.ready = self._loop.ready
         """Set when the loop has completed its first pass, or has ended before it could."""
@@ -158,7 +151,7 @@ class Controller:
 
         def make(state: State, now_s: float) -> tuple[list[Event], None]:
             job = _job_in(state, job_id)
-            return ([] if job.state.is_final else [CancelRequested(now_s, job_id)]), None
+            return ([] if job.state.is_final else [CancelRequested(now_s, job_id, "canceled by its owner")]), None
 
         self._loop.request(make).result()
 
@@ -207,7 +200,12 @@ class Controller:
 
     def jobs(self) -> list[Job]:
         """All jobs in order of submission, with the newest step each has reported."""
-        return [self._newest(job) for job in self._loop.state.jobs.values()]
+        faulty = self._faults.by_job
+        return [
+            # All others are as the journal has them: they have neither devices nor an error that could hold them up.
+            self._newest(job) if job.devices or job.wanted or (faulty and job.id in faulty) else job
+            for job in self._loop.state.jobs.in_order()
+        ]
 
     def job(self, job_id: str) -> Job:
         return self._newest(_job_in(self._loop.state, job_id))
@@ -218,7 +216,7 @@ class Controller:
     def explain(self, job_id: str) -> list[Sentence]:
         """What happened to the job and why, oldest first; the last sentence is about now."""
         job = _job_in(self._loop.state, job_id)
-        sentences = self._before()[0].of(job_id) + self._history.of(job_id)
+        sentences = self._before().of(job_id) + self._history.of(job_id)
         if not job.state.is_final:
             now = self._in_loop(lambda state, now_s: self._standing(state.jobs[job_id], now_s))
             if not sentences or now.text != sentences[-1].text:
@@ -235,7 +233,7 @@ class Controller:
 
     def timeline(self, since_s: float, until_s: float) -> list[AttemptBar]:
         """Which job had which devices when, oldest first."""
-        return between(self._timeline.after(self._before()[1], self._loop.state.jobs), since_s, until_s)
+        return between(self._history.bars.after(self._before().bars, self._loop.state.jobs), since_s, until_s)
 
     def decisions(self, last: int = 100) -> list[Decision]:
         """The last decisions that changed something, oldest first."""
@@ -244,11 +242,13 @@ class Controller:
     def outlook(self, submission: Submission) -> Outlook:
         """What the policy would give this job now; changes nothing."""
         check_batch_range(submission.launch)
+        can_resume = not is_plain_script(submission.launch)
 
         def ask(state: State, now_s: float) -> Outlook:
             _check_fits(submission, state)
             spec = submission.spec(new_id(state.jobs), now_s)
-            workers, reason = self._scheduler.outlook(state, self._knowledge, spec, submission.total_steps, now_s)
+            with self._knowledge.supposing(spec.id, can_resume=can_resume):
+                workers, reason = self._scheduler.outlook(state, self._knowledge, spec, submission.total_steps, now_s)
             return Outlook(workers, in_words(reason, state.name_of), code_of(reason))
 
         return self._in_loop(ask)
@@ -341,17 +341,16 @@ class Controller:
         place = None if job.devices else self._scheduler.queue.get(job.id)
         return Sentence(now_s, f"{text}; {place_in_words(place, now_s)}" if place else text)
 
-    def _before(self) -> tuple[History, AttemptBars]:
-        """What happened before this controller was started; read from the journal on first use."""
+    def _before(self) -> History:
+        """What happened before the events that this controller has replayed or made; read on first use."""
         with self._past_lock:
             if self._past is None:
-                history, timeline = History(), AttemptBars()
+                past = History()
                 for seq, event in self._journal.read():
-                    if seq > self._first_seq:
+                    if seq > self._journal.loaded_seq:
                         break
-                    history.note(event)
-                    timeline.note(event)
-                self._past = history, timeline
+                    past.note(event)
+                self._past = past
             return self._past
 
     def _in_loop(self, ask: Callable[[State, float], Result]) -> Result:

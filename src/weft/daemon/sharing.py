@@ -11,7 +11,6 @@ An engine with its own lease servers (:class:`weft.core.engine.SharesOnNodes`) i
 from __future__ import annotations
 
 import logging
-import subprocess
 import threading
 from pathlib import Path
 
@@ -87,7 +86,7 @@ class LeaseServers:
                 if wanted:
                     tell_roles(ensure_server(self._folder), wanted)
                 self._trouble = ""
-            except (LeaseError, OSError, subprocess.TimeoutExpired) as error:
+            except (LeaseError, OSError) as error:
                 if str(error) != self._trouble:
                     _log.warning("pairs share devices uncoordinated for now: %s", error)
                 self._trouble = str(error)

@@ -10,9 +10,9 @@ from typing import Any
 from weft.core.cluster import Shape
 from weft.core.speed import StepTime
 
-KEPT_SAMPLES = 31
+MAX_SAMPLES = 31
 Samples = dict[Shape, deque[tuple[float, float]]]
-"""Step time and exposed time of the last :data:`KEPT_SAMPLES` steps, by workers per node."""
+"""Step time and exposed time of the last :data:`MAX_SAMPLES` steps, by workers per node."""
 
 
 def medians(samples: Samples) -> dict[Shape, StepTime]:
@@ -33,6 +33,6 @@ def samples_document(samples: Samples) -> list[Any]:
 def restored_samples(document: Iterable[Any]) -> Samples:
     """What :func:`samples_document` wrote; raises ``ValueError`` and the like on an invalid document."""
     return {
-        tuple(map(int, shape)): deque(((float(a), float(b)) for a, b in kept), maxlen=KEPT_SAMPLES)
+        tuple(map(int, shape)): deque(((float(a), float(b)) for a, b in kept), maxlen=MAX_SAMPLES)
         for shape, kept in document
     }

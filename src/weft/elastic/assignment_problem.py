@@ -7,12 +7,12 @@ from numpy.typing import NDArray
 
 
 def best_assignment(weight: NDArray[np.float64]) -> list[int]:
-    """For each row of a square table its own column, so that the summed weight is greatest.
+    """A different column for each row of a square table, with the greatest total weight.
 
     >>> best_assignment(np.array([[1.0, 5.0], [2.0, 3.0]]))
     [1, 0]
     """
-    # Half a second to load, and most decisions get by without it: a controller should answer before that.
+    # Takes half a second to load, and most decisions do not need it; a controller should answer sooner.
     from scipy.optimize import linear_sum_assignment
 
     columns: list[int] = linear_sum_assignment(weight, maximize=True)[1].tolist()

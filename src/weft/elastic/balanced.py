@@ -10,6 +10,8 @@ from weft.elastic.stakes import FloatArray, IntArray, Stakes
 
 SIZE_KEPT_S = 600.0
 """How long a job typically keeps its size: a restart must pay for itself within this time."""
+NEWCOMERS = 0.1
+"""Share of the shorter jobs in whose place new ones are still waiting when a job ends."""
 GUESS_STEEPNESS = 0.5
 """How likely a job that looks longer is longer, if its length is a guess: one that looks 10 times as long, 76 %."""
 _SAME = np.log(1.25)
@@ -36,6 +38,12 @@ class Balanced(UtilityPolicy):
     is the rule of heSRPT (Berg, Vesilo, Harchol-Balter, 2020): the i-th longest job counts i^e.  It needs no
     adjustment to how well jobs scale or to how crowded the cluster is.
 
+    [Note: jobs to come]  heSRPT assumes that no job arrives.  If jobs keep coming, some have taken the place of the
+    shorter ones by the time a job ends, and they wait for its devices too.  In a steady stream there would be as many
+    as now, but a long job can make its progress while few others wait, and a queue may also drain.  So only a share of
+    the shorter jobs counts: found by trial, on queues where it should do no harm.
+    A job of guessed length counts shorter jobs already, by the chance that they are longer.
+
     [Note: device kinds]  Where devices are of several kinds, a second of a fast one is worth more to those who wait: in
     the price, a device counts as many as its speed says, by the median job.
 
@@ -44,14 +52,14 @@ class Balanced(UtilityPolicy):
     """
 
     name = "balanced"
-    because = "this split of the devices gives the most progress, short jobs and jobs that scale counting more"
+    because = "this split of the devices gives the most progress (short jobs and jobs that scale well count more)"
 
     def standing(self, stakes: Stakes) -> FloatArray:
         times_s = stakes.times_s.copy()
         # A waiting job cannot avoid its start.  Without it here, a job shorter than a start would never be worth one.
         waits = stakes.workers == 0
         times_s[waits] += stakes.restart_s[waits, None]
-        price = num_longer(stakes.least_size_s(times_s), stakes.is_length_known) / stakes.num_devices
+        price = num_waiting(stakes.least_size_s(times_s), stakes.is_length_known) / stakes.num_devices
         costs: FloatArray = times_s * (1.0 + price[:, None] * stakes.counted_sizes)
         standing: FloatArray = stakes.weights * np.minimum.reduce(costs, axis=1)
         return standing
@@ -74,6 +82,17 @@ class Balanced(UtilityPolicy):
         present: FloatArray = self.utility(times_s, standing[:, None]).max(axis=1)
         lost: FloatArray = present * np.minimum(1.0, stakes.restart_s / SIZE_KEPT_S)
         return lost
+
+
+def num_waiting(times_s: FloatArray, is_known: NDArray[np.bool_]) -> FloatArray:
+    """How many jobs are expected to wait for devices when each one ends, itself included.
+
+    >>> num_waiting(np.array([10.0, 1000.0, 100.0]), np.array([True, True, True])).round(2).tolist()
+    [3.0, 1.2, 2.1]
+    """
+    longer = num_longer(times_s, is_known)
+    num: FloatArray = np.where(is_known, longer + NEWCOMERS * (len(times_s) - longer), longer)
+    return num
 
 
 def num_longer(times_s: FloatArray, is_known: NDArray[np.bool_]) -> FloatArray:

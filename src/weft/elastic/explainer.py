@@ -40,7 +40,7 @@ class DecisionExplainer(Protocol):
         """Why the job has the workers it has in the allocation; it must be in the snapshot."""
 
     def time_left(self, job_id: str, remaining_steps: int) -> str:
-        """How long the job still takes at its size and at the next, if its speed was measured."""
+        """How much longer the job will take at its size and at the next one, if its speed was measured."""
 
     def why_this_kind(self, job_id: str) -> str:
         """The device kind it has and how fast the others are; empty in a cluster of one kind."""

@@ -1,14 +1,14 @@
-"""The knapsack under the utility policies where devices are of several kinds: one kind and size per job, best sum.
+"""The knapsack of the utility policies for several device kinds: one kind and size per job, with the best sum.
 
 [Note: one price per kind]
-With several kinds the textbook recurrence needs a table over the free devices of every kind at once, which is small for
-small clusters only.  So each kind gets a price: at given prices every job picks its own best option, and what they pick
-bounds any solution from above (a Lagrangian bound).  Prices are lowered to the least bound one kind after the other:
-for one kind, with the prices of the others fixed, that is the problem of :mod:`weft.elastic.knapsack`.  A solution is
-then improved kind by kind with the exact program of that module, where a job may also leave its kind for this one, its
-old devices counting what they cost.  Options whose loss at these prices exceeds the gap between solution and bound
-cannot be part of a better solution.  If what is left of them is few enough, the recurrence makes the answer exact.
-Otherwise it is within the gap.  A user's quota that would be exceeded is one more limit with a price of its own.
+With several kinds, the textbook recurrence needs a table over the free devices of all kinds, which is small only for
+small clusters.  So each kind gets a price: at given prices every job picks its own best option, and what they pick
+bounds any solution from above (a Lagrangian bound).  Prices are lowered to the lowest bound, one kind at a time: for
+one kind, with the prices of the others fixed, that is the problem of :mod:`weft.elastic.knapsack`.  A solution is then
+improved kind by kind with the exact program of that module, where a job may also leave its kind for this one; its old
+devices then count at their price.  Options whose loss at these prices exceeds the gap between solution and bound cannot
+be part of a better solution.  If few enough options remain, the recurrence makes the answer exact; otherwise it is
+within the gap.  A user's quota that would be exceeded is another limit, with its own price.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _MAX_CELLS = 6_000_000
 """Options x states of the recurrence: more would take longer than a decision should."""
 _MAX_STATES = 60_000
 _FIRST_PRICE = 0.25
-"""The first price tried, as a share of what a device would bring on average if everybody had the best option."""
+"""The first price tried, as a share of the average utility per device if every job had its best option."""
 _NOISES = (1.0, 0.3, 0.1, 0.03, 0.01, 0.003, 0.001)
 """Spread of the noise in the search for prices, relative to what a job gains on average."""
 _NUM_STEPS = 4
@@ -48,11 +48,11 @@ class KindProblem:
     utility: FloatArray
     sizes: IntArray
     kinds: IntArray
-    """Kind by column; -1 for column 0.  Columns of one kind are adjacent, their sizes rise."""
+    """Kind by column; -1 for column 0.  Columns of one kind are adjacent, with increasing sizes."""
     capacity: IntArray
     """Devices by kind."""
     groups: tuple[tuple[IntArray, int], ...] = ()
-    """Rows that together have no more than so many devices of any kind; disjoint."""
+    """Disjoint sets of rows, each with the maximum number of devices that its rows may have together, of any kind."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +70,7 @@ class _Search:
     problem: KindProblem
     rows: IntArray = field(init=False)
     columns: list[IntArray] = field(init=False)
-    """For each kind column 0 and its own columns."""
+    """For each kind: column 0 and its own columns."""
 
     def __post_init__(self) -> None:
         one = self.problem
@@ -143,7 +143,7 @@ def _prices(search: _Search) -> tuple[FloatArray, float]:
     """Prices with a low bound, and the bound.
 
     The bound is convex in the prices, but has corners.  So jobs first pick options with some noise, which makes it
-    smooth; with less and less noise, Newton's method follows the least bound to where it has corners.
+    smooth; with less and less noise, Newton's method follows the lowest bound to its corner.
     """
     one = search.problem
     gain = np.where(np.isfinite(one.utility), one.utility, -np.inf).max(axis=1)
@@ -166,7 +166,7 @@ def _prices(search: _Search) -> tuple[FloatArray, float]:
 
 
 def _newton_step(search: _Search, prices: FloatArray, spread: float) -> FloatArray:
-    """One step towards the least bound if jobs pick options with a noise of this spread."""
+    """One step toward the lowest bound if jobs pick options with noise of this spread."""
     level, slope, curvature = _noisy(search, prices, spread)
     free = (prices > 0) | (slope < 0)
     if not free.any():
@@ -176,7 +176,7 @@ def _newton_step(search: _Search, prices: FloatArray, spread: float) -> FloatArr
     inner[np.diag_indices_from(inner)] += 1e-12 * max(float(np.trace(inner)), 1e-300)
     step = np.zeros(len(prices))
     step[free] = np.linalg.solve(inner, -slope[free])
-    # Far from the minimum the curvature may be next to nothing.
+    # Far from the minimum, the curvature may be almost zero.
     step = np.clip(step, -prices, 3.0 * prices + 1e-300)
     share = 1.0
     for _ in range(_NUM_HALVINGS):
@@ -216,7 +216,7 @@ def _noisy(search: _Search, prices: FloatArray, spread: float) -> tuple[float, F
 
 
 def _repaired(search: _Search, values: FloatArray, start: IntArray) -> IntArray:
-    """What the jobs would pick at these prices, as far as it fits: those that gain most come first."""
+    """What the jobs would pick at these prices, as far as it fits; those that gain the most come first."""
     one = search.problem
     choice = start.copy()
     room = search.limits - search.used(choice)
@@ -250,7 +250,7 @@ def _move(one: KindProblem, room: IntArray, group: int, column: int, size: int) 
 
 
 def _filled(search: _Search, choice: IntArray) -> IntArray:
-    """Use what is left for the best single changes, one after the other."""
+    """Use what is left for the best single changes, one at a time."""
     one, limits = search.problem, search.limits
     choice = choice.copy()
     num_kinds = len(one.capacity)
@@ -270,7 +270,7 @@ def _filled(search: _Search, choice: IntArray) -> IntArray:
 
 
 def _improved(search: _Search, prices: FloatArray, choice: IntArray) -> IntArray:
-    """Solve one kind after the other exactly, until none gets better; a job may leave another kind for this one."""
+    """Solve one kind at a time exactly, until none improves; a job may leave another kind for this one."""
     one = search.problem
     best, best_worth = choice, search.worth(choice)
     for _ in range(_MAX_ROUNDS):
@@ -298,7 +298,7 @@ def _improved(search: _Search, prices: FloatArray, choice: IntArray) -> IntArray
 
 
 def _close_gap(search: _Search, values: FloatArray, gap: float, incumbent: IntArray) -> IntArray | None:
-    """The recurrence over the options that could still be part of something better; None if they are too many."""
+    """The recurrence over the options that could still be part of a better solution; None if there are too many."""
     one = search.problem
     alive = values >= values.max(axis=1, keepdims=True) - gap
     alive[:, 1:] &= one.sizes[:, 1:] > 0
@@ -309,7 +309,7 @@ def _close_gap(search: _Search, values: FloatArray, gap: float, incumbent: IntAr
     fixed = incumbent.copy()
     fixed[open_rows] = 0
     room = search.limits - search.used(fixed)
-    # Nobody needs more than all of its options together could use.
+    # No limit needs to be larger than what all options together could use.
     most = np.zeros(len(room), dtype=np.int64)
     group_of = {int(row): number for number, (rows, _) in enumerate(one.groups) for row in rows}
     axes: list[list[list[tuple[int, int]]]] = []
@@ -331,7 +331,7 @@ def _close_gap(search: _Search, values: FloatArray, gap: float, incumbent: IntAr
 
 
 def _uses(one: KindProblem, row: int, column: int, group_of: dict[int, int]) -> list[tuple[int, int]]:
-    """Of which limits the option uses how much."""
+    """Which limits the option counts against, and how much."""
     size = int(one.sizes[row, column])
     if not size:
         return []

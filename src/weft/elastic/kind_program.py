@@ -1,7 +1,7 @@
-"""The utility program where devices are of several kinds: each job gets one kind and a number of its devices, or waits.
+"""The utility program for several device kinds: each job gets some devices of one kind, or waits.
 
 The options of a job are its sizes on every kind it can run on.  Utilities are those of the policy, with the job's speed
-on that kind; a change of the kind costs a restart like a change of the size.  The summed utility is maximized under one
+on that kind; changing the kind costs a restart, like changing the size.  The summed utility is maximized under one
 limit per kind, by :mod:`weft.elastic.kind_knapsack`.
 """
 
@@ -40,7 +40,7 @@ class KindUtility(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class _Options:
-    """What each job could have: one row per job, columns of each kind side by side."""
+    """What each job could have: one row per job, with the columns of each kind next to each other."""
 
     kind_names: tuple[str, ...]
     capacity: IntArray
@@ -53,7 +53,7 @@ class _Options:
 
 
 class _KindRoom:
-    """Devices by kind and quotas by user that are left."""
+    """The remaining devices by kind and quotas by user."""
 
     def __init__(self, snapshot: Snapshot, options: _Options) -> None:
         self._options = options
@@ -124,7 +124,7 @@ def _options(books: Mapping[str, MenuBook], snapshot: Snapshot) -> _Options:
         width = table.sizes.shape[1] - 1
         wide_sizes, wide_step_s = np.zeros((len(jobs), width), dtype=np.int64), np.full((len(jobs), width), np.inf)
         wide_sizes[rows], wide_step_s[rows] = table.sizes[:, 1:], table.step_s[:, 1:]
-        # Some devices may be held: a size that does not fit the others is out of the question.
+        # Some devices may be in use: a size that does not fit the others is ruled out.
         too_large = wide_sizes > capacity[-1]
         wide_sizes[too_large], wide_step_s[too_large] = 0, np.inf
         sizes.append(wide_sizes)
@@ -185,7 +185,7 @@ def _confined(policy: KindUtility, snapshot: Snapshot, options: _Options, utilit
 
 
 def _smallest(options: _Options, row: int) -> list[int]:
-    """The columns of the smallest size on each kind, the kind first that needs the least device time."""
+    """The columns of the smallest size on each kind, starting with the kind that needs the least device time."""
     columns = np.flatnonzero(options.sizes[row])
     first = [int(column) for column in columns if options.kinds[column - 1] != options.kinds[column]]
     return sorted(first, key=lambda column: options.sizes[row, column] * options.step_s[row, column])
@@ -199,7 +199,7 @@ def _best(
     room: _KindRoom,
     start: IntArray,
 ) -> IntArray:
-    """The best options of some jobs in the room that is left."""
+    """The best options of some jobs with the remaining devices."""
     slack = [(np.flatnonzero([job.spec.user == user for job in jobs]), limit) for user, limit in room.quotas.items()]
     # Most quotas do not bind: only those that do become part of the program.
     binding: list[tuple[IntArray, int]] = []

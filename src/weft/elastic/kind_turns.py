@@ -1,7 +1,7 @@
-"""Clusters of several device kinds, for policies that know only one: one kind after the other, the fastest first.
+"""Clusters of several device kinds, for policies that support only one: one kind at a time, the fastest first.
 
-A policy decides on each kind as if there were no other devices, about the jobs that run there and those that run
-nowhere.  Who gets nothing on one kind is considered on the next.  So a running job stays on its kind until it is
+On each kind, a policy decides as if there were no other devices, about the jobs that run there and those that do not
+run.  A job that gets nothing on one kind is considered on the next, so a running job stays on its kind until it is
 stopped.
 """
 
@@ -24,7 +24,7 @@ class KindDecider(Protocol):
 def decide_in_turn(
     deciders: Mapping[str, KindDecider], snapshot: Snapshot, homes: Mapping[str, str] | None = None
 ) -> Allocation:
-    """The allocation by one decider per kind.  ``homes``: on which kind a job must be considered first, if on any."""
+    """The allocation by one decider per kind.  ``homes``: the kind on which a job must be considered first, if any."""
     if homes is None:
         homes = {job.id: job.kind for job in snapshot.jobs if job.workers}
     workers: dict[str, int] = {}

@@ -1,12 +1,11 @@
-"""The multiple-choice knapsack under the utility policies: one size per job, so many devices, best sum.
+"""The multiple-choice knapsack of the utility policies: one size per job, a limited number of devices, the best sum.
 
 [Note: exact without the full table]
-The textbook recurrence costs jobs x sizes x devices.  Instead a price
-per device is found first: at the right price each job on its own picks a size, and together they (nearly)
-fill the cluster.  That costs jobs x sizes per price tried, and a handful of prices.  It also bounds what
-any other solution can reach, so that a size whose own loss at that price exceeds the remaining gap cannot
-be part of a better solution.  What survives (a few jobs with two or three sizes each) goes through the
-recurrence.  The answer is that of the full table.
+The textbook recurrence costs jobs x sizes x devices.  Instead, a price per device is found first: at the right price,
+the sizes that jobs pick independently (nearly) fill the cluster.  That costs jobs x sizes for each of a handful of
+prices.  It also bounds what any other solution can reach, so a size whose own loss at that price exceeds the remaining
+gap cannot be part of a better solution.  What is left (a few jobs with two or three sizes each) goes through the
+recurrence.  The answer is the same as with the full table.
 """
 
 from __future__ import annotations
@@ -25,15 +24,15 @@ Row = tuple[FloatArray, IntArray]
 _TOLERANCE = 1e-12
 _MAX_PRICES = 60
 _FIRST_PRICE = 0.25
-"""The first price tried, as a share of what a device would bring on average if everybody had the best size."""
-_LARGEST_FACTOR = 1e9
-"""How far apart two prices tried one after the other are at most."""
+"""The first price tried, as a share of the average utility per device if every job had its best size."""
+_MAX_FACTOR = 1e9
+"""Maximum ratio between two consecutive prices."""
 _SMALL_TABLE = 14_000
-"""Cells of the full table below which pricing first does not pay."""
+"""Cells of the full table below which finding a price first does not pay off."""
 
 
 def best_choices(utility: FloatArray, sizes: IntArray, capacity: int) -> IntArray:
-    """For each row the column to take, so that the sizes fit ``capacity`` and the summed utility is greatest.
+    """The column to take in each row, so that the sizes fit ``capacity`` and the total utility is greatest.
 
     Sizes rise along a row; a row that is shorter than the others is filled up with columns of size 0 that are
     worth no more than its first.  ``utility`` may hold ``-inf`` where a column is not allowed.  The smallest
@@ -44,10 +43,10 @@ def best_choices(utility: FloatArray, sizes: IntArray, capacity: int) -> IntArra
     [1, 2]
     """
     first_cell = np.arange(len(utility)) * utility.shape[1]
-    choice: IntArray = utility.argmax(axis=1)  # the first of equals, that is the smallest
+    choice: IntArray = utility.argmax(axis=1)  # the first of equals, which is the smallest
     if int(np.add.reduce(sizes.take(first_cell + choice))) <= capacity:
         return choice
-    num_useful = (choice + 1).tolist()  # nobody takes more devices for less
+    num_useful = (choice + 1).tolist()  # no job takes more devices for less utility
     if sum(num_useful) * (capacity + 1) <= _SMALL_TABLE:
         rows = [(utility[row, :num], sizes[row, :num]) for row, num in enumerate(num_useful)]
         return np.array(_table(rows, capacity))
@@ -74,15 +73,15 @@ def device_price(utility: FloatArray, sizes: IntArray, capacity: int) -> float:
 def _table(rows: Sequence[Row], capacity: int) -> list[int]:
     """The textbook recurrence, one row of all totals at a time; fastest while the table is small.
 
-    Only the best values are kept.  Which column led to them is asked again on the way back, at one total a
-    row: that is cheaper than to note it for all totals on the way there.
+    Only the best values are kept.  Which column led to them is recomputed on the way back, for one total per row: that
+    is cheaper than recording it for all totals on the way forward.
     """
     pad = max([int(sizes[-1]) for _, sizes in rows])
     width = capacity + 1
     best = np.zeros((len(rows) + 1, pad + width))
-    best[:, :pad] = -np.inf  # totals below nothing: where a size is too large
+    best[:, :pad] = -np.inf  # negative totals, where a size is too large
     row_bytes, cell_bytes = best.strides
-    # before[row, size] is best[row] moved by size: the values from which one more of that size leads on.
+    # before[row, size] is best[row] shifted by size: the values before that size is added.
     before: FloatArray = np.ndarray(
         (len(best), pad + 1, width), np.float64, best, pad * cell_bytes, (row_bytes, -cell_bytes, cell_bytes)
     )
@@ -104,9 +103,9 @@ def _table(rows: Sequence[Row], capacity: int) -> list[int]:
 def best_choices_in_groups(
     utility: FloatArray, sizes: IntArray, capacity: int, groups: Sequence[tuple[IntArray, int]]
 ) -> IntArray:
-    """Like :func:`best_choices`; the rows of each (disjoint) group have no more than its limit together.
+    """Like :func:`best_choices`; the rows of each (disjoint) group get at most its limit together.
 
-    A group is worked out alone for every total up to its limit, and then competes as one row.
+    A group is solved separately for every total up to its limit, and then competes as one row.
     """
     groups = [(rows, min(limit, capacity)) for rows, limit in groups if len(rows)]
     if not groups:
@@ -180,17 +179,17 @@ def _price(utility: FloatArray, sizes: IntArray, capacity: int) -> tuple[float, 
     high = max(_FIRST_PRICE * hoped / max(1, capacity), 1e-300)
     low, factor = high, 1.5
     low_bound, low_slope, choice = high_bound, high_slope, _ = at(high)
-    while low_slope >= 0:  # ends: for nothing, more is asked for than there is
+    while low_slope >= 0:  # ends: at price 0, more is requested than there is
         high, high_bound, high_slope = low, low_bound, low_slope
-        low = low / factor if factor < _LARGEST_FACTOR else 0.0
+        low = low / factor if factor < _MAX_FACTOR else 0.0
         low_bound, low_slope, found = at(low)
         choice = found if low_slope >= 0 else choice
         factor **= 2
-    while high_slope < 0:  # ends: at some price nobody takes more than the smallest size
+    while high_slope < 0:  # ends: at some price, no job takes more than its smallest size
         low, low_bound, low_slope = high, high_bound, high_slope
         high *= factor
         high_bound, high_slope, choice = at(high)
-        factor = min(factor**2, _LARGEST_FACTOR)
+        factor = min(factor**2, _MAX_FACTOR)
     for _ in range(_MAX_PRICES):
         meet = (high_bound - low_bound + low_slope * low - high_slope * high) / (low_slope - high_slope)
         if not low < meet < high:
@@ -209,7 +208,7 @@ def _price(utility: FloatArray, sizes: IntArray, capacity: int) -> tuple[float, 
 
 
 def _fill(utility: FloatArray, sizes: IntArray, capacity: int, choice: IntArray) -> IntArray:
-    """Use what is left of the capacity for the best single upgrades, one after the other."""
+    """Use the remaining capacity for the best single upgrades, one at a time."""
     first_cell = np.arange(0, utility.size, utility.shape[1])
     held = sizes.take(first_cell + choice)
     left = capacity - int(np.add.reduce(held))
@@ -229,7 +228,7 @@ def _fill(utility: FloatArray, sizes: IntArray, capacity: int, choice: IntArray)
 def _close_gap(
     utility: FloatArray, sizes: IntArray, capacity: int, price: float, gap: float, incumbent: IntArray
 ) -> IntArray:
-    """The recurrence over the sizes that could still be part of something better than ``incumbent``."""
+    """The recurrence over the sizes that could still be part of a better solution than ``incumbent``."""
     values = utility - price * sizes
     alive = values >= values.max(axis=1, keepdims=True) - gap
     rows = np.arange(len(utility))

@@ -1,4 +1,4 @@
-"""Policies that start everybody small and hand out the rest by marginal gain: doubling, optimus, afs."""
+"""Policies that start every job small and assign the rest by marginal gain: doubling, optimus, afs."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from weft.elastic.rules import Room, admitted, by_priority
 
 
 class MarginalPolicy(BasePolicy):
-    """The smallest size each, in order of submission; then always the step that gains most per worker."""
+    """The smallest sizes first, in order of submission; then repeatedly the growth that gains the most per worker."""
 
     def growths(self, menu: Menu) -> Sequence[Growth | None]:
-        """From each size the next larger one to consider."""
+        """For each size, the next larger one to consider."""
         return menu.next_sizes
 
     def _decide(self, snapshot: Snapshot) -> Allocation:
@@ -77,9 +77,9 @@ class Doubling(MarginalPolicy):
 class Afs(BasePolicy):
     """Elastic sharing between short jobs and jobs that use devices well.
 
-    Jobs stand in line by remaining time.  Each next worker goes to the first of them, unless one further
-    back would gain relatively more by it (its gain measured against its speed after, that of the one in
-    front against its speed before: in doubt the shorter job wins).
+    Jobs are ordered by remaining time.  The next worker goes to the first of them, unless a later one would gain
+    relatively more from it (the later job's gain is relative to its speed after, the first job's to its speed before,
+    so the shorter job wins in close cases).
     """
 
     name = "afs"
@@ -126,7 +126,7 @@ class Afs(BasePolicy):
 
 
 def _gains(menu: Menu, column: int) -> tuple[float, float]:
-    """Gain in speed per added worker at the next size, against the speed before and against that after."""
+    """Gain in speed per added worker at the next size, relative to the speed before and to the speed after."""
     if column + 1 == len(menu.sizes) or menu.step_s[column + 1] >= menu.step_s[column]:
         return (0.0, 0.0)
     added = menu.sizes[column + 1] - menu.sizes[column]

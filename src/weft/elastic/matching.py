@@ -1,11 +1,11 @@
-"""Who pairs up with whom, decided together with the sizes.
+"""Which jobs form pairs, decided together with the sizes.
 
 [Note: one price for singles and pairs]
 At a price per device, a job alone is worth v_i = max_w u_i(w) - price w, and two jobs that share the same devices are
-worth v_ij = max_w u_ij(w) - price w.  A matching with the greatest weight v_ij - v_i - v_j then says who pairs up at
-that price, and the number of devices all of them ask for says whether the price was right.  With the pairs found at
-the right price, every pair becomes one more row of the exact knapsack of singles, and sizes are chosen once more for
-everyone.  The result is used only if it is worth more than the best allocation without pairs.
+worth v_ij = max_w u_ij(w) - price w.  A matching with the greatest weight v_ij - v_i - v_j then gives the pairs at that
+price, and the total number of devices requested tells whether the price was right.  With the pairs found at the right
+price, every pair becomes another row of the exact knapsack of singles, and all sizes are chosen again.  The result is
+used only if it is worth more than the best allocation without pairs.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ IntArray = NDArray[np.int64]
 
 _MAX_PRICE_STEPS = 16
 _PRICE_PRECISION = 1.1
-"""Prices closer than this factor are not told apart: sizes are chosen exactly afterwards."""
+"""Prices within this factor are treated as equal: sizes are chosen exactly afterward."""
 
 
 def match(singles: FloatArray, first: IntArray, second: IntArray, values: FloatArray) -> list[int]:
     """Of the pairs of ``first`` and ``second``, a matching with (nearly) the greatest weight over singles.
 
-    The assignment relaxation is solved instead of the matching itself (a hundred times faster): its cycles
-    of two are pairs, longer cycles are cut into pairs, losing at most the weakest link of an odd one.
+    The assignment relaxation is solved instead of the matching itself (a hundred times faster): its cycles of two are
+    pairs, and longer cycles are cut into pairs; an odd cycle loses at most its weakest link.
     """
     gain = values - singles[first] - singles[second]
     useful = np.flatnonzero(gain > 1e-12 * np.abs(values))
@@ -95,7 +95,7 @@ def choose_pairs(
         num = int(used.sum()) + int(pair_sizes[pair_column[chosen]].sum())
         return chosen, num - int(used[first[chosen]].sum() + used[second[chosen]].sum())
 
-    # Pairs need fewer devices than their jobs apart: the price is rarely above that without them.
+    # Pairs need fewer devices than their jobs would separately: the price is rarely higher than without pairs.
     price = device_price(utility, sizes, capacity)
     chosen, num = at(price)
     if num == capacity or (num < capacity and not price):
@@ -106,7 +106,7 @@ def choose_pairs(
         if low > 0 and high < _PRICE_PRECISION * low:
             break
         if high == np.inf:
-            # Where devices cost nothing without pairs, the first guess is what a pair may bring.
+            # If devices cost nothing without pairs, the first guess is what a pair may gain.
             price = 2 * low or float(np.abs(pair_utility[np.isfinite(pair_utility)]).max())
         else:
             price = low**0.5 * high**0.5 or high / 2

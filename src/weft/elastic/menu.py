@@ -29,7 +29,7 @@ class Growth(NamedTuple):
     """The place of the larger size in the menu."""
     num_added: int
     saved_s: float
-    """Time saved on every step; negative where larger is slower."""
+    """Time saved per step; negative if the larger size is slower."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,12 +41,12 @@ class Menu:
     exposed_s: tuple[float, ...]
 
     def nearest(self, wanted: int) -> int:
-        """The largest size that is not above ``wanted``, else the smallest there is."""
+        """The largest size up to ``wanted``, or else the smallest size."""
         return self.sizes[max(0, bisect_right(self.sizes, wanted) - 1)]
 
     @cached_property
     def next_sizes(self) -> tuple[Growth | None, ...]:
-        """From each size to the next one; None from the largest."""
+        """For each size, the growth to the next one; None for the largest."""
         return tuple(
             self._growth(column, column + 1) if column + 1 < len(self.sizes) else None
             for column in range(len(self.sizes))
@@ -54,7 +54,7 @@ class Menu:
 
     @cached_property
     def doublings(self) -> tuple[Growth | None, ...]:
-        """From each size to twice that size; None where that is not allowed."""
+        """For each size, the growth to twice that size; None if that is not allowed."""
         return tuple(
             self._growth(column, self.sizes.index(2 * size)) if 2 * size in self.sizes else None
             for column, size in enumerate(self.sizes)
@@ -66,14 +66,14 @@ class Menu:
 
 @dataclass(frozen=True, eq=False)
 class MenuTable:
-    """Menus of several jobs, padded to one width; column 0 is "no workers", padding takes forever."""
+    """Menus of several jobs, padded to one width; column 0 is "no workers", padding has infinite step times."""
 
     sizes: IntArray
     step_s: FloatArray
 
 
 class MenuBook:
-    """Keeps the menus that were worked out: jobs of one kind share theirs from decision to decision."""
+    """Caches menus from decision to decision; similar jobs share one."""
 
     def __init__(self, *, aligned: bool) -> None:
         self._aligned = aligned
@@ -83,7 +83,7 @@ class MenuBook:
         self._table: MenuTable | None = None
 
     def menus(self, cluster: Cluster, jobs: tuple[JobView, ...]) -> list[Menu]:
-        """The menu of each job; empty where the cluster is too small for it."""
+        """The menu of each job; empty if the cluster is too small for it."""
         return [self._menus[row] for row in self._row_numbers(cluster, jobs)]
 
     def table(self, cluster: Cluster, jobs: tuple[JobView, ...]) -> MenuTable:
@@ -114,10 +114,9 @@ class MenuBook:
 
 
 def menu_of(spec: JobSpec, curve: SpeedCurve, cluster: Cluster, *, aligned: bool) -> Menu:
-    """The sizes ``spec`` may have on ``cluster`` for which ``curve`` knows a step time.
+    """The sizes ``spec`` may have on ``cluster`` for which ``curve`` has a step time.
 
-    ``aligned`` keeps those that pack into nodes without leaving odd rests; where that would leave nothing,
-    all stay.
+    ``aligned`` keeps only those that fill nodes without odd remainders, or all if there are none.
     """
     known = [size for size in spec.allowed_sizes(cluster.num_devices) if size in curve.times]
     allowed = offered_sizes(known, cluster, aligned=aligned)

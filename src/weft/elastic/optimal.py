@@ -67,7 +67,7 @@ class UtilityPolicy(BasePolicy):
     def _decide(self, snapshot: Snapshot) -> Allocation:
         jobs = snapshot.jobs
         table = self._book.table(snapshot.cluster, jobs)
-        if not table.sizes[:, 1].all():  # some need more devices than there are
+        if not table.sizes[:, 1].all():  # some need more devices than the cluster has
             able = tuple(job for job, size in zip(jobs, table.sizes[:, 1], strict=True) if size)
             return self.decide(replace(snapshot, jobs=able))
         stakes = self._stakes(snapshot, table)
@@ -89,7 +89,7 @@ class UtilityPolicy(BasePolicy):
         policies = self._on_each_kind(snapshot)
         books = {kind: policy._book for kind, policy in policies.items()}
         found = decide_across_kinds(self, books, snapshot)
-        # Which kind is decided without pairs; then those of a kind may share its devices with each other.
+        # Kinds are chosen without pairs; then the jobs on one kind may share its devices.
         return decide_in_turn(policies, snapshot, found.kinds) if snapshot.crossover else found
 
     def _settle(
@@ -114,7 +114,7 @@ class UtilityPolicy(BasePolicy):
         utility: FloatArray,
         classes: Sequence[Sequence[int]],
     ) -> Allocation:
-        """One priority after the other, each on what is left; for jobs that must run their least is reserved."""
+        """One priority at a time, each with what is left; the smallest sizes of jobs that must run are reserved."""
         jobs, sizes = snapshot.jobs, stakes.table.sizes
         least = sizes[np.arange(len(jobs)), np.isfinite(utility).argmax(axis=1)].tolist()
         room = Room(snapshot)
@@ -213,14 +213,14 @@ class UtilityPolicy(BasePolicy):
         return Allocation(workers, tuple(couples), frozenset(fillers))
 
     def _pair_utility(self, snapshot: Snapshot, stakes: Stakes, standing: FloatArray, pairs: PairOptions) -> FloatArray:
-        """Summed utility of both jobs of each pair by size; a restart for each that would have to move."""
+        """Total utility of both jobs of each pair, by size, minus a restart for each job that would have to move."""
         first, second = pairs.first, pairs.second
         row_of = {job.id: row for row, job in enumerate(snapshot.jobs)}
         partner = np.array([row_of.get(job.partner or "", -1) for job in snapshot.jobs])
         couple = partner[first] == second
         first_there = stakes.workers[first][:, None] == pairs.sizes
         second_there = stakes.workers[second][:, None] == pairs.sizes
-        # Of two that are not together yet, at least one moves in with the other.
+        # If the two do not share yet, at least one of them has to move.
         second_stays = second_there & (couple[:, None] | ~first_there)
         with np.errstate(divide="ignore"):
             first_s = stakes.remaining_steps[first][:, None] / pairs.first_steps_per_s
@@ -237,11 +237,11 @@ class UtilityPolicy(BasePolicy):
     def _choose(
         quotas: Mapping[str, int], capacity: int, users: Sequence[str], utility: FloatArray, sizes: IntArray
     ) -> IntArray:
-        """The best columns within capacity and quotas; ``users`` own the first rows, nobody the others."""
+        """The best columns within capacity and quotas; ``users`` own the first rows; the others have no owner."""
         if not quotas:
             return best_choices(utility, sizes, capacity)
         groups = [(np.flatnonzero([owner == user for owner in users]), limit) for user, limit in quotas.items()]
-        # Most quotas do not bind: only those that do are worked into the program, which stays exact.
+        # Most quotas do not bind: only those that do become part of the program, which stays exact.
         binding: list[tuple[IntArray, int]] = []
         slack = groups
         while True:
@@ -272,7 +272,7 @@ def _with_idle_used(snapshot: Snapshot, found: Allocation, utility: FloatArray, 
 
 
 class Exact(UtilityPolicy):
-    """Minimizes the sum of remaining times, every job running that can (the paper's integer program)."""
+    """Minimizes the sum of remaining times, with every job running that can (the paper's integer program)."""
 
     name = "exact"
     because = "this split of the devices minimizes the summed remaining time"
@@ -288,7 +288,7 @@ class Exact(UtilityPolicy):
         """Jobs are admitted at their smallest size in order of submission; those that fit must run."""
         first = table.sizes[:, 1]
         if not snapshot.quotas and not self.rules.hold_s and int(first.sum()) <= snapshot.num_devices:
-            return  # all jobs fit, and not running is ruled out by its infinite time
+            return  # all jobs fit, and the infinite time of not running rules it out
         menus = self._book.menus(snapshot.cluster, snapshot.jobs)
         inside, _ = admitted(snapshot, menus, ordered(snapshot, self.rules), self.rules)
         # A waiting job waits for one of the admitted jobs; only a pair could admit it earlier.

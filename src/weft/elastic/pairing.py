@@ -2,7 +2,7 @@
 
 - :class:`PairBook` predicts every pair of a decision at every size, as arrays; ``matching.py`` picks from them.
 - :func:`predicted_gain` and :func:`refusal` put the same prediction into words.
-- :func:`review` compares it with the speeds a pair has really reached.
+- :func:`review` compares it with the measured speeds of a pair.
 
 The speeds themselves come from :mod:`weft.perf.crossover`, which the simulated jobs follow too.
 """
@@ -24,8 +24,8 @@ from weft.perf.crossover import MIN_GAIN, filler_speeds, turns_speeds
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
 
-MIN_REALISED_GAIN = 0.02
-"""A pair that gains less than this is split.  Below ``MIN_GAIN``, or pairs would come and go."""
+MIN_REALIZED_GAIN = 0.02
+"""A pair that gains less than this is split.  Lower than ``MIN_GAIN``: otherwise pairs would often form and split."""
 MAX_PAIR_SIZES = 24
 MAX_CANDIDATES = 128
 """At most this many jobs are considered for pairing: the number of pairs grows with the square."""
@@ -54,7 +54,7 @@ PairSpeeds = tuple[FloatArray, FloatArray, FloatArray]
 
 
 def pair_speeds(first: StepTimes, second: StepTimes, handover_s: float) -> dict[PairMode, PairSpeeds]:
-    """Each way to share, element by element."""
+    """All modes of sharing, element by element."""
     second_per_s, first_per_s, gain = filler_speeds(*second, *first, handover_s)
     return {
         PairMode.TURNS: turns_speeds(*first, *second, handover_s),
@@ -66,22 +66,22 @@ def pair_speeds(first: StepTimes, second: StepTimes, handover_s: float) -> dict[
 def predicted_gain(first: StepTime, second: StepTime, handover_s: float, mode: PairMode | None = None) -> float:
     """Work done per unit of time, where each job alone does 1; by the best mode unless one is given.
 
-    >>> predicted_gain(StepTime(2.0, exposed_s=1.0), StepTime(2.0, exposed_s=1.0), handover_s=0.0)
-    2.0
+    >>> round(predicted_gain(StepTime(2.0, exposed_s=1.0), StepTime(2.0, exposed_s=1.0), handover_s=0.0), 2)
+    1.74
     """
     one, other = ((np.array([step.step_s]), np.array([step.exposed_s])) for step in (first, second))
     speeds = pair_speeds(one, other, handover_s)
     return max(float(gain[0]) for kind, (_, _, gain) in speeds.items() if mode in (None, kind))
 
 
-def refusal(names: tuple[str, str], first: StepTime, second: StepTime, handover_s: float) -> str | None:
-    """Why these two jobs gain too little to share; ``None`` if they gain enough."""
+def refusal(partner: str, first: StepTime, second: StepTime, handover_s: float) -> str | None:
+    """Why a job gains too little with this partner; ``None`` if it gains enough."""
     gain = predicted_gain(first, second, handover_s)
     if gain >= 1 + MIN_GAIN:
         return None
     return (
-        f"sharing would do {gain:.2f}x the work of running {names[0]} and {names[1]} one after the other, "
-        f"which is less than the {1 + MIN_GAIN:.2f}x required"
+        f"with {partner} it would do {gain:.2f}x the work of running one after the other, "
+        f"less than the {1 + MIN_GAIN:.2f}x required"
     )
 
 
@@ -94,20 +94,17 @@ class Review:
     reason: str
 
 
-def review(
-    names: tuple[str, str], alone: tuple[StepTime, StepTime], steps_per_s: tuple[float, float], expected: float
-) -> Review:
+def review(alone: tuple[StepTime, StepTime], steps_per_s: tuple[float, float], expected: float) -> Review:
     """Compare the speeds a pair reached with those of its jobs alone and with the gain that was predicted."""
     gain = sum(speed * step.step_s for speed, step in zip(steps_per_s, alone, strict=True))
-    should_split = gain < 1 + MIN_REALISED_GAIN
-    measured = f"{names[0]} and {names[1]} do {gain:.2f}x the work of running one after the other"
-    verdict = f"{expected:.2f}x was expected{', so they are split' if should_split else ''}"
-    return Review(gain, should_split, f"{measured}; {verdict}")
+    should_split = gain < 1 + MIN_REALIZED_GAIN
+    measured = f"together they did {gain:.2f}x the work of running one after the other"
+    return Review(gain, should_split, f"{measured}, and {expected:.2f}x was expected")
 
 
 @dataclass(frozen=True, eq=False)
 class PairOptions:
-    """Ways to share, one by row: their jobs, and both speeds on each size (0 where sharing does not pay).
+    """Ways to share, one per row: the two jobs, and their speeds at each size (0 where sharing does not pay off).
 
     The ways of one pair of jobs are next to each other; ``starts`` says where each pair begins.
     """
@@ -136,7 +133,7 @@ class PairBook:
         self._number: dict[Menu, int] = {}
         """The place of each menu in ``_curves`` and in ``_rows``."""
         self._rows: IntArray = np.empty((0, 0, len(PAIR_MODES)), dtype=np.int64)
-        """By two menus and the way they share: its row in the tables of speeds, or -1 where it does not pay."""
+        """By two menus and the way they share: its row in the tables of speeds, or -1 if it does not pay off."""
         self._first: list[FloatArray] = []
         self._second: list[FloatArray] = []
         self._tables: tuple[FloatArray, FloatArray] | None = None
@@ -144,7 +141,7 @@ class PairBook:
     def options(
         self, menus: Sequence[Menu], candidates: Sequence[int], apart: Set[frozenset[int]] = frozenset()
     ) -> PairOptions | None:
-        """The pairs among ``candidates`` (rows of ``menus``) that pay on some size, without those to be kept apart."""
+        """The pairs among ``candidates`` (rows of ``menus``) that pay off at some size, except those in ``apart``."""
         if len(candidates) < 2:
             return None
         self._learn({menus[row] for row in candidates})
@@ -217,7 +214,7 @@ class PairBook:
 
 
 def pair_sizes(num_devices: int, node: int) -> IntArray:
-    """Sizes on which pairs are offered: those that pack well, thinned out where there are many."""
+    """Sizes at which pairs are offered: those that pack well, and only some of them if there are many."""
     sizes = [size for size in range(1, num_devices + 1) if packs_well(size, node)]
     if len(sizes) > MAX_PAIR_SIZES:
         wanted = np.geomspace(1, num_devices, MAX_PAIR_SIZES)

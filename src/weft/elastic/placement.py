@@ -1,9 +1,9 @@
 """Which devices: node-aligned, packed, and with as few moves as possible.
 
-First everything that keeps its size stays where it is and the rest is fitted into the gaps.  Where a job
-that fits one node would be torn apart, the fewest others are moved into gaps elsewhere.  Only when that is
-impossible the cluster is packed afresh, and the packed nodes are matched to the real ones so that most
-workers find themselves where they were (an assignment problem).
+Jobs that keep their size stay where they are, and the others are fitted into the gaps.  If a job that fits on one node
+would be split, as few others as possible are moved into gaps elsewhere.  Only if that is impossible is the whole
+cluster repacked; the packed nodes are then matched to the real ones so that most workers stay where they were (an
+assignment problem).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Devices = tuple[int, ...]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Unit:
-    """What is placed as one: a job, or two that share devices.  Compared by identity: it is a key all along."""
+    """What is placed as a whole: a job, or two that share devices.  Compared by identity: it is used as a key."""
 
     names: tuple[str, ...]
     workers: int
@@ -34,7 +34,7 @@ class Unit:
 def place(
     cluster: Cluster, units: Sequence[Unit], current: Mapping[str, Devices], *, taken: Set[int] = frozenset()
 ) -> dict[str, Devices]:
-    """Devices for every job of ``units``; jobs of one unit get the same ones, no device goes to two units.
+    """Devices for every job of ``units``; jobs of one unit get the same ones, and no device goes to two units.
 
     ``current`` says where jobs are now; ``taken`` devices are not used.
 
@@ -76,7 +76,7 @@ def place(
 def _placed_by_kind(
     cluster: Cluster, units: Sequence[Unit], current: Mapping[str, Devices], taken: Set[int]
 ) -> dict[str, Devices]:
-    """Each kind on its own: a unit's devices are all of one kind."""
+    """Each kind separately: a unit's devices are all of one kind."""
     placed: dict[str, Devices] = {}
     everything = frozenset().union(*cluster.devices_by_kind.values())
     for kind, devices in cluster.devices_by_kind.items():
@@ -88,7 +88,7 @@ def _placed_by_kind(
 def _placed_around(
     cluster: Cluster, units: Sequence[Unit], current: Mapping[str, Devices], taken: Set[int]
 ) -> dict[str, Devices]:
-    """Place on the cluster that is left without ``taken``, its devices numbered from 0."""
+    """Place units on the cluster without ``taken``, with its remaining devices numbered from 0."""
     free = [sorted(devices) for devices in _free(cluster, _out_of_use(cluster) | taken).values()]
     real = [device for devices in free for device in devices]
     if not units or not real:
@@ -107,9 +107,9 @@ def _placed_around(
 
 
 def _splits_needlessly(cluster: Cluster, unit: Unit, free: Mapping[int, set[int]]) -> bool:
-    """Whether a unit that would fit one node finds no node with enough room.
+    """Whether a unit that fits on one node finds no node with enough room.
 
-    Larger units cross nodes anyway: one node more costs them less than moving others costs those.
+    Larger units span nodes anyway: one more node costs them less than a move would cost the others.
     """
     return max(map(len, free.values())) < unit.workers <= max(cluster.devices_by_node)
 
@@ -172,7 +172,7 @@ def _out_of_use(cluster: Cluster) -> set[int]:
 
 
 def _free(cluster: Cluster, used: set[int]) -> dict[int, set[int]]:
-    """Free devices by node, nodes out of use left out."""
+    """Free devices by node, without nodes that are out of service."""
     return {
         node: set(range(first, first + num)) - used
         for node, (first, num) in enumerate(zip(cluster.first_device, cluster.devices_by_node, strict=True))
@@ -202,7 +202,7 @@ def _take(free: dict[int, set[int]], num: int) -> Devices:
 
 
 def _repacked(cluster: Cluster, units: Sequence[Unit], current: Mapping[str, Devices]) -> dict[Unit, Devices]:
-    """All units packed afresh, large ones first; packed nodes go where they overlap most with the present."""
+    """All units repacked, large ones first; each packed node becomes the real one with which it overlaps most."""
     nodes = [node for node in range(cluster.num_nodes) if node not in cluster.closed_nodes]
     home = {unit: _home(cluster, unit, current) for unit in units}
     # Neighbors stay neighbors: equal sizes are packed in the order of where they are now.
@@ -233,7 +233,7 @@ def _repacked(cluster: Cluster, units: Sequence[Unit], current: Mapping[str, Dev
                 if (node := cluster.node_of(device)) in column:
                     for slot, num in pieces:
                         overlap[slot, column[node]] += num / len(held)
-    for slot, node in enumerate(nodes):  # a packed node only fits a real one of at least its size
+    for slot, node in enumerate(nodes):  # a packed node fits only a real one of at least its size
         too_small = [column[other] for other in nodes if cluster.devices_by_node[other] < cluster.devices_by_node[node]]
         overlap[slot, too_small] = -1e6
     node_of_slot = {slot: nodes[index] for slot, index in enumerate(best_assignment(overlap))}
@@ -247,7 +247,7 @@ def _assigned(
     node_of_slot: Mapping[int, int],
     current: Mapping[str, Devices],
 ) -> dict[Unit, Devices]:
-    """Real devices for packed units; a unit that landed on its own node keeps its very devices."""
+    """Real devices for packed units; a unit that ends up on its current node keeps its devices."""
     placed: dict[Unit, Devices] = {}
     used = _out_of_use(cluster)
     for unit in order:

@@ -21,14 +21,14 @@ class BasePolicy(ABC):
 
     name: str
     because: str
-    """What the policy strives for, in words, for ``weft explain``."""
+    """The policy's goal in words, for ``weft explain``."""
     default_rules = Rules()
     aligned = True
     """Whether only sizes that fill nodes evenly are offered."""
     keeps_sizes = False
     """Whether every job runs at the size it asked for."""
     keeps_order = True
-    """Whether a job that cannot squeeze in gets its first start by order of submission, whatever the policy prefers."""
+    """Whether a job that does not fit gets its first start in order of submission, whatever the policy prefers."""
 
     def __init__(self, rules: Rules | None = None) -> None:
         self.rules = replace(rules or self.default_rules, keeps_order=self.keeps_order)
@@ -50,7 +50,7 @@ class BasePolicy(ABC):
         return decide_in_turn(self._on_each_kind(snapshot), snapshot)
 
     def _on_each_kind(self, snapshot: Snapshot) -> Mapping[str, BasePolicy]:
-        """This policy for the devices of each kind alone; each with its own menus."""
+        """One copy of this policy per device kind, each with its own menus."""
         for kind in snapshot.cluster.kind_names:
             if kind not in self._by_kind:
                 one = self._by_kind[kind] = copy(self)

@@ -7,7 +7,7 @@ from abc import abstractmethod
 from weft.core.snapshot import Allocation, JobView, Snapshot
 from weft.elastic.menu import Menu
 from weft.elastic.policy import BasePolicy, ordered
-from weft.elastic.rules import Room, Rules, admitted
+from weft.elastic.rules import Room, admitted
 
 
 class FixedSizePolicy(BasePolicy):
@@ -18,7 +18,7 @@ class FixedSizePolicy(BasePolicy):
     keeps_order = False
 
     def _size(self, snapshot: Snapshot, job: JobView, menu: Menu) -> int:
-        """The one size ``job`` is run at, within its quota if possible; 0 where the cluster is too small."""
+        """The only size at which ``job`` runs, within its quota if possible; 0 if the cluster is too small."""
         if not menu.sizes:
             return 0
         wanted = job.spec.requested_workers
@@ -26,7 +26,7 @@ class FixedSizePolicy(BasePolicy):
 
 
 class Fifo(FixedSizePolicy):
-    """First in, first out; nobody is stopped for another, nobody overtakes."""
+    """First in, first out; no job is stopped for another, and none overtakes."""
 
     name = "fifo"
     because = "jobs run at the size they asked for, in the order in which they came"
@@ -37,11 +37,11 @@ class Fifo(FixedSizePolicy):
         room = Room(snapshot)
         sizes: dict[int, int] = {}
         for row, job in enumerate(jobs):
-            # Before aging and priority, which only order those that wait: what a running job has is its own.
+            # Before aging and priority, which only order waiting jobs: a running job keeps what it has.
             if job.workers and job.workers in menus[row].sizes and room.fits(job, job.workers):
                 room.take(job, job.workers)
                 sizes[row] = job.workers
-        for row, held in sizes.items():  # one whose speed at the size it asked for was not known before
+        for row, held in sizes.items():  # its speed at the size it asked for was unknown before
             more = 0 if self.rules.pinned(jobs[row]) else self._size(snapshot, jobs[row], menus[row]) - held
             if more > 0 and room.fits(jobs[row], more):
                 room.take(jobs[row], more)
@@ -52,13 +52,13 @@ class Fifo(FixedSizePolicy):
                 room.take(jobs[row], size)
                 sizes[row] = size
             elif size > room.devices:
-                break  # nobody overtakes; only one that its quota holds back is stepped over
+                break  # none overtakes, but a job that is held back by its quota is skipped
         workers = {jobs[row].spec.id: size for row, size in sizes.items()}
         return Allocation(workers, valid_until_s=self.rules.next_due_s(snapshot))
 
 
 class QueuePolicy(FixedSizePolicy):
-    """In some order, as long as devices last; those in front push others out."""
+    """In some order, while devices last; earlier jobs stop later ones."""
 
     @abstractmethod
     def key(self, job: JobView, menu: Menu) -> float:
@@ -82,7 +82,7 @@ class QueuePolicy(FixedSizePolicy):
         return Allocation(workers, valid_until_s=min(self.rules.next_due_s(snapshot), self.next_change_s(snapshot)))
 
     def next_change_s(self, snapshot: Snapshot) -> float:
-        """When the order changes by itself."""
+        """When the order changes without an event."""
         return float("inf")
 
 
@@ -92,7 +92,7 @@ class Srtf(QueuePolicy):
     name = "srtf"
     because = "jobs run at the size they asked for, the one that would be done soonest first"
 
-    # Running jobs only get shorter and waiting ones stay as they are: the order does not turn by itself.
+    # Running jobs only get shorter, and waiting ones do not change: the order stays the same without an event.
     def key(self, job: JobView, menu: Menu) -> float:
         if not menu.sizes:
             return float("inf")
@@ -104,14 +104,11 @@ class Srtf(QueuePolicy):
 
 
 class Tiresias(QueuePolicy):
-    """Two queues by device time used so far; first in, first out within each; no idea of remaining work."""
+    """Two queues by device time used so far; first in, first out within each; ignores remaining work."""
 
     name = "tiresias"
     because = "jobs run at the size they asked for, those that have used little device time first"
-
-    def __init__(self, rules: Rules | None = None, threshold_device_s: float = 16 * 3600.0) -> None:
-        super().__init__(rules)
-        self.threshold_device_s = threshold_device_s
+    threshold_device_s = 16 * 3600.0
 
     def key(self, job: JobView, menu: Menu) -> float:
         return float(job.attained_device_s >= self.threshold_device_s * job.spec.weight)
@@ -126,7 +123,7 @@ class Tiresias(QueuePolicy):
 
 
 class Equal(BasePolicy):
-    """The same number of devices for everybody, as far as menus allow."""
+    """The same number of devices for every job, as far as menus allow."""
 
     name = "equal"
     because = "every job gets the same share of the devices"
@@ -136,7 +133,7 @@ class Equal(BasePolicy):
         order = ordered(snapshot, self.rules)
         sizes, room = admitted(snapshot, menus, order, self.rules)
         growing = [row for row in order if row in sizes and not self.rules.pinned(snapshot.jobs[row])]
-        # Everybody's next size before anybody's next but one: the smallest holdings grow first.
+        # Every job gets its next size before any gets the one after: the jobs with the fewest devices grow first.
         while growing:
             growing.sort(key=lambda row: sizes[row] / snapshot.jobs[row].spec.weight)
             still = []

@@ -20,7 +20,7 @@ POLICIES: dict[str, Callable[[Rules | None], BasePolicy]] = {
 
 
 def policy_named(name: str, rules: Rules | None = None) -> BasePolicy:
-    """A new policy object; an unknown name is an error that offers the nearest one."""
+    """A new policy object; an unknown name raises an error that suggests the nearest one."""
     if name not in POLICIES:
         near = difflib.get_close_matches(name, POLICIES, n=1, cutoff=0.4)
         hint = f"did you mean {near[0]}? " if near else ""

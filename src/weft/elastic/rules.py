@@ -21,6 +21,7 @@ SHORT_S = 60.0
 SHORT_GRACE_S = 240.0
 SHORT_PATIENCE = 10.0
 """A job known to be shorter than ``SHORT_S`` comes first after the grace and this many times its own length."""
+_LATEST_SHORT_S = SHORT_GRACE_S + SHORT_PATIENCE * SHORT_S
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,9 +78,12 @@ class Rules:
         soonest = float("inf")
         for job in snapshot.jobs:
             if job.workers == 0:
-                left_s = aging_s - job.waited_s
+                waited_s = job.waited_s
+                left_s = aging_s - waited_s
                 if 0 < left_s < soonest:
                     soonest = left_s
+                if waited_s < _LATEST_SHORT_S and waited_s < (due_s := _short_due_s(job)):
+                    soonest = min(soonest, due_s - waited_s)
             elif may_pin and self.pinned(job):
                 soonest = min(soonest, self.hold_s - job.settled_s)
         return snapshot.now_s + soonest
@@ -87,12 +91,17 @@ class Rules:
 
 def _is_short_and_late(job: JobView) -> bool:
     """Whether a job shorter than a minute at its requested size has waited ten times its length plus 4 minutes."""
-    if job.waited_s < SHORT_GRACE_S or not job.is_length_known:
-        return False
+    return job.waited_s >= SHORT_GRACE_S and job.waited_s >= _short_due_s(job)
+
+
+def _short_due_s(job: JobView) -> float:
+    """How long a short job waits until it comes first; infinite for all others."""
+    if not job.is_length_known:
+        return float("inf")
     times = job.curve.times
     requested = times.get(job.spec.requested_workers) or times[job.curve.sizes[-1]]
     length_s = job.remaining_steps * requested.step_s
-    return length_s < SHORT_S and job.waited_s >= SHORT_GRACE_S + SHORT_PATIENCE * length_s
+    return SHORT_GRACE_S + SHORT_PATIENCE * length_s if length_s < SHORT_S else float("inf")
 
 
 class Room:

@@ -28,15 +28,15 @@ class Stakes:
     is_present: NDArray[np.bool_]
     """By job and column: whether this is what the job has now."""
     num_devices: float
-    """Devices there are, counted like ``counted_sizes``."""
+    """The number of devices, counted like ``counted_sizes``."""
     kinds: IntArray | None = None
-    """Where there are several device kinds: the kind of each column's devices, -1 for no workers."""
+    """With several device kinds: the kind of each column's devices, -1 for no workers."""
     kind_speeds: FloatArray | None = None
     """How fast each of those kinds is, compared with the first."""
 
     @cached_property
     def times_s(self) -> FloatArray:
-        """Remaining time by job and column, without restarts; infinite where a job would not run."""
+        """Remaining time by job and column, without restarts; infinite if the job would not run."""
         times_s: FloatArray = self.remaining_steps[:, None] * self.table.step_s
         return times_s
 
@@ -49,7 +49,7 @@ class Stakes:
         return counted
 
     def least_size_s(self, times_s: FloatArray) -> FloatArray:
-        """Of ``times_s`` those at the smallest size, on the kind where that is fastest."""
+        """The ``times_s`` at the smallest size, on the kind where that is fastest."""
         if self.kinds is None:
             return times_s[:, 1]
         first = np.flatnonzero(np.diff(self.kinds)) + 1

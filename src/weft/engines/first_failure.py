@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 
-HUNG_EXIT_CODE = 124  # as timeout(1)
+from weft.core.worker_environment import HUNG_EXIT_CODE
 
 
 class WorkerFate(Enum):

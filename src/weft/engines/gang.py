@@ -24,7 +24,7 @@ from typing import Protocol
 
 from weft.core.worker_environment import STOPPED_EXIT_CODE, STOPPED_UNSAVED_EXIT_CODE
 from weft.engines.first_failure import Failure, WorkerFate, explain, root_cause
-from weft.engines.output import NUM_KEPT_LINES, Console, JoinedOutput, Lines
+from weft.engines.output import MAX_KEPT_LINES, Console, JoinedOutput, Lines
 from weft.engines.pool_client import PoolClient, StartedWorker
 from weft.engines.regular_file import open_regular, read_end
 from weft.engines.worker_launch import Worker
@@ -114,7 +114,7 @@ class GangMember:
     def stderr_tail(self) -> list[str]:
         if self._error_file is None:
             return self._stderr.tail()
-        return read_end(self._error_file, TAIL_BYTES).decode(errors="replace").splitlines()[-NUM_KEPT_LINES:]
+        return read_end(self._error_file, TAIL_BYTES).decode(errors="replace").splitlines()[-MAX_KEPT_LINES:]
 
 
 class Gang:
@@ -129,15 +129,13 @@ class Gang:
         patience: GangPatience = GangPatience(),
         log_dir: Path | None = None,
         on_started: Callable[[Sequence[int]], None] = lambda pids: None,
-        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._pool = pool
         self._console = console
         self._patience = patience
-        self._clock = clock
         self._on_started = on_started  # called once, with their pids, when all workers exist
         self._selector = selectors.DefaultSelector()
-        self._started_s = clock()
+        self._started_s = time.monotonic()
         self._members: list[GangMember] = []
         self._all_started = False
         self._failures: dict[int, Failure] = {}
@@ -185,7 +183,7 @@ class Gang:
         if not member.alive:
             self._note_exit(member)
         elif member.started.paused:
-            member.paused_at_s = self._clock()
+            member.paused_at_s = time.monotonic()
         else:
             member.paused_at_s = None
 
@@ -203,7 +201,7 @@ class Gang:
             return
         failure = Failure(
             member.rank,
-            time_s=self._clock() if member.failed_at_s is None else member.failed_at_s,
+            time_s=time.monotonic() if member.failed_at_s is None else member.failed_at_s,
             fate=WorkerFate.KILLED if code < 0 else WorkerFate.EXITED,
             code=abs(code),
             error=member.error,
@@ -211,14 +209,14 @@ class Gang:
         )
         our_doing = (-code if code < 0 else code - 128) in self._sent
         if our_doing and not self._ending:  # without this worker, the others cannot agree on a step to stop after
-            self._kill_at_s = min(self._kill_at_s, self._clock() + self._patience.leave_s)
+            self._kill_at_s = min(self._kill_at_s, time.monotonic() + self._patience.leave_s)
         # Asked to stop, workers of a script without a session exit one by one and lose each other.
         lost_each_other = self._stop_signal is not None and failure.may_be_consequence
         if not our_doing and not lost_each_other:
             self._failures[member.rank] = failure
 
     def _judge(self) -> None:
-        now_s = self._clock()
+        now_s = time.monotonic()
         if self._console.reader_is_gone and self._stop_signal is None:
             self._stop(signal.SIGTERM)
         for member in self._members:
@@ -245,7 +243,7 @@ class Gang:
             paused = [member.paused_at_s for member in self._members if member.alive]
             moments += [since_s + self._patience.hang_s for since_s in paused if since_s is not None]
         nearest_s = min(moments, default=math.inf)
-        return None if nearest_s == math.inf else min(max(0.0, nearest_s - self._clock()), MAX_SLEEP_S)
+        return None if nearest_s == math.inf else min(max(0.0, nearest_s - time.monotonic()), MAX_SLEEP_S)
 
     def _stop(self, signum: int) -> None:
         if self._stop_signal is not None:
@@ -253,7 +251,7 @@ class Gang:
             self._kill()
             return
         self._stop_signal = signum
-        self._kill_at_s = self._clock() + self._patience.grace_s
+        self._kill_at_s = time.monotonic() + self._patience.grace_s
         self._console.say("stopping after this step (repeat to kill the workers)")
         self._signal_all(signum)
 

@@ -9,10 +9,12 @@ from __future__ import annotations
 import importlib.util
 import sys
 from collections.abc import Sequence
-from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
+
+if TYPE_CHECKING:
+    from importlib.abc import Loader  # at run time, it would load modules that no worker needs
 
 _MODULE = "torch.distributed.rendezvous"
 
@@ -45,7 +47,7 @@ def _replace_store(module: ModuleType) -> None:
     vars(module)["TCPStore"] = local_store
 
 
-class _Finder(MetaPathFinder):
+class _Finder:
     """Finds one module, once, where the other finders would, and wraps its loader."""
 
     def find_spec(self, name: str, path: Sequence[str] | None, target: ModuleType | None = None) -> ModuleSpec | None:
@@ -54,11 +56,11 @@ class _Finder(MetaPathFinder):
         sys.meta_path.remove(self)
         spec = importlib.util.find_spec(name)
         if spec is not None and spec.loader is not None:
-            spec.loader = _Loader(spec.loader)
+            spec.loader = cast("Loader", _Loader(spec.loader))
         return spec
 
 
-class _Loader(Loader):
+class _Loader:
     def __init__(self, own: Loader) -> None:
         self._own = own
 

@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Callable
 
 MAX_LINE_BYTES = 1 << 16  # a worker that never prints a newline must not fill our memory
-NUM_KEPT_LINES = 20
+MAX_KEPT_LINES = 20
 
 
 class Lines:
@@ -20,7 +20,7 @@ class Lines:
 
     def __init__(self) -> None:
         self._open = b""
-        self._last: deque[bytes] = deque(maxlen=NUM_KEPT_LINES)
+        self._last: deque[bytes] = deque(maxlen=MAX_KEPT_LINES)
 
     def feed(self, data: bytes) -> list[bytes]:
         *whole, self._open = (self._open + data).split(b"\n")

@@ -1,6 +1,7 @@
 """The process that starts workers, waits for them, and cleans up after them.
 
-A warm pool imports torch once and forks: a worker then starts in hundredths of a second instead of seconds.
+A warm pool imports torch once and forks: a worker then starts in hundredths of a second instead of seconds.  For
+scripts without torch, a bare pool forks without importing it.
 A fork copies memory but only the calling thread.  So nothing that starts threads may run here: no OpenMP region, no
 autograd, no process group, no CUDA context.  The pool checks that before the first fork; if an import has started a
 thread, it starts workers cold (fork and exec) and says why.
@@ -56,19 +57,16 @@ def preload(names: Iterable[str]) -> str:
     return ""
 
 
-class Pool:
-    """Serves one control socket until it closes."""
+class ForkServer:
+    """Has imported what its forks need, and serves one control socket; says "ready", then wakes for orders and ends."""
 
-    def __init__(self, control: socket.socket, *, warm: bool, outlive: bool) -> None:
+    def __init__(self, control: socket.socket, *, warm: bool) -> None:
         self._control = control
         self._warm = warm
-        self._outlive = outlive
-        self._worker_of: dict[int, int] = {}  # pid -> the supervisor's number for it
-        self._training: set[int] = set()  # pids of workers with a rank
         self._selector = selectors.DefaultSelector()
         self._wake, self._waker = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
 
-    def serve(self, preloaded: Iterable[str] = PRELOADED) -> None:
+    def _get_ready(self, preloaded: Iterable[str] = PRELOADED) -> None:
         process_tree.adopt_orphans()
         reason = preload(preloaded) if self._warm else ""
         self._warm = self._warm and not reason
@@ -76,12 +74,43 @@ class Pool:
         signal.set_wakeup_fd(self._waker, warn_on_full_buffer=False)
         self._selector.register(self._control, selectors.EVENT_READ)
         self._selector.register(self._wake, selectors.EVENT_READ)
-        self._tell(kind="ready", warm=self._warm, reason=reason)
+        self._tell(kind="ready", reason=reason)
+
+    def _has_children_to_reap(self, file: int) -> bool:
+        """Whether a child ended, or was paused or resumed; otherwise ``file`` is the control socket."""
+        if file == self._wake:
+            os.read(self._wake, 4096)
+        return file == self._wake
+
+    def _leave_in_fork(self) -> None:
+        """In a fork: give up what belongs to the server."""
+        signal.set_wakeup_fd(-1)
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        self._selector.close()
+        self._control.close()
+        os.close(self._wake)
+        os.close(self._waker)
+
+    def _tell(self, **event: Any) -> None:
+        with contextlib.suppress(OSError):  # the other side is gone; select() will report it
+            pool_messages.send(self._control, event)
+
+
+class Pool(ForkServer):
+    """Serves one control socket until it closes."""
+
+    def __init__(self, control: socket.socket, *, warm: bool, outlive: bool) -> None:
+        super().__init__(control, warm=warm)
+        self._outlive = outlive
+        self._worker_of: dict[int, int] = {}  # pid -> the supervisor's number for it
+        self._training: set[int] = set()  # pids of workers with a rank
+
+    def serve(self, preloaded: Iterable[str] = PRELOADED) -> None:
+        self._get_ready(preloaded)
         supervised = True
         while supervised or (self._outlive and self._training):
             for key, _ in self._selector.select():
-                if key.fd == self._wake:
-                    os.read(self._wake, 4096)
+                if self._has_children_to_reap(key.fd):
                     self._reap()
                 elif not self._obey():
                     supervised = False
@@ -120,18 +149,13 @@ class Pool:
     def _become(self, worker: Worker, files: list[int]) -> NoReturn:
         """The child's side of the fork; never returns."""
         try:
-            signal.set_wakeup_fd(-1)
-            for signum in (signal.SIGCHLD, signal.SIGTERM):
-                signal.signal(signum, signal.SIG_DFL)
+            self._leave_in_fork()
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
             signal.signal(signal.SIGINT, signal.default_int_handler)
             pool_pid = os.getppid()
             os.setpgid(0, 0)
             if not self._outlive:
                 process_tree.die_with_parent(pool_pid)
-            self._selector.close()
-            self._control.close()
-            os.close(self._wake)
-            os.close(self._waker)
             report_file = _redirect(files[:3])
             if files[3:]:
                 worker.environment[INHERITED] = str(files[3])
@@ -179,10 +203,6 @@ class Pool:
             else:
                 self._tell(kind="resumed" if seen.si_code == os.CLD_CONTINUED else "paused", number=number)
 
-    def _tell(self, **event: Any) -> None:
-        with contextlib.suppress(OSError):  # the supervisor is gone; select() will report it
-            pool_messages.send(self._control, event)
-
 
 def _redirect(files: list[int]) -> int:
     """Replace the pool's output files with the worker's own.  Returns the file for failure reports."""
@@ -229,7 +249,8 @@ def _refresh_after_fork(environment: dict[str, str]) -> None:
 def main() -> None:
     mode, ending, control = sys.argv[1:]
     with socket.socket(fileno=int(control)) as channel:
-        Pool(channel, warm=mode == "warm", outlive=ending == "outlive").serve()
+        pool = Pool(channel, warm=mode != "cold", outlive=ending == "outlive")
+        pool.serve(preloaded=() if mode == "bare" else PRELOADED)
 
 
 if __name__ == "__main__":

@@ -6,10 +6,11 @@ import itertools
 import os
 import signal
 import socket
+import subprocess
 import traceback
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 from weft.engines import channel_process, pool_messages, process_tree
 from weft.engines.pool import SINGLE_THREADED, Pool
@@ -35,15 +36,6 @@ class StartedWorker:
     paused: bool = False
 
 
-class PoolProcess(Protocol):
-    """What a pool's owner needs from its process."""
-
-    returncode: int | None
-
-    def wait(self) -> int: ...
-    def kill(self) -> None: ...
-
-
 @dataclass
 class ForkedPool:
     """A pool that is a fork of this process."""
@@ -66,16 +58,19 @@ class PoolClient:
     """One pool process and the workers in it."""
 
     channel: socket.socket
-    process: PoolProcess
+    process: subprocess.Popen[bytes] | ForkedPool
     ready: bool = False
     cold_reason: str = ""
     workers: dict[int, StartedWorker] = field(default_factory=dict)  # those not known to have ended
     _numbers: Iterator[int] = field(default_factory=itertools.count)
 
     @staticmethod
-    def launch(*, warm: bool, environment: Mapping[str, str], outlive: bool = False) -> PoolClient:
+    def launch(
+        *, warm: bool, environment: Mapping[str, str], outlive: bool = False, needs_torch: bool = True
+    ) -> PoolClient:
         """Start a pool process.  Returns immediately: requests wait in the socket while it imports torch."""
-        words = ["warm" if warm else "cold", "outlive" if outlive else "end"]
+        mode = "cold" if not warm else "warm" if needs_torch else "bare"
+        words = [mode, "outlive" if outlive else "end"]
         return PoolClient(*channel_process.launch("weft.engines.pool", words, {**environment, **SINGLE_THREADED}))
 
     @staticmethod

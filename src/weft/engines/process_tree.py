@@ -78,13 +78,8 @@ class LiveProcess:
 
 def live_process(pid: int) -> LiveProcess | None:
     """None if the process has ended, even if it has not been reaped yet."""
-    try:
-        stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
-    except (FileNotFoundError, ProcessLookupError):
-        return None
-    # The name is in parentheses and may itself contain parentheses and spaces: count fields from the last one.
-    fields = stat[stat.rindex(")") + 2 :].split()
-    if fields[0] in "ZX":
+    fields = _stat(pid)
+    if not fields or fields[0] in "ZX":
         return None
     return LiveProcess(parent=int(fields[1]), session=int(fields[3]), start_ticks=int(fields[19]))
 
@@ -95,14 +90,17 @@ def stopped_among(pid: int) -> int | None:
         children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
     except OSError:
         children = []
-    return next((one for one in (pid, *map(int, children)) if _letter(one) == "T"), None)
+    return next((one for one in (pid, *map(int, children)) if _stat(one)[:1] == ["T"]), None)
 
 
-def _letter(pid: int) -> str:
+def _stat(pid: int) -> list[str]:
+    """The fields of /proc/PID/stat after the process's name, its state first; empty if the process is gone."""
     try:
-        return Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()[0]
-    except (OSError, IndexError):
-        return ""
+        stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
+    except (FileNotFoundError, ProcessLookupError):
+        return []
+    # The name is in parentheses and may itself contain parentheses and spaces: count from the last one.
+    return stat.rpartition(")")[2].split()
 
 
 def sweep() -> None:

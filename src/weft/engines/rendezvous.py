@@ -26,19 +26,38 @@ SERVED_ELSEWHERE = {"TORCHELASTIC_USE_AGENT_STORE": "True"}
 MODULE = "weft.engines.rendezvous"
 
 
-class Rendezvous:
+class MeetingPlace:
+    """Where the workers of an attempt find each other: a port, and what they are told about it."""
+
+    def __init__(self, port: int, environment: Mapping[str, str]) -> None:
+        self.port = port
+        self.environment = environment
+
+    def serve(self, environment: Mapping[str, str], cores: tuple[int, ...]) -> None:
+        """Start serving, if that is up to us.  Call it after starting the workers: they do not need it until they
+        connect."""
+
+    def close(self) -> None:
+        """Release it."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+
+class Rendezvous(MeetingPlace):
     """A store for one attempt; ``port`` is open from the start, on ``address`` alone."""
 
     def __init__(self, pool: PoolClient, address: str = "127.0.0.1") -> None:
-        self.environment = SERVED_ELSEWHERE
         self._pool = pool
         self._process: StartedWorker | None = None
         self._address = address
         self._listener = socket.create_server((address, 0), backlog=1024)
-        self.port: int = self._listener.getsockname()[1]
+        super().__init__(self._listener.getsockname()[1], SERVED_ELSEWHERE)
 
     def serve(self, environment: Mapping[str, str], cores: tuple[int, ...]) -> None:
-        """Start the serving process.  Call it after starting the workers: they do not need it until they connect."""
         script = Script(MODULE, (str(self.port), self._address), is_module=True)
         store = Worker(SERVES_WORKERS, script=script, environment=dict(environment), cores=cores)
         nowhere = os.open(os.devnull, os.O_WRONLY), os.open(os.devnull, os.O_WRONLY)
@@ -52,15 +71,9 @@ class Rendezvous:
             if self._process.exit_code is None:
                 self._pool.signal(self._process, signal.SIGKILL)
 
-    def __enter__(self) -> Self:
-        return self
 
-    def __exit__(self, *error: object) -> None:
-        self.close()
-
-
-class ReservedPort:
-    """A port that is bound but not listening, so that the kernel assigns it to no other socket.
+class ReservedPort(MeetingPlace):
+    """A port that is bound but not listening, so that the kernel assigns it to no other socket; rank 0 serves there.
 
     Rank 0's store binds the same number: Linux allows that if both sockets set SO_REUSEADDR and neither listens yet.
     If we closed the port first, another job's worker could get it before rank 0 does.
@@ -71,40 +84,18 @@ class ReservedPort:
     """
 
     def __init__(self) -> None:
-        self.environment: dict[str, str] = {}
         self._socket = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         self._socket.bind(("", 0))
-        self.port: int = self._socket.getsockname()[1]
-
-    def serve(self, environment: Mapping[str, str], cores: tuple[int, ...]) -> None:
-        """Nothing to do: rank 0 serves."""
+        super().__init__(self._socket.getsockname()[1], {})
 
     def close(self) -> None:
         self._socket.close()
 
-    def __enter__(self) -> Self:
-        return self
 
-    def __exit__(self, *error: object) -> None:
-        self.close()
-
-
-class OpenedElsewhere:
-    """A meeting place that another node has opened."""
-
-    def __init__(self, part: GangPart) -> None:
-        self.port = part.master_port
-        self.environment: Mapping[str, str] = SERVED_ELSEWHERE if part.store_is_served else {}
-
-    def serve(self, environment: Mapping[str, str], cores: tuple[int, ...]) -> None:
-        """Nothing to do: the other node serves."""
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        """Nothing to close."""
+def opened_elsewhere(part: GangPart) -> MeetingPlace:
+    """A meeting place that another node has opened, and serves."""
+    return MeetingPlace(part.master_port, SERVED_ELSEWHERE if part.store_is_served else {})
 
 
 def serve() -> None:

@@ -27,6 +27,7 @@ class Run:
     environment: Mapping[str, str]
     max_restarts: int = 0
     warm: bool = True
+    needs_torch: bool = True
     outlive: bool = False
     log_dir: Path | None = None
     patience: GangPatience = field(default_factory=GangPatience)
@@ -94,12 +95,14 @@ def supervise(run: Run, console: Console) -> int:
 
 
 def _launch_pool(run: Run) -> PoolClient:
-    return PoolClient.launch(warm=run.warm, environment=run.environment, outlive=run.outlive)
+    return PoolClient.launch(
+        warm=run.warm, environment=run.environment, outlive=run.outlive, needs_torch=run.needs_torch
+    )
 
 
 def _attempt(run: Run, attempt: int, pool: PoolClient, signals: CaughtSignals, console: Console) -> GangOutcome:
     # A cold process would take longer than rank 0 to load torch and serve the store.
-    with Rendezvous(pool) if run.warm else ReservedPort() as place:
+    with Rendezvous(pool) if run.warm and run.needs_torch else ReservedPort() as place:
         workers = gang(
             run.script,
             num_workers=run.num_workers,

@@ -9,7 +9,6 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from weft.core.submission import MAX_WORKERS
 from weft.core.worker_environment import ATTEMPT
 from weft.errors import EngineError, InputError, UsageError
 
@@ -47,16 +46,8 @@ class Worker:
 
     @staticmethod
     def from_json(document: Mapping[str, Any]) -> Worker:
-        script = document["script"]
-        return Worker(
-            rank=document["rank"],
-            script=Script(
-                script["target"], tuple(script["args"]), script["is_module"], script["cwd"], script["is_command"]
-            ),
-            environment=dict(document["environment"]),
-            cores=tuple(document["cores"]),
-            fresh=document["fresh"],
-        )
+        script = Script(**{**document["script"], "args": tuple(document["script"]["args"])})
+        return Worker(**{**document, "script": script, "cores": tuple(document["cores"])})
 
 
 @dataclass(frozen=True)
@@ -138,6 +129,8 @@ def checked_count(num_devices: int | None, machine: Devices) -> int:
     """How many devices an engine on this machine assigns."""
     if num_devices is None:
         return machine.num_workers()
+    from weft.core.submission import MAX_WORKERS  # `weft run` and its pool do not need it, and should start quickly
+
     if not 1 <= num_devices <= MAX_WORKERS:
         raise EngineError(f"{num_devices} devices: expected 1 to {MAX_WORKERS} on one machine, one worker each")
     if machine.num_gpus and num_devices > machine.num_gpus:
@@ -175,13 +168,7 @@ def script_of(command: Sequence[str], *, is_module: bool, cwd: str) -> Script:
 
 
 def gang(
-    script: Script,
-    *,
-    num_workers: int,
-    devices: Devices,
-    port: int,
-    environment: Mapping[str, str],
-    attempt: int = 1,
+    script: Script, *, num_workers: int, devices: Devices, port: int, environment: Mapping[str, str], attempt: int = 1
 ) -> list[Worker]:
     """The workers of one attempt that has the machine to itself."""
     cores_by_rank = [devices.cores_of(rank, num_workers) for rank in range(num_workers)]

@@ -77,6 +77,12 @@ class SessionCallback(Callback):  # type: ignore[misc]
 
     def __init__(self, batches: TrainerBatches) -> None:
         self._batches = batches
+        self._num_unseen = 0
+        """Batches of this epoch that earlier attempts used, until Lightning has counted them."""
+
+    def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        """Keep the session's handler of SIGTERM: Lightning's ends the training with exit code 0, as if it were done."""
+        trainer._signal_connector.register_signal_handlers = lambda: None
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         objects: dict[str, Any] = {"model": pl_module}
@@ -85,13 +91,33 @@ class SessionCallback(Callback):  # type: ignore[misc]
         for number, config in enumerate(trainer.lr_scheduler_configs):
             objects[f"scheduler{number or ''}"] = config.scheduler
         self._batches.begin(**objects)
-        progress = trainer.fit_loop.epoch_progress.current
-        progress.ready = progress.started = progress.processed = progress.completed = self._batches.epoch
+        _advance(trainer.fit_loop.epoch_progress.current, self._batches.epoch)
+        self._num_unseen = self._batches.num_done_in_epoch
+        num_steps = self._batches.epoch * -(-len(self._batches) // trainer.accumulate_grad_batches)
+        num_steps += self._num_unseen // trainer.accumulate_grad_batches
+        loop = trainer.fit_loop.epoch_loop
+        _advance(loop.automatic_optimization.optim_progress.optimizer.step.total, num_steps)
+        loop._batches_that_stepped = num_steps  # what loggers call the step
+
+    def on_train_batch_start(self, trainer: Trainer, *_: Any) -> None:
+        """Lightning ends an epoch (schedulers, validation) when it has counted all batches: count earlier attempts'."""
+        _advance(trainer.fit_loop.epoch_loop.batch_progress.current, self._num_unseen)
+        self._num_unseen = 0
 
     def on_train_batch_end(self, trainer: Trainer, *_: Any) -> None:
         self._batches.step_done()
         if self._batches.over:
             trainer.should_stop = True
+            # Lightning validates before it stops, but the next attempt does that at the end of this epoch.
+            trainer.fit_loop.epoch_loop._skip_next_val = (
+                self._batches.run.stopped and self._batches.num_done_in_epoch > 0
+            )
+
+
+def _advance(progress: Any, by: int) -> None:
+    for name in ("ready", "started", "processed", "completed"):
+        if hasattr(progress, name):
+            setattr(progress, name, getattr(progress, name) + by)
 
 
 StrategyRegistry.register("weft", WeftStrategy, description="weft.overlap in place of DistributedDataParallel")

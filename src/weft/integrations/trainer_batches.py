@@ -34,6 +34,19 @@ class TrainerBatches:
     def epoch(self) -> int:
         return self.data.epoch
 
+    @property
+    def num_done_in_epoch(self) -> int:
+        """Batches of this epoch that are done, in earlier attempts too."""
+        num_left = self.data.num_steps_left(self.epoch + 1)
+        return 0 if num_left is None else len(self) - num_left
+
+    @property
+    def num_steps(self) -> int | None:
+        """Steps of the whole run, those of earlier attempts included; None if unknown."""
+        num_left = None if self._epochs is None else self.data.num_steps_left(self._epochs)
+        ends = [self._max_steps, None if num_left is None else self.run.step + num_left]
+        return min((end for end in ends if end is not None), default=None)
+
     def begin(self, **objects: Any) -> None:
         """Resume from the newest checkpoint, if there is one, and save these objects from now on."""
         self.run.resume(data=self.data, **objects)

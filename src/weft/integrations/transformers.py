@@ -45,6 +45,8 @@ class OverlapMixin:
         scheduler = super().create_scheduler(num_training_steps, optimizer)  # type: ignore[misc]
         if self.batches is not None:
             self.batches.begin(model=own.model, optimizer=_unwrapped(own.optimizer), scheduler=scheduler)
+            own.state.global_step = self.batches.run.step  # steps of earlier attempts count, in logs too
+            own.state.max_steps = self.batches.num_steps or own.state.max_steps
         return scheduler
 
     def get_train_dataloader(self) -> Any:
@@ -67,8 +69,11 @@ class _CountSteps(TrainerCallback):  # type: ignore[misc]
         self._batches = batches
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> Any:
-        self._batches.step_done()
-        control.should_training_stop = control.should_training_stop or self._batches.over
+        batches = self._batches
+        batches.step_done()
+        if batches.data.num_samples is not None:
+            state.epoch = batches.epoch + batches.num_done_in_epoch / len(batches)
+        control.should_training_stop = control.should_training_stop or batches.over
         return control
 
 

@@ -37,12 +37,11 @@ from weft.overlap.transport import transport_for
 from weft.overlap.transport.choice import check_device
 from weft.overlap.transport.groups import make_group
 from weft.overlap.update import group_numbers
+from weft.perf.fusion import default_bucket_bytes
 
-logger = logging.getLogger("weft.overlap")
+_log = logging.getLogger("weft.overlap")
 
 _DDP_PREFIX = "module."
-# Until the link has been measured: small enough to give any real model several buckets.
-DEFAULT_BUCKET_BYTES = 4 << 20
 
 
 def overlap(
@@ -116,7 +115,10 @@ def overlap(
     plans.sort(key=lambda plan: (plan.optimizer is None, not plan.element_wise, -plan.num_bytes))
     # First everything collective, then what may fail on a single worker, then a check that it failed on none.
     transports = [transport_for(group, device) for _ in plans]
-    services = [StateService(make_group(group, "gloo")) if plan.needs_service(group) else None for plan in plans]
+    services = [
+        StateService(transport.quiet_group or make_group(group, "gloo")) if plan.needs_service(group) else None
+        for plan, transport in zip(plans, transports, strict=True)
+    ]
     _agree_on_values(model, transports[0], ignored, broadcast_buffers)
     shared = _shared_parameters(model)
     ignored_parameters = [parameter for name, parameter in model.named_parameters() if name in ignored]
@@ -144,8 +146,11 @@ def overlap(
                 whole = exact_clipping and schedule.is_sharded
                 memory = FlatMemory(plan.parameters, order, transport.num_workers, whole)
                 undo.callback(memory.release)
-                size = bucket_bytes or DEFAULT_BUCKET_BYTES
-                schedule.lay_out(memory, [uniform_cuts(lane, size, transport.num_workers) for lane in memory.lanes])
+                cuts = []
+                for lane in memory.lanes:
+                    size = bucket_bytes or default_bucket_bytes(lane.num_elements * lane.element_bytes)
+                    cuts.append(uniform_cuts(lane, size, transport.num_workers))
+                schedule.lay_out(memory, cuts)
                 if plan.optimizer is not None:
                     undo.callback(setattr, plan.optimizer, "state", plan.optimizer.state)
                 tuned = tune and enabled and bucket_bytes is None and not parts
@@ -272,7 +277,7 @@ def _ddp_prefix_stripper() -> Callable[..., None]:
             state_dict[key[len(_DDP_PREFIX) :]] = state_dict.pop(key)
         if not is_logged:
             is_logged = True
-            logger.warning("removed %r from the keys of a state dict of a DistributedDataParallel model", _DDP_PREFIX)
+            _log.warning("removed %r from the keys of a state dict of a DistributedDataParallel model", _DDP_PREFIX)
 
     return strip
 

@@ -78,7 +78,7 @@ class ExchangeMemory:
         for shape, flat in shapes:
             kind = (shape.dtype, flat.device)
             reached.setdefault(kind, []).append(workers * shape.row)
-            own.setdefault(kind, []).extend([shape.row] * self._transport.num_stage_rows)
+            own.setdefault(kind, []).append(self._transport.num_stage_rows * shape.row)
             if self._transport.needs_landing:
                 reached.setdefault((flat.dtype, flat.device), []).append(workers * shape.shard)
         self._reached.clear(reached)
@@ -88,6 +88,7 @@ class ExchangeMemory:
         """Not zeroed: every element that matters is written before it is sent."""
         workers = self._transport.num_workers
         kind = (shape.dtype, region.device)
+        rows = self._transport.num_stage_rows
         send = self._reached.take(kind, workers * shape.row).view(workers, shape.row)
         landing = None
         if self._transport.needs_landing:
@@ -96,7 +97,7 @@ class ExchangeMemory:
             index=index,
             shard=shape.shard,
             send=send,
-            stage=[self._own.take(kind, shape.row) for _ in range(self._transport.num_stage_rows)],
+            stage=self._own.take(kind, rows * shape.row).view(rows, shape.row),
             region=region,
             reduce_works=[],
             send_works=[],

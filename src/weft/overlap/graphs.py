@@ -14,7 +14,7 @@ from torch import nn
 from weft.errors import OverlapError
 from weft.overlap.device import Device
 
-logger = logging.getLogger("weft.overlap")
+_log = logging.getLogger("weft.overlap")
 
 
 class Captures:
@@ -44,7 +44,7 @@ class Captures:
             )
         if not self.seen:
             self.seen = True
-            logger.warning("a CUDA graph reads parameters: step() now waits for all gathers, and none are hidden")
+            _log.warning("a CUDA graph reads parameters: step() now waits for all gathers, and none are hidden")
 
 
 def check_not_captured(name: str, module: nn.Module) -> None:

@@ -104,7 +104,12 @@ def make_lane(sizes: Sequence[tuple[int, int]], num_workers: int, element_bytes:
 
 
 def uniform_cuts(lane: Lane, bucket_bytes: int, num_workers: int) -> tuple[int, ...]:
-    """Inner cuts that make buckets of about ``bucket_bytes``, or larger ones if there would be too many."""
+    """Inner cuts that make buckets of about ``bucket_bytes``, or larger ones if there would be too many.
+
+    One worker sends nothing, so more than one bucket would only cost time.
+    """
+    if num_workers == 1:
+        return ()
     step = granularity(num_workers)
     wanted = max(bucket_bytes / lane.element_bytes, lane.num_elements / MAX_BUCKETS)
     size = max(step, math.ceil(wanted / step) * step)

@@ -39,11 +39,24 @@ class Report:
             f" + exposed communication {self.exposed_s * 1e3:.1f}"
             f" (+ the rest of the loop); {self.fraction_of_bound:.0%} of the bound of {self.bound_s * 1e3:.1f} ms"
             f"\n{self.plan}, {'tuned' if self.tuned else 'not tuned yet'};"
-            f" link {self._link_speed()}, {self.link_latency_s * 1e3:.2f} ms"
+            f" link {self._link()}"
         )
 
-    def _link_speed(self) -> str:
-        return f"{self.link_bytes_per_s * 8e-6:.0f} Mb/s" if self.link_bytes_per_s else "too fast to measure"
+    def _link(self) -> str:
+        if not self.link_latency_s and not self.link_bytes_per_s:
+            return "not measured, so the bound counts no communication"
+        speed = f"{self.link_bytes_per_s * 8e-6:.0f} Mb/s" if self.link_bytes_per_s else "too fast to measure"
+        return f"{speed}, {self.link_latency_s * 1e3:.2f} ms"
+
+
+def network_s(schedule: Schedule) -> tuple[float, float] | None:
+    """How long the link carries a step's reduce-scatters and all-gathers; ``None`` until it has been measured."""
+    link = schedule.clock.link
+    if link is None:
+        return None
+    reduce_bytes = sum(bucket.exchange.reduce_bytes for bucket in schedule.buckets)
+    gather_bytes = sum(bucket.exchange.gather_bytes for bucket in schedule.buckets)
+    return link.beta_s_per_byte * reduce_bytes, link.beta_s_per_byte * gather_bytes
 
 
 def make_report(schedule: Schedule, tuner: Tuner) -> Report:
@@ -53,8 +66,7 @@ def make_report(schedule: Schedule, tuner: Tuner) -> Report:
     backward = clock.median(lambda s: s.backward_s)
     update = clock.median(lambda s: s.update_s)
     beta = tuner.link.beta_s_per_byte if tuner.link else 0.0
-    reduce = beta * sum(bucket.exchange.reduce_bytes for bucket in schedule.buckets)
-    gather = beta * sum(bucket.exchange.gather_bytes for bucket in schedule.buckets)
+    reduce, gather = network_s(schedule) or (0.0, 0.0)
     bound = schedule.bound_s(forward, backward, reduce, gather, update)
     return Report(
         num_steps=schedule.num_steps,

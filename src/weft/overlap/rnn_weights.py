@@ -13,7 +13,7 @@ from weakref import WeakSet
 
 from torch import nn
 
-logger = logging.getLogger("weft.overlap")
+_log = logging.getLogger("weft.overlap")
 
 _KEPT: WeakSet[nn.RNNBase] = WeakSet()
 
@@ -29,7 +29,7 @@ class RnnWeights:
 
     def warn(self) -> None:
         if self._modules:
-            logger.warning(
+            _log.warning(
                 "the weights of %d RNN module(s) are now in weft's memory: cuDNN makes a contiguous copy in every "
                 "forward, and flatten_parameters() does nothing until detach(); torch's own warning about it (\"not "
                 'part of single contiguous chunk") can be ignored',

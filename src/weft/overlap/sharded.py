@@ -182,7 +182,7 @@ class ShardedSchedule(Schedule):
 
     def _end_half_updated(self) -> None:
         """Workers have updated different buckets early: complete the step on all of them."""
-        self.clock.step_began()
+        self._await_all_workers()
         options = self.pacing.options_at_begin()
         with self._state_changes.stepping():
             self._apply(options, {})
@@ -262,7 +262,7 @@ class ShardedSchedule(Schedule):
         if not self.overlapped or self.round.captures.seen:
             self._gathers.settle_all()
         if not self.overlapped and not self._streams:
-            self._gathers.release_all()
+            self._gathers.settle_all_sends()  # also releases parameters: writes to them no longer wait
         if self._streams:
             self._streams.step_ended()
             self.state_changed()

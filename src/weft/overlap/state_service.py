@@ -48,6 +48,7 @@ _FOREVER = datetime.timedelta(days=3650)
 _AHEAD, _GONE = -1, -2
 _EVERYTHING = -1
 _STOP, _THANKS = -1, -2
+_LEAVING, _DROPPED = 1.0, 2.0
 _MAX_GOODBYE_S = 60.0
 
 # Threads that still answer, in order of creation, which is the same on all workers of a group.
@@ -71,6 +72,7 @@ class StateService:
         self._recv_from = backend.recv
         self._export: Callable[[], list[StateRun] | None] = lambda: None
         self._num_changes = 0
+        self._is_stepping = False
         # For each replacement since the last step, the replaced runs, by parameter.
         self._replaced: list[dict[int, list[StateRun]]] = []
         self._lock = threading.RLock()
@@ -81,7 +83,7 @@ class StateService:
             target=_answer, args=(weakref.ref(self), backend, num_workers - 1, goodbyes), name="weft-state", daemon=True
         )
         _ANSWERING[self._thread] = weakref.ref(self)
-        self._drop = weakref.finalize(self, _say_goodbye, backend, self._others, goodbyes)
+        self._drop = weakref.finalize(self, _say_goodbye, backend, self._others, goodbyes, self._thread)
         self._drop.atexit = False
         self._thread.start()
 
@@ -97,10 +99,20 @@ class StateService:
 
     @contextmanager
     def stepping(self) -> Iterator[None]:
-        """A step changes the state.  Every worker has sent a gradient for it, so none asks for older states."""
+        """A step changes the state.  Every worker has sent a gradient for it, so none may ask for older states.
+
+        It waits for other workers, so it must not hold the lock: one that asks nevertheless is refused immediately.
+        """
         with self._lock:
             self._replaced.clear()
+            self._is_stepping = True
+        try:
             yield
+        except BaseException:
+            with self._lock:
+                self._is_stepping = False  # a failed step is over: state can be read again
+            raise
+        with self._lock:
             self._has_changed()
 
     @contextmanager
@@ -112,6 +124,7 @@ class StateService:
             self._has_changed()
 
     def _has_changed(self) -> None:
+        self._is_stepping = False
         self._num_changes += 1
         self._answer_pending()
 
@@ -131,8 +144,8 @@ class StateService:
         for other, size in sizes.items():
             if size == _AHEAD:
                 raise OverlapError(
-                    f"optimizer state was requested between backward() and step(), and worker {other} has already done "
-                    "its step: call state_dict() after step() (or before backward())"
+                    f"optimizer state was requested between backward() and step(), and worker {other} has already "
+                    "begun its step: call state_dict() after step() (or before backward())"
                 )
             if size == _GONE:
                 raise OverlapError(
@@ -166,15 +179,18 @@ class StateService:
         """At the end of overlapping: answer until the other workers leave, too, or are gone."""
         self._drop.detach()
         _ANSWERING.pop(self._thread, None)
+        said = [torch.zeros(1) for _ in self._others]
         try:
             # One receive per worker: unlike recv_anysource, it fails if that worker is gone.
-            waits = [self._recv_from([torch.zeros(1)], other, _BYE) for other in self._others]
-            for other in self._others:
-                self._send(other, _BYE, torch.zeros(1))
-            for wait in waits:
+            waits = [self._recv_from([word], other, _BYE) for word, other in zip(said, self._others, strict=True)]
+            byes = [self._send_to([torch.tensor([_LEAVING])], other, _BYE) for other in self._others]
+            stops = [self._send_to([torch.tensor([_STOP, 0])], other, _ASK) for other in self._others]
+            for wait, word, bye in zip(waits, said, byes, strict=True):
                 wait.wait(self._timeout)
-            for other in self._others:
-                self._send(other, _ASK, torch.tensor([_STOP, 0]))
+                if word.item() == _LEAVING:  # one that has dropped its model receives no goodbye
+                    bye.wait(self._timeout)
+            for stop in stops:
+                stop.wait(self._timeout)
         except RuntimeError:
             return  # a worker is gone or has failed: there is no need to stay
         self._thread.join(self._timeout.total_seconds())
@@ -207,7 +223,7 @@ class StateService:
     def _runs_after(self, num_changes: int, parameter: int) -> tuple[list[StateRun], int]:
         """The state after ``num_changes`` changes, or a reason why not."""
         undo = self._num_changes - num_changes
-        if undo > len(self._replaced):
+        if self._is_stepping or undo > len(self._replaced):
             return [], _AHEAD
         exported = self._export()
         if exported is None:
@@ -253,14 +269,17 @@ def _answer(service_of: weakref.ref[StateService], backend: Any, num_others: int
             with suppress(RuntimeError):  # the asker is gone
                 goodbyes.append(backend.send([torch.tensor([_GONE])], other, _SIZE))
         del service  # not kept while waiting
-    _ANSWERING.pop(threading.current_thread(), None)
+    if service_of() is None:  # otherwise the others still wait for our own goodbye
+        _ANSWERING.pop(threading.current_thread(), None)
 
 
-def _say_goodbye(backend: Any, others: Sequence[int], sent: list[Any]) -> None:
+def _say_goodbye(backend: Any, others: Sequence[int], sent: list[Any], thread: threading.Thread) -> None:
     """What :meth:`StateService.leave` sends, without waiting; the messages in flight are kept in ``sent``."""
+    if not thread.is_alive():
+        _ANSWERING.pop(thread, None)
     with suppress(RuntimeError):  # a worker is gone
         for other in others:
-            sent.append(backend.send([torch.zeros(1)], other, _BYE))
+            sent.append(backend.send([torch.tensor([_DROPPED])], other, _BYE))
             sent.append(backend.send([torch.tensor([_STOP, 0])], other, _ASK))
 
 

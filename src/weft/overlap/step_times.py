@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from weft.core.chrome_trace import Span
 from weft.perf.link import Link
 
-_KEPT_STEPS = 64
+_MAX_STEPS = 64
 
 
 @dataclass(slots=True)
@@ -70,7 +70,7 @@ class StepRecord:
     """The last steps.  Receives moments in the order in which they were noted, each with its time."""
 
     def __init__(self, rank: int, begin_s: float) -> None:
-        self.steps: deque[StepTimes] = deque(maxlen=_KEPT_STEPS)
+        self.steps: deque[StepTimes] = deque(maxlen=_MAX_STEPS)
         self.current = StepTimes(0, begin_s)
         self.link: Link | None = None
         self._rank = rank
@@ -170,7 +170,7 @@ class StepRecord:
         if launched is None:
             return
         begin = max(launched, self._link_free_s)
-        expected = begin + (self.link.seconds(message.num_bytes) if self.link else 0.0)
+        expected = begin + self.link.seconds(message.num_bytes) if self.link else end_s
         seen = end_s - waited_from_s > 1e-4  # otherwise it had already finished
         end = end_s if seen else min(end_s, max(expected, begin))
         self._link_free_s = end

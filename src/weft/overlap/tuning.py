@@ -1,7 +1,8 @@
 """Tunes fusion during training.
 
     step 1          shows the order in which gradients become ready; the flat memory is rearranged in that order
-                    the link is measured with a few collectives
+                    the link is measured with a few collectives (if nothing but the report needs it, in step 32: short
+                    jobs should not pay for it)
     steps 2 to 5    show when each gradient is ready and when each parameter is read
     then            a plan by the recurrence (weft.perf.fusion), and trials around it: a few steps each, judged by the
                     median over steps of the slowest worker's step time; the best plan is kept
@@ -31,9 +32,10 @@ from weft.perf.link import Link, fit_link
 from weft.perf.search import Duel, Search
 from weft.perf.step_profile import Mode, ParameterTiming, StepProfile
 
-logger = logging.getLogger("weft.overlap")
+_log = logging.getLogger("weft.overlap")
 
 _FIRST_TRIAL_STEP = 5
+_LINK_REPORTED_STEP = 32
 _STEPS_PER_TRIAL = 3
 _MAX_TRIALS = 18
 _PATIENCE = 3
@@ -84,13 +86,18 @@ class Tuner:
 
     @property
     def finished(self) -> bool:
-        return not self._searching and self.link is not None
+        return not self._searching
 
     def after_step(self) -> None:
-        if self._schedule.transport.num_workers == 1:
+        schedule = self._schedule
+        num_workers, num_steps = schedule.transport.num_workers, schedule.num_steps
+        if num_workers == 1:
             return
-        if self._schedule.num_steps == 1:
+        if num_steps == 1:
             self._take_up_order()
+        # Early gathers are paced by the link, and the traffic of three and more workers is adapted to it.
+        is_needed = self._searching or schedule.eager or num_workers > 2
+        if num_steps == (1 if is_needed else _LINK_REPORTED_STEP):
             self._measure_link()
         elif self._searching and self._schedule.num_steps == _FIRST_TRIAL_STEP:
             self._start_search()
@@ -184,7 +191,7 @@ class Tuner:
         if self._mode is Mode.EAGER and self._schedule.pacing is not None:
             early = self._schedule.pacing.early
             found += ", some of them gathered early" if early else "; early gathers do not pay off here"
-        logger.info("fusion tuned in %d steps: %s", self._schedule.num_steps, found)
+        _log.info("fusion tuned in %d steps: %s", self._schedule.num_steps, found)
 
     def _cuts(self, point: Sequence[float]) -> Cuts:
         assert self.profile is not None

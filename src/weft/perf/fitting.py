@@ -15,7 +15,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.optimize import nnls
 
 from weft.core.cluster import Shape
 from weft.core.speed import StepTime
@@ -105,6 +104,8 @@ def fit_speed(samples: Sequence[SpeedSample]) -> SpeedModel:
     for key, group in sorted(grouped.items()):
         step_s = statistics.fmean(one.step_s for one in group)
         measured[key] = StepTime(step_s, min(statistics.fmean(one.exposed_s for one in group), step_s))
+    from scipy.optimize import nnls  # loaded by the first measured job: it would slow down every start of a controller
+
     times = np.array([time.step_s for time in measured.values()])
     rows = np.array([_features(*key) for key in measured]) / times[:, None]
     coefficients, _ = nnls(rows, np.ones(len(times)))

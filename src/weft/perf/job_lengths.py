@@ -3,10 +3,12 @@
 Work is counted in seconds on the job's smallest size, so that jobs of different scripts can be compared.
 
 [Note: what a length is worth to a policy]  A policy ranks jobs by remaining work.  For a job of unknown length the
-right stand-in is not the mean: of 100 jobs, 99 of a minute and one of a week, the mean says hours, but the next minute
-ends the job almost surely.  The Gittins index asks for which amount of further work the chance to finish per unit of
-work is best; its inverse is used as the remaining work.  For lengths without a scale (a Pareto tail) it is
-proportional to the work done so far, which is the least-attained-service rule: what is left when nothing was learned.
+stand-in is the mean of what is left of all jobs that are longer than what this one has done.  The Gittins index, the
+best chance to finish per unit of further work, is optimal on one machine that serves one job at a time.  On a cluster
+where many jobs take days, it was worse than equal shares for all (docs/policies.md has the comparison).
+
+[Note: who resembles whom]  The jobs of a family resemble each other most, then those that request about as many
+workers, then all jobs.  A job on one device is rarely a week long, one on 32 rarely a minute.
 
 [Note: jobs that still run]  Short jobs finish first, so finished jobs alone look shorter than jobs are.  A job that
 still runs after an hour tells that lengths of more than an hour exist.  The Kaplan-Meier estimate counts it as one that
@@ -28,14 +30,30 @@ FloatArray = NDArray[np.float64]
 
 MIN_HISTORY = 3
 """Finished jobs before their lengths are used."""
-OTHER_FAMILIES = 0.5
-"""All other families together count as this many finished jobs of a job's own family."""
+OTHERS = 0.5
+"""All jobs outside a group count together as this many finished jobs of the group."""
 RESTARTS_WORTH = 10.0
 """A job of unknown length is taken to need at least this many restarts' time: stopping it sooner rarely pays."""
 _MAX_KEPT = 500
-_MAX_FAMILIES = 500
+_MAX_GROUPS = 500
+_REQUEST = "#"
+"""How the names of groups by request begin; those of families do not."""
 _NOVELTY = 2.0
 """A job longer than all that have finished is assumed to be this many times as long as the longest seen."""
+
+
+Kin = tuple[str, ...]
+"""The groups a job belongs to, the closest first."""
+
+
+def kin_of(requested_workers: int, family: str = "") -> Kin:
+    """The family, if it is known, and the jobs that request about as many workers: 1, 2 to 3, 4 to 7, and so on.
+
+    >>> kin_of(6, "ana/bert"), kin_of(4)
+    (('ana/bert', '#3'), ('#3',))
+    """
+    request = f"{_REQUEST}{requested_workers.bit_length()}"
+    return (family, request) if family else (request,)
 
 
 def attained_remaining_s(done_s: float, usual_s: float) -> float:
@@ -84,19 +102,16 @@ class LengthEstimate:
         return cls(lengths, shares, float(longer[-1]), float(np.max([lengths[-1], *running[-1:]])))
 
     def remaining_s(self, done_s: float) -> float:
-        """The inverse Gittins index of a job that has done ``done_s``.
+        """The mean over all jobs longer than ``done_s`` of what is left of them.
 
-        >>> estimate = LengthEstimate.of([60.0] * 99 + [600_000.0])
-        >>> round(estimate.remaining_s(done_s=0.0), 1), estimate.remaining_s(done_s=61.0) > 500_000
-        (61.2, True)
+        >>> estimate = LengthEstimate.of([60.0] * 50 + [600.0] * 50)
+        >>> round(estimate.remaining_s(done_s=0.0)), round(estimate.remaining_s(done_s=100.0))
+        (339, 512)
         """
         first = np.searchsorted(self.lengths_s, done_s, side="right")
         left_s = np.append(self.lengths_s[first:], _NOVELTY * max(self.longest_s, done_s)) - done_s
         shares = np.append(self.shares[first:], self.rest)
-        finished = np.cumsum(shares)
-        # The others would be stopped after ``left_s`` without having finished.
-        spent_s = np.cumsum(shares * left_s) + (finished[-1] - finished) * left_s
-        return float(np.min(spent_s / finished))
+        return float(shares @ left_s / shares.sum())
 
 
 class _Finished:
@@ -117,60 +132,69 @@ class _Finished:
 
 
 class LengthHistory:
-    """The lengths of finished jobs and the work done by others, by family (see :mod:`weft.perf.families`)."""
+    """The lengths of finished jobs and the work done by others, by group (see the note above)."""
 
     def __init__(self) -> None:
-        self._families: dict[str, _Finished] = {}
+        self._groups: dict[str, _Finished] = {}
         self._all = _Finished()
-        self._running: list[tuple[str, float]] = []
-        """The family of each unfinished job, and the work it has done."""
+        self._running: list[tuple[Kin, float]] = []
+        """The groups of each unfinished job, and the work it has done."""
         self._estimates: dict[str | None, LengthEstimate] = {}
-        """By family, and that of all jobs (None); those that are up to date."""
+        """By group, and that of all jobs (None); those that are up to date."""
 
-    def progressed(self, unfinished: Iterable[tuple[str, float]]) -> None:
-        """How much work every unfinished job has done, each with its family."""
-        self._running = [(family, done_s) for family, done_s in unfinished if done_s > 0]
+    def progressed(self, unfinished: Iterable[tuple[Kin, float]]) -> None:
+        """How much work every unfinished job has done, each with its groups."""
+        self._running = [(kin, done_s) for kin, done_s in unfinished if done_s > 0]
         self._estimates.clear()
 
-    def finished(self, family: str, length_s: float) -> None:
-        """A job of ``family`` took ``length_s`` of work."""
-        own = self._families.pop(family, None) or _Finished()
-        self._families[family] = own
-        if len(self._families) > _MAX_FAMILIES:
-            del self._families[next(iter(self._families))]  # its last job finished longest ago
-        own.add(length_s)
+    def finished(self, kin: Kin, length_s: float) -> None:
+        """A job of these groups took ``length_s`` of work."""
+        for group in kin:
+            self._add(group, length_s)
         self._all.add(length_s)
+
+    def _add(self, group: str, length_s: float) -> None:
+        own = self._groups.pop(group, None) or _Finished()
+        self._groups[group] = own
+        if len(self._groups) > _MAX_GROUPS:
+            del self._groups[next(iter(self._groups))]  # its last job finished longest ago
+        own.add(length_s)
         self._estimates.clear()
 
-    def remaining_s(self, family: str, done_s: float, usual_s: float) -> float:
-        """By jobs of its family and, the fewer there were, by all jobs; without any, by what it has done itself.
+    def remaining_s(self, kin: Kin, done_s: float, usual_s: float) -> float:
+        """By the closest jobs and, the fewer there were, by others; without any, by what it has done itself.
 
-        The geometric mean of both, weighted by how many there were (an empirical-Bayes estimate of the logarithm): the
-        first jobs of a family count at once, and one odd length does not decide alone.
+        The geometric mean, weighted by how many there were (an empirical-Bayes estimate of the logarithm): the first
+        jobs of a group count at once, and one odd length does not decide alone.
         """
         if len(self._all.lengths_s) < MIN_HISTORY:
             return attained_remaining_s(done_s, usual_s)
-        by_all_s = self._estimate(None).remaining_s(done_s)
-        own = self._families.get(family)
-        if own is None:
-            return max(by_all_s, usual_s)
-        weight = len(own.lengths_s) / (len(own.lengths_s) + OTHER_FAMILIES)
-        own_s = self._estimate(family).remaining_s(done_s)
-        return math.exp(weight * math.log(own_s) + (1.0 - weight) * math.log(by_all_s))
+        log_s = math.log(self._estimate(None).remaining_s(done_s))
+        has_family = False
+        for group in reversed(kin):
+            own = self._groups.get(group)
+            if own is not None:
+                weight = len(own.lengths_s) / (len(own.lengths_s) + OTHERS)
+                log_s += weight * (math.log(self._estimate(group).remaining_s(done_s)) - log_s)
+                has_family = not group.startswith(_REQUEST)
+        return math.exp(log_s) if has_family else max(math.exp(log_s), usual_s)
 
-    def _estimate(self, family: str | None) -> LengthEstimate:
-        if family not in self._estimates:
-            known = self._all if family is None else self._families[family]
-            running_s = [done_s for one, done_s in self._running if family in (None, one)]
-            self._estimates[family] = LengthEstimate.of(known.lengths_s, running_s, known.counts)
-        return self._estimates[family]
+    def _estimate(self, group: str | None) -> LengthEstimate:
+        if group not in self._estimates:
+            known = self._all if group is None else self._groups[group]
+            running_s = [done_s for kin, done_s in self._running if group is None or group in kin]
+            self._estimates[group] = LengthEstimate.of(known.lengths_s, running_s, known.counts)
+        return self._estimates[group]
 
     def document(self) -> dict[str, list[float]]:
         """Plain data for a JSON file."""
-        return {family: list(known.lengths_s) for family, known in self._families.items()}
+        return {group: list(known.lengths_s) for group, known in self._groups.items()}
 
     def restore(self, document: Mapping[str, Sequence[float]]) -> None:
         """Take over a document; raises ``ValueError`` and the like on an invalid one."""
-        for family, known in document.items():
-            for length_s in known:
-                self.finished(str(family), float(length_s))
+        for name, known in document.items():
+            group = str(name)
+            for length_s in map(float, known):
+                self._add(group, length_s)
+                if not group.startswith(_REQUEST):  # otherwise a job would count twice
+                    self._all.add(length_s)

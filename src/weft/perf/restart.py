@@ -9,7 +9,7 @@ from weft.errors import UsageError
 
 DEFAULT_S = 30.0
 _PRIOR_WEIGHT = 2.0
-_KEPT = 20
+_MAX_KEPT = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,4 +32,4 @@ class RestartCost:
         """With one more restart; the oldest are forgotten."""
         if not (math.isfinite(restart_s) and restart_s >= 0):
             raise UsageError(f"a restart took {restart_s} s: expected a finite number >= 0")
-        return RestartCost(self.prior_s, (*self.seen_s, restart_s)[-_KEPT:])
+        return RestartCost(self.prior_s, (*self.seen_s, restart_s)[-_MAX_KEPT:])

@@ -21,7 +21,7 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from statistics import median
+from statistics import median_low
 
 from weft.core.chrome_trace import Span
 
@@ -34,7 +34,7 @@ COMMUNICATION_LETTERS = {"all-reduce": "A", "reduce-scatter": "R", "all-gather":
 
 @dataclass(frozen=True, slots=True)
 class WorkerSummary:
-    """One worker; times are medians over its steps."""
+    """One worker; times are medians over its steps, each the time of a step that was recorded."""
 
     worker: str
     num_steps: int
@@ -59,16 +59,14 @@ def summarize(spans: Sequence[Span]) -> list[WorkerSummary]:
     return [_summary(worker, [span for span in spans if span.process == worker]) for worker in workers(spans)]
 
 
-def typical_step(spans: Sequence[Span], worker: str) -> Interval:
-    """The worker's step whose length is closest to the median."""
-    steps = _steps([span for span in spans if span.process == worker])
-    middle = median(end - start for start, end in steps)
-    return min(steps, key=lambda step: (abs(step[1] - step[0] - middle), step))
+def median_step(spans: Sequence[Span], worker: str) -> Interval:
+    """The worker's step of median length: of an even number of steps, the shorter of the two in the middle."""
+    return _median_step(_steps([span for span in spans if span.process == worker]))
 
 
 def bars(spans: Sequence[Span], worker: str, width: int) -> tuple[str, str]:
-    """The typical step as two lines of ``width`` letters: compute and communication."""
-    start_s, end_s = typical_step(spans, worker)
+    """The median step as two lines of ``width`` letters: compute and communication."""
+    start_s, end_s = median_step(spans, worker)
     own = [s for s in spans if s.process == worker and s.start_s < end_s and s.end_s > start_s]
     computed = {kind: _of_kind(own, kind) for kind in COMPUTE_LETTERS}
     # A wait or an update inside a longer span is drawn over it.
@@ -86,6 +84,7 @@ def bars(spans: Sequence[Span], worker: str, width: int) -> tuple[str, str]:
 
 def _summary(worker: str, spans: list[Span]) -> WorkerSummary:
     steps = _steps(spans)
+    start_s, end_s = _median_step(steps)
     waits = _of_kind(spans, "wait")
     updates = _without(_of_kind(spans, "update"), waits)
     forwards = _without(_of_kind(spans, "forward"), waits)
@@ -96,12 +95,12 @@ def _summary(worker: str, spans: list[Span]) -> WorkerSummary:
     communication_s = _length(on_wire)
 
     def per_step(intervals: list[Interval]) -> float:
-        return median(_length(_within(intervals, step)) for step in steps)
+        return median_low(_length(_within(intervals, step)) for step in steps)
 
     return WorkerSummary(
         worker=worker,
         num_steps=len(steps),
-        step_s=median(end - start for start, end in steps),
+        step_s=end_s - start_s,
         forward_s=per_step(forwards),
         backward_s=per_step(backwards),
         update_s=per_step(updates),
@@ -110,6 +109,10 @@ def _summary(worker: str, spans: list[Span]) -> WorkerSummary:
         hidden_share=_length(hidden) / communication_s if communication_s > 0 else 1.0,
         bytes_per_step=sum(_num_bytes(span) for span in wire) / len(steps),
     )
+
+
+def _median_step(steps: Sequence[Interval]) -> Interval:
+    return median_low((end_s - start_s, (start_s, end_s)) for start_s, end_s in steps)[1]
 
 
 def _steps(spans: list[Span]) -> list[Interval]:

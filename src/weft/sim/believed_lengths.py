@@ -8,7 +8,7 @@ from collections.abc import Iterable
 
 from weft.core.speed import SpeedCurve
 from weft.perf.families import family_of
-from weft.perf.job_lengths import LengthHistory, least_assumed_s
+from weft.perf.job_lengths import Kin, LengthHistory, kin_of, least_assumed_s
 from weft.sim.job_run import JobRun
 
 DECLARED_ERROR = 0.5
@@ -27,7 +27,7 @@ class Lengths(enum.Enum):
     HISTORY = "history"
     """The lengths of finished jobs, first of those whose names differ only in a number at the end."""
     UNKNOWN = "unknown"
-    """Only the work it has done so far, and what all jobs together tell about lengths."""
+    """Only the work it has done so far, and the lengths of other jobs, first of those that request as many workers."""
 
 
 class BelievedLengths:
@@ -54,24 +54,25 @@ class BelievedLengths:
         if self._source is Lengths.DECLARED and done < total * factor:
             return total * factor - done
         step_s = curve.times[curve.sizes[0]].step_s
-        return self._history.remaining_s(self._relatives(run), done * step_s, self._least_s) / step_s
+        return self._history.remaining_s(self._kin(run), done * step_s, self._least_s) / step_s
 
     def progressed(self, unfinished: Iterable[tuple[JobRun, SpeedCurve]]) -> None:
         """Record how far all unfinished jobs have come."""
         if self._learns:
             done = ((run, run.job.total_steps - run.remaining_steps, curve) for run, curve in unfinished)
             self._history.progressed(
-                (self._relatives(run), steps * curve.times[curve.sizes[0]].step_s) for run, steps, curve in done
+                (self._kin(run), steps * curve.times[curve.sizes[0]].step_s) for run, steps, curve in done
             )
 
     def finished(self, run: JobRun, curve: SpeedCurve) -> None:
         """Record the length of a finished job."""
         if self._learns:
-            self._history.finished(self._relatives(run), run.job.total_steps * curve.times[curve.sizes[0]].step_s)
+            self._history.finished(self._kin(run), run.job.total_steps * curve.times[curve.sizes[0]].step_s)
 
-    def _relatives(self, run: JobRun) -> str:
-        """Where names tell nothing, a job has no relatives."""
-        return family(run) if self._source is Lengths.HISTORY else run.id
+    def _kin(self, run: JobRun) -> Kin:
+        """Where names tell nothing, a job has no family."""
+        requested = run.job.spec.requested_workers
+        return kin_of(requested, family(run)) if self._source is Lengths.HISTORY else kin_of(requested)
 
 
 def family(run: JobRun) -> str:

@@ -79,7 +79,7 @@ def _queue_to_json(queue: Queue) -> dict[str, Any]:
     }
 
 
-_PLAIN = ("now_s", "policy", "hold_s", "review_s", "restart_s", "handover_s", "quotas")
+_PLAIN = ("now_s", "policy", "hold_s", "review_s", "restart_s", "handover_s", "quotas", "usual_s")
 
 
 def _queue_from_json(document: dict[str, Any]) -> Queue:

@@ -15,20 +15,23 @@ from weft.control.draft import altered
 from weft.control.job_table import JobTable
 from weft.control.reducer import reduce
 from weft.control.state import Job, JobState, State
-from weft.core.cluster import Cluster
+from weft.core.cluster import MAX_FORECAST_DEVICES, Cluster
 from weft.core.events import Fate, WorkersExited
+from weft.core.plural import plural
 from weft.core.speed import SpeedCurve, StepTime
 from weft.core.status_rows import PlanRow
 from weft.elastic.registry import policy_named
 from weft.elastic.rules import Rules
 from weft.errors import UsageError
 from weft.perf.exploration import explored_curve
+from weft.perf.families import UNKNOWN_STEP_S
+from weft.perf.job_lengths import least_assumed_s
 from weft.sim.replay import continued
 from weft.sim.replay_options import SimulationOptions
 from weft.sim.result import SimulationResult
 from weft.sim.workload import TableProfile, TrueJob
 
-MAX_FORECAST_DEVICES = 10_000
+_MAX_LISTED = 3
 _JOBS_PER_DECISION_S = 50
 """With many jobs, decisions are simulated at intervals: one second per this many jobs."""
 
@@ -61,6 +64,8 @@ class Queue:
     handover_s: float | None
     """``None`` if devices are not shared."""
     quotas: Mapping[str, int] = field(default_factory=dict)
+    usual_s: float = 60.0
+    """Assumed length of a job about which nothing is known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,28 +114,48 @@ def forecast(queue: Queue, question: Question) -> PlanRow:
 def assumptions(queue: Queue) -> list[str]:
     """What the forecast assumes, in sentences."""
     active = [job for job in queue.state.jobs.active.values() if not job.is_cancelled]
-    said = [f"Every start costs {queue.restart_s:.1f} s, and no job is submitted, canceled or fails meanwhile."]
-    for sentence, names in (
+    if not active:
+        return []
+    least_s = least_assumed_s(queue.usual_s, queue.restart_s)
+    said = [f"Every start costs {queue.restart_s:.1f} s, no job is submitted or canceled, and none fails."]
+    for sentence, sentence_of_several, names in (
         (
-            "The length of {} is not known: it is estimated from other jobs and from its own work so far.",
-            [_name(job) for job in active if not queue.known[job.id].is_length_known],
+            "The length of {} is not known: it is a guess, "
+            f"from finished jobs, the work done so far, or an assumed {least_s:.0f} s.",
+            "The lengths of {} are not known: they are guesses, "
+            f"from finished jobs, the work done so far, or an assumed {least_s:.0f} s.",
+            [_name(job) for job in active if not queue.known[job.id].is_length_known and not job.progress.total_steps],
         ),
         (
-            "The speed of {} has not been measured: it is assumed to be that of its family, or else of other jobs.",
+            "The speed of {} has not been measured: it is assumed to be that of similar jobs, or else of all jobs, or "
+            f"else {UNKNOWN_STEP_S:g} s per step.",
+            "The speeds of {} have not been measured: they are assumed to be those of similar jobs, or else of all "
+            f"jobs, or else {UNKNOWN_STEP_S:g} s per step.",
             [_name(job) for job in active if not queue.known[job.id].measured],
         ),
         (
             "{} cannot be resized and keeps its workers.",
+            "{} cannot be resized and keep their workers.",
             [_name(job) for job in active if queue.known[job.id].is_fixed],
         ),
     ):
         if names:
-            more = f" and {len(names) - 3} more jobs" if len(names) > 3 else ""
-            said.append(sentence.format(", ".join(names[:3]) + more))
+            said.append((sentence if len(names) == 1 else sentence_of_several).format(_listed(names)))
     if queue.state.cluster.is_mixed:
         said.append("Devices of all kinds are taken to be equally fast.")
     said.append("At sizes a job has not run with, its speed is predicted from those it has.")
     return said
+
+
+def _listed(names: list[str]) -> str:
+    """
+    >>> _listed(["a"]), _listed(["a", "b"]), _listed(["a", "b", "c", "d", "e"])
+    ('a', 'a and b', 'a, b, c, and 2 more jobs')
+    """
+    if len(names) > _MAX_LISTED:
+        names = [*names[:_MAX_LISTED], plural(len(names) - _MAX_LISTED, "more job")]
+    *others, last = names
+    return f"{', '.join(others)}{',' if len(others) > 1 else ''} and {last}" if others else last
 
 
 def _name(job: Job) -> str:
@@ -221,8 +246,8 @@ def _true_job(job: Job, known: KnownJob, cluster: Cluster) -> TrueJob:
     allowed = spec.allowed_sizes(cluster.num_devices)
     if not allowed:
         raise UsageError(
-            f"job {_name(job)} needs at least {spec.min_workers} workers, and there would be {cluster.num_devices} "
-            "devices: ask about more devices, or about fewer workers"
+            f"job {_name(job)} needs at least {plural(spec.min_workers, 'worker')}, and there would be "
+            f"{plural(cluster.num_devices, 'device')}: ask about more devices, or about fewer workers"
         )
     return TrueJob(spec, TableProfile(_extended(known, allowed, cluster).times), max(known.remaining_steps, 1.0))
 

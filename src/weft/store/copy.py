@@ -11,6 +11,7 @@ import sqlite3
 from pathlib import Path
 
 from weft.process.failpoints import failpoint
+from weft.process.folder_sync import sync_folder
 from weft.store import database, schema
 from weft.store.salvage import salvaged_rows
 
@@ -37,11 +38,7 @@ def write(path: Path, snapshot: tuple[int, bytes, int]) -> None:
     failpoint("backup.before_rename")
     os.replace(aside, place(path))
     failpoint("backup.after_rename")
-    folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)
+    sync_folder(path.parent)
 
 
 def read(path: Path) -> tuple[int, bytes, int] | None:

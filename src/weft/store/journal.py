@@ -49,6 +49,8 @@ class Journal:
         self.path = path = Path(path)
         self._mark = Mark(path)
         self._num_kept_events = num_kept_events
+        self.loaded_seq = 0
+        """The event after which the loaded snapshot was taken."""
         self._thinned_seq = 0
         """Up to here, only events that history needs are left."""
         self._lock = threading.Lock()
@@ -161,6 +163,7 @@ class Journal:
             rows = self._connection.execute("SELECT seq, body, crc32 FROM snapshots ORDER BY seq DESC").fetchall()
         for seq, body, crc32 in rows:
             if schema.is_intact(seq, body, crc32):  # if not, use the one before it, with all events since
+                self.loaded_seq = seq
                 return unpacked_state(body), seq, list(self.read(after=seq))
         if rows:
             raise _damaged(self.path, "no snapshot matches its checksum")

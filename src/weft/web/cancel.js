@@ -39,7 +39,7 @@ export class CancelControl {
       return;
     }
     // A job may be stopping for another reason, such as a resize; then this is still the first cancel request.
-    const kills = job.state === "STOPPING" && (this.#wasAsked || job.reason.startsWith("cancelled"));
+    const kills = job.state === "STOPPING" && (this.#wasAsked || job.reason_code === "Cancelled");
     this.button.hidden = !this.#confirm.hidden;
     setText(this.button, kills ? "Kill workers" : "Cancel job");
     setText(this.#yes, kills ? "Kill workers" : "Cancel job");

@@ -36,7 +36,7 @@ function nameOf(decision) {
 /** "resnet: 2 workers, lm: waits" */
 function summaryOf(decision, jobs) {
   const ids = Object.keys(decision.reasons);
-  const parts = ids.slice(0, MAX_NAMES).map((id) => `${short(jobs.name(id))}: ${whatOf(decision, id)}`);
+  const parts = ids.slice(0, MAX_NAMES).map((id) => `${isolated(short(jobs.name(id)))}: ${whatOf(decision, id)}`);
   return parts.join(", ") + (ids.length > MAX_NAMES ? `, and ${ids.length - MAX_NAMES} more` : "");
 }
 
@@ -49,11 +49,16 @@ function short(name) {
   return name.length > 24 ? `${name.slice(0, 23)}…` : name;
 }
 
+/** Between marks that keep a right-to-left name from reordering the words around it. */
+function isolated(name) {
+  return `\u2068${name}\u2069`;
+}
+
 function item(decision) {
   const lines = Object.entries(decision.reasons).map(([id, reason]) => {
     const what = element("b", {}, whatOf(decision, id));
     return element("li", { "data-job": id }, jobLink(), what, element("span", {}, plain(reason)));
   });
-  const summary = element("summary", {}, element("time"), element("bdi"));
+  const summary = element("summary", {}, element("time"), element("bdi", { dir: "ltr" }));
   return element("li", {}, element("details", {}, summary, element("ul", {}, ...lines)));
 }

@@ -3,7 +3,7 @@
 // Only what is visible is drawn, and spans that fall on the same pixels are drawn once, so the cost of a frame depends on
 // the size of the screen, not on how much has happened.  Text from jobs is drawn, never parsed.
 
-import { element, setAttribute, setItems, setText } from "./elements.js";
+import { element, setAttribute, setItems } from "./elements.js";
 import { isMoving, listen } from "./gestures.js";
 import { Paint } from "./paint.js";
 

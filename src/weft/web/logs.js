@@ -15,7 +15,7 @@ export class LogTail {
   #job = null;
   #turn = 0;
   #stream = "out";
-  #text = element("pre", { class: "log", tabindex: "0", "aria-label": "Output" });
+  #text = element("pre", { class: "log", role: "region", tabindex: "0", "aria-label": "Output" });
   #which = element("span", { class: "which" });
   #rank = element("select", { "aria-label": "Worker" });
   #search = element("input", { type: "search", placeholder: "Search output", "aria-label": "Search output", autocomplete: "off" });

@@ -114,7 +114,7 @@ function showContact(isThere) {
   away.hidden = isThere;
   if (!isThere) {
     const since = `The controller has not responded since ${moment(lost_s, now_s())}.`;
-    setText(away, `${since} Jobs keep running, and the dashboard reconnects automatically. To start the controller: weft up`);
+    setText(away, `${since} Jobs keep running, and the dashboard reconnects automatically; a restarted controller asks for the token again. To start it: weft up`);
   }
 }
 

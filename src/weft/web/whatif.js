@@ -15,7 +15,7 @@ const SIMULATION_MS = 90_000;
 
 export class WhatIf {
   #policy = chooser("Policy", [["", "unchanged"], ...POLICIES.map((name) => [name, name])]);
-  #devices = field("Devices", { type: "number", min: "1", max: "100000", step: "1", placeholder: "unchanged" });
+  #devices = field("Devices", { type: "number", min: "1", max: "10000", step: "1", placeholder: "unchanged" });
   #job = chooser("Job to change", [["", "none"]]);
   #weight = field("Its weight", { type: "number", min: "0.01", step: "any", placeholder: "unchanged" });
   #min = field("Its minimum workers", { type: "number", min: "1", step: "1", placeholder: "unchanged" });

@@ -13,9 +13,9 @@ from collections.abc import Callable
 from typing import Any
 
 from weft.core.plain_json import parse_object
+from weft.core.step_report import MAX_MESSAGE_BYTES
 
 _RECONNECT_EVERY_S = 1.0
-_MAX_MESSAGE_BYTES = 1 << 16
 # Per call, so that an endless sender cannot hold up training.
 _MAX_MESSAGES = 64
 
@@ -50,7 +50,7 @@ class Channel:
             return messages
         for _ in range(_MAX_MESSAGES):
             try:
-                data = connection.recv(_MAX_MESSAGE_BYTES)
+                data = connection.recv(MAX_MESSAGE_BYTES)
             except BlockingIOError:
                 break
             except OSError:

@@ -22,6 +22,7 @@ from typing import IO, Any
 
 from weft.core.checkpoint_files import MANIFEST_NAME, STEP_NAME, FileEntry
 from weft.errors import CheckpointError
+from weft.process.folder_sync import sync_folder
 from weft.worker.manifest import DamagedError, Manifest, parse_manifest
 
 _WRITING, _DELETING, _DAMAGED = ".writing-", ".leaving-", ".damaged-"
@@ -188,14 +189,6 @@ def write_file(path: Path, fill: Callable[[Any], Any]) -> FileEntry:
         file.flush()
         os.fsync(file.fileno())
     return FileEntry(path.name, hashing.num_bytes, hashing.sha256.hexdigest())
-
-
-def sync_folder(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def _digest(path: Path) -> tuple[int, str]:

@@ -31,7 +31,8 @@ def export(path: Path, out: Path, model: str = "") -> dict[str, Any]:
         if out.suffix == ".safetensors":
             _save_safetensors(state, aside)
         else:
-            torch.save(state, aside)
+            with aside.open("wb") as file:  # torch would raise RuntimeError if it cannot be opened
+                torch.save(state, file)
         os.replace(aside, out)
     finally:
         aside.unlink(missing_ok=True)

@@ -5,13 +5,13 @@ from __future__ import annotations
 import resource
 import shutil
 import time
-from collections.abc import Callable
 from typing import Any, TextIO
 
 import torch
 
 from weft.core.step_report import BatchReport, Progress, StepReport
 from weft.overlap.handle import Overlap
+from weft.overlap.report import network_s
 from weft.perf.gradient_noise import NoiseScale
 from weft.process.turns import TURNS
 from weft.worker.channel import Channel
@@ -26,9 +26,8 @@ _BAR_WIDTH = 24
 class Meter:
     """Step time and samples per second since the last report."""
 
-    def __init__(self, now: Callable[[], float] = time.perf_counter) -> None:
-        self._now = now
-        self._since_s = now()
+    def __init__(self) -> None:
+        self._since_s = time.perf_counter()
         self._num_steps = 0
         self._num_samples = 0
         self._network_wait_s = TURNS.network_wait_s
@@ -49,18 +48,18 @@ class Meter:
 
     @property
     def due(self) -> bool:
-        return self._num_steps > 0 and self._now() - self._since_s >= _REPORT_EVERY_S
+        return self._num_steps > 0 and time.perf_counter() - self._since_s >= _REPORT_EVERY_S
 
     def take(self) -> tuple[float, float, dict[str, float]]:
         """Seconds per step, samples per second of all workers, and the newest metrics since the last call."""
-        elapsed_s = max(self._now() - self._since_s, 1e-9)
+        elapsed_s = max(time.perf_counter() - self._since_s, 1e-9)
         step_s = elapsed_s / self._num_steps if self._num_steps else 0.0
         self._waited_s = (TURNS.network_wait_s - self._network_wait_s) / max(self._num_steps, 1)
         self._network_wait_s = TURNS.network_wait_s
         self.turn_wait_s = (TURNS.turn_wait_s - self._total_turn_wait_s) / max(self._num_steps, 1)
         self._total_turn_wait_s = TURNS.turn_wait_s
         samples_per_s = self._num_samples / elapsed_s
-        self._since_s, self._num_steps, self._num_samples = self._now(), 0, 0
+        self._since_s, self._num_steps, self._num_samples = time.perf_counter(), 0, 0
         return step_s, samples_per_s, {name: float(value) for name, value in self._metrics.items()}
 
     def exposed_s(self, handle: Overlap | None) -> float:
@@ -79,6 +78,12 @@ def phases_of(handle: Overlap | None) -> tuple[float, float, float] | None:
         return None
     last = handle.schedule.clock.steps[-1]
     return last.forward_s, last.backward_s, last.update_s
+
+
+def network_of(handle: Overlap | None) -> float | None:
+    """Seconds per step in which the link is busy; ``None`` if not measured."""
+    found = None if handle is None else network_s(handle.schedule)
+    return None if found is None else sum(found)
 
 
 class ProgressBar:
@@ -178,6 +183,7 @@ class Reporter:
             memory_bytes=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
             takes_turns=TURNS.sharing,
             phases=phases_of(handle),
+            network_s=network_of(handle),
             turn_wait_s=self._meter.turn_wait_s,
             can_resume=self.can_resume,
             batch=self._batch and BatchReport(self._batch[0], self._batch[1], self._batch[2].samples),

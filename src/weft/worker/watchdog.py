@@ -26,7 +26,8 @@ from typing import Any, Protocol
 import torch.distributed as dist
 from torch._C._distributed_c10d import Store
 
-HUNG_EXIT_CODE = 124  # like timeout(1)
+from weft.core.worker_environment import HUNG_EXIT_CODE
+
 _STEPS_OF_PATIENCE = 5.0
 _MAX_TICK_S = 5.0
 _NUM_TICKS = 10  # in the time after which a worker is stalled
@@ -37,7 +38,7 @@ _LEAVE_AFTER_S = 15.0
 _OUR_FOLDER = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "")
 _WAITING_IN = ("/torch/distributed/", "/torch/autograd/", "/torch/nn/parallel/", _OUR_FOLDER)
 _LIBRARIES = ("/site-packages/", "/lib/python3", *_WAITING_IN)
-_SHOWN_FRAMES = 5  # a supervisor shows only the last lines
+_MAX_FRAMES = 5  # a supervisor shows only the last lines
 
 
 @dataclass(frozen=True, slots=True)
@@ -270,5 +271,5 @@ def _stack(frame: FrameType | None) -> list[str]:
     if frame is None:
         return []
     return [
-        f"  {line}" for entry in traceback.format_stack(frame)[-_SHOWN_FRAMES:] for line in entry.rstrip().split("\n")
+        f"  {line}" for entry in traceback.format_stack(frame)[-_MAX_FRAMES:] for line in entry.rstrip().split("\n")
     ]

@@ -83,12 +83,12 @@ def test_a_plan_takes_no_longer_than_it_may_and_leaves_out_the_least_valuable(mi
     for part in parts:
         assert limits[part.name] == 0 or limits[part.name] >= (part.quick_minutes if quick else part.least_minutes)
     if minutes == 40.0:
-        assert limits["overlap"] > 0 < limits["overlap_profiles"]
+        assert limits["queue"] > 0 < limits["overlap"]
         assert any("no time" in line for line in plan_lines(parts, todo, limits))
 
 
 def test_an_unknown_benchmark_is_named() -> None:
-    with pytest.raises(UsageError, match="there is no benchmark 'nonsense': expected one of overlap"):
+    with pytest.raises(UsageError, match="there is no benchmark 'nonsense': expected one of queue, overlap"):
         chosen("elastic,nonsense")
 
 

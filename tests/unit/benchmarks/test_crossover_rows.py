@@ -82,7 +82,7 @@ def test_a_pair_that_cannot_gain_is_refused_in_the_row() -> None:
     busy = Cost(compute_s=1.0, network_s=1.0, alone_s=1.02)
     cells = {name: PairTimes(2.0, 2.0) for name in ("in_phase", "random_phase", "crossover")}
     row = make_row(equal("overlap", 1.0, Effort()), busy, busy, cells, {})
-    assert "less than the 1.05x required" in row["refused"]
+    assert "less than the 1.15x required" in row["refused"]
     assert row_of(equal("plain", 1.0, Effort()), PairTimes(2.2, 2.2))["refused"] is None
 
 

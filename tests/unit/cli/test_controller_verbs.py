@@ -119,11 +119,20 @@ def test_up_starts_the_controller_with_every_option_it_was_given() -> None:
     up = load("up")
     assert isinstance(up, Verb)
     args = ["--policy", "fifo", "--keep", "30d", "--no-share", "--hold-s", "2.5", "--devices", "3", "--port", "0"]
-    options = up.parse(args, "weft up")["options"]
-    assert options == ControllerOptions(policy="fifo", keep="30d", no_share=True, hold_s=2.5, devices=3, port=0)
+    options = up.parse([*args, "--quota", "ana=4,bo=2"], "weft up")["options"]
+    assert options == ControllerOptions(
+        policy="fifo", keep="30d", no_share=True, hold_s=2.5, devices=3, port=0, quota="ana=4,bo=2"
+    )
     words = options.command()
     again = up.parse(words[words.index("up") + 1 :], "weft up")
     assert (again["options"], again["foreground"]) == (options, True)
+
+
+@pytest.mark.parametrize("quota", ["", "ana", "ana=", "=3", "ana=-1", "ana=x", "ana=2,ana=3", "ana=2,"])
+def test_a_quota_that_limits_nobody_is_refused_before_anything_starts(weft: Any, quota: str) -> None:
+    shown = weft("up", "--quota", quota)
+    assert shown.code == 2
+    assert "expected each user once, with a number: --quota ana=4,bo=2" in shown.err
 
 
 def test_wait_survives_a_controller_restart(tmp_path: Path) -> None:

@@ -9,10 +9,10 @@ import pytest
 from tests.fake_controller import FakeController
 
 from weft.cli import main
-from weft.cli.job_choice import matching_id
 from weft.cli.status import NARROW_HEADINGS, narrow_cells, print_jobs
 from weft.client import Client
 from weft.control.state import JobState
+from weft.core.job_choice import matching_id
 from weft.core.reason import Reason
 from weft.daemon.home import Home
 from weft.errors import UsageError
@@ -43,8 +43,16 @@ def test_a_job_is_found_by_id_prefix_or_name(controller: FakeController, weft: A
         assert weft("explain", word, "--json").json()["id"] == job.id
         assert weft("trace", word, "--json").json()["id"] == job.id
         assert weft("logs", word).out == "hello\n"
+        assert weft("change", word, "--weight", "2", "--json").json()["jobs"][0]["id"] == job.id
+        assert weft("whatif", "--job", word, "--weight", "3", "--json").code == 0
     assert weft("wait", "bert").code == 0
     assert weft("cancel", "resnet").out.startswith(job.id)
+
+
+def test_a_checkpoint_is_found_by_the_name_of_its_job(controller: FakeController, home: Home, weft: Any) -> None:
+    job = controller.add(name="resnet50")  # eight characters that could also be an id
+    home.checkpoints(job.id).mkdir(parents=True)
+    assert str(home.checkpoints(job.id)) in weft("checkpoint", "export", "resnet50").err
 
 
 def test_a_name_that_several_jobs_have_lists_them_and_does_nothing(controller: FakeController, weft: Any) -> None:
@@ -99,6 +107,17 @@ def test_a_mistyped_script_gets_the_nearest_one(controller: FakeController, weft
     shown = weft("submit", "trian.py")
     assert (shown.code, controller.by_id) == (2, {})
     assert "there is no script 'trian.py': did you mean 'train.py'?" in shown.err
+
+
+@pytest.mark.parametrize("there", [(), ("setup.sh", "other.py")])
+def test_a_missing_script_unlike_any_other_is_asked_for_by_path(
+    controller: FakeController, weft: Any, there: tuple[str, ...]
+) -> None:
+    for name in there:
+        script(name)
+    shown = weft("submit", "resnet50.py")
+    assert (shown.code, controller.by_id) == (2, {})
+    assert shown.err.startswith(f"weft: there is no script 'resnet50.py': give its path, from {Path.cwd()}")
 
 
 def test_a_mistyped_interpreter_gets_the_nearest_one(controller: FakeController, weft: Any) -> None:

@@ -58,6 +58,8 @@ def test_every_option_is_shown_with_its_default(command: list[str], weft: Any) -
     [
         (["statsu"], "did you mean `weft status`?"),
         (["bench", "overlab"], "did you mean 'weft bench overlap'?"),
+        (["bench", "foo"], "there is no command 'weft bench foo': expected one of overlap, "),
+        (["predict", "--model", "x"], "there is no option '--model': expected one of --compute-ms, "),
         (["bench"], "expected one of overlap, crossover, elastic"),
         (["up", "--polcy", "fifo"], "there is no option '--polcy': did you mean '--policy'?"),
         (["sim", "q.csv", "--gpu=4"], "there is no option '--gpu': did you mean '--gpus'?"),

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import json
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.console import Console
 from tests.fake_controller import FakeController
 
+from weft.cli.top import screen
+from weft.client import Client
 from weft.control.state import JobState
 from weft.daemon.contract import Decision
 from weft.daemon.home import Home
@@ -115,6 +119,16 @@ def test_explain_nodes_and_trace_print_text_and_json(
     assert "two are free" in weft("trace", job.id).out
 
 
+def test_trace_does_not_say_that_a_job_waited_while_it_ran_under_an_earlier_controller(
+    weft: Any, home: Home, controller: FakeController
+) -> None:
+    job = controller.add(state=JobState.RUNNING, devices=(0, 1), submitted_s=0.0, started_s=0.0)
+    assert weft("trace", job.id, "--json").json()["stays"] == []
+    controller.made_decisions = [Decision(50.0, {job.id: (0, 1)}, {job.id: "two are free"})]
+    assert [stay["start_s"] for stay in weft("trace", job.id, "--json").json()["stays"]] == [50.0]
+    assert "no longer knows" in weft("trace", job.id).err
+
+
 def test_top_shows_devices_and_jobs(weft: Any, home: Home, controller: FakeController) -> None:
     job = controller.add(
         state=JobState.RUNNING, devices=(0,), step=5, total_steps=10, step_s=0.2, exposed_s=0.1, loss=float("nan")
@@ -126,6 +140,27 @@ def test_top_shows_devices_and_jobs(weft: Any, home: Home, controller: FakeContr
     assert "50 %" in shown
     assert weft("top", "--json").json()["jobs"][0]["id"] == job.id
     assert weft("top").code == 2
+
+
+def test_top_shows_whole_ids_and_the_reason_in_80_columns(home: Home, controller: FakeController) -> None:
+    job = controller.add(
+        name="a long name of a job",
+        state=JobState.RUNNING,
+        devices=(0,),
+        step=123456,
+        total_steps=10**7,
+        step_s=0.0123,
+        reason="1 worker, chosen by policy balanced",
+        reason_code="PolicyChoice",
+    )
+    client = Client(home.root)
+    for width, reason in ((80, "PolicyChoice"), (200, "chosen by policy balanced")):
+        console = Console(width=width, file=StringIO())
+        console.print(screen(client.health(), client.nodes(), client.overview(5), 0.0, width))
+        assert isinstance(console.file, StringIO)
+        [line] = [line for line in console.file.getvalue().splitlines() if line.startswith(job.id)]
+        assert reason in line
+        assert "0.0123" in line
 
 
 def test_top_shows_the_jobs_that_fit_and_counts_the_rest(

@@ -9,6 +9,7 @@ import pytest
 from tests.fake_controller import FakeController, served
 
 from weft.client import Client
+from weft.control.state import JobState
 from weft.errors import UsageError
 
 
@@ -31,6 +32,26 @@ def test_a_command_is_submitted_as_it_would_be_typed(controller: FakeController,
     assert job.spec.user
     with pytest.raises(UsageError, match="did you mean 'total_steps'"):
         client.submit_command(["true"], totalsteps=3)
+
+
+def test_a_job_is_named_as_on_the_command_line(controller: FakeController, tmp_path: Path) -> None:
+    client = Client(tmp_path / "home")
+    job = controller.add(name="resnet50", state=JobState.RUNNING, devices=(0,), attempt=1)
+    done = controller.add(name="bert", state=JobState.COMPLETED, finished_s=9.0)
+    controller.output[job.id, 1, "out"] = b"hello\n"
+    prefix = next(job.id[:n] for n in range(1, 9) if not done.id.startswith(job.id[:n]))
+    for word in (job.id, prefix, "resnet50"):
+        assert client.job(word)["id"] == job.id
+        assert client.change(word, weight=2.0)["id"] == job.id
+        assert client.explain(word) == client.explain(job.id)
+        assert client.history(word) == client.history(job.id)
+        assert b"".join(client.logs(word)) == b"hello\n"
+        assert client.whatif({"jobs": {word: {"weight": 2.0}}})
+        assert client.wait([word, "bert"], timeout_s=0)[0]["id"] == job.id
+    assert client.ids(["bert", "resnet50", job.id]) == [done.id, job.id]
+    assert client.cancel("resnet50")["id"] == job.id
+    with pytest.raises(UsageError, match="there is no job 'resnet51': did you mean 'resnet50'"):
+        client.job("resnet51")
 
 
 def test_jobs_are_a_list_and_a_table_in_which_names_are_only_text(controller: FakeController, tmp_path: Path) -> None:

@@ -34,6 +34,23 @@ def test_the_papers_setting_is_answered_for_ddp_dear_and_weft(capsys: pytest.Cap
     assert all(row["step_ms"] >= row["bound_ms"] * 0.999999 for row in answer["rows"])
 
 
+def test_the_table_in_the_docs_is_what_the_command_answers(capsys: pytest.CaptureFixture[str]) -> None:
+    page = (Path(__file__).parents[3] / "docs" / "overlap.md").read_text(encoding="utf-8")
+    table = [line for line in page.splitlines() if " | 10 Gb/s | " in line or " | 100 Gb/s | " in line]
+    assert len(table) == 10
+    for line in table:
+        model, link, *_ = line.strip("| ").split(" | ")
+        rate = link.replace(" Gb/s", "gbit")
+        _, out, _ = run(
+            capsys, *("--profile", model, "--workers", "64", "--workers-per-host", "4", "--link", rate, "--json")
+        )
+        found = {row["contender"]: row for row in json.loads(out)["rows"]}
+        steps_ms = [found[name]["step_ms"] for name in ("alone", "ddp", "ddp_best", "dear", "weft")]
+        ratios = [steps_ms[1] / steps_ms[4], steps_ms[2] / steps_ms[4]]
+        cells = [model, link, *(f"{ms:.0f}" for ms in [*steps_ms, found["weft"]["bound_ms"]])]
+        assert line == f"| {' | '.join([*cells, *(f'{ratio:.2f}x' for ratio in ratios)])} |"
+
+
 def test_the_table_says_that_it_is_predicted(capsys: pytest.CaptureFixture[str]) -> None:
     code, out, _ = run(capsys, *PAPER)
     assert code == 0
@@ -61,6 +78,8 @@ def test_a_trace_of_ones_own_training_can_be_given(capsys: pytest.CaptureFixture
         (("--profile", "resnet5", "--workers", "4", "--link", "1gbit"), "did you mean 'resnet50'"),
         (("--profile", "resnet50", "--workers", "4", "--link", "fast"), "such as 10gbit"),
         (("--profile", "resnet50", "--workers", "4", "--link", "0gbit"), "such as 10gbit"),
+        # Bytes: eight times as many bits.
+        (("--profile", "resnet50", "--workers", "4", "--link", "10GB/s"), "such as 10gbit"),
         (("--profile", "resnet50", "--workers", "6", "--link", "1gbit", "--workers-per-host", "4"), "multiple"),
         (("--profile", "resnet50", "--workers", "0", "--link", "1gbit"), "--workers"),
         (("--profile", "resnet50", "--workers", "4", "--link", "1gbit", "--compute-ms", "-1"), "--compute-ms"),

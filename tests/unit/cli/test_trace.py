@@ -52,8 +52,8 @@ def test_reader_sees_where_the_step_went(traces):
     assert lines[2].startswith("worker 1")
     computed = next(line for line in lines if line.lstrip().startswith("compute "))
     travelled = next(line for line in lines if line.lstrip().startswith("communication "))
-    assert computed.split("|")[1] == "F" * 18 + "B" * 36 + "." * 14 + "U" * 4
-    assert travelled.split("|")[1].split() == ["G" * 14, "R" * 28]
+    assert computed.split("|")[1] == "F" * 15 + "B" * 30 + "." * 12 + "U" * 3
+    assert travelled.split("|")[1].split() == ["G" * 12, "R" * 24]
 
 
 def test_workers_are_drawn_on_one_scale(tmp_path):
@@ -64,8 +64,21 @@ def test_workers_are_drawn_on_one_scale(tmp_path):
     write_chrome_trace(file, [*steps(worker=0), *slow])
     lines = weft_trace(file).stdout.splitlines()
     widths = [len(line.split("|")[1]) for line in lines if line.lstrip().startswith("compute ")]
-    assert widths == [36, 72]
+    assert widths == [30, 60]
     assert "worker 1, its median step: 800.0 ms" in lines
+
+
+def test_the_step_drawn_is_the_one_in_the_table_with_an_even_number_of_steps(tmp_path):
+    spans, begin_s = [], 0.0
+    for length_s in (0.9, 0.1, 0.5, 0.2):
+        spans.append(Span("worker 0", "compute", "forward", begin_s, length_s / 2))
+        spans.append(Span("worker 0", "compute", "update", begin_s + length_s / 2, length_s / 2))
+        begin_s += length_s
+    file = tmp_path / "trace.json"
+    write_chrome_trace(file, spans)
+    lines = weft_trace(file).stdout.splitlines()
+    assert lines[1].split()[:5] == ["worker", "0", "4", "200.0", "100.0"]
+    assert "worker 0, its median step: 200.0 ms" in lines
 
 
 def test_scripts_get_json(traces):

@@ -221,11 +221,4 @@ TestAnyOrder: Any = Events.TestCase
 
 
 def test_the_command_line_lists_every_job_state() -> None:
-    assert [state.value for state in JobState] == [
-        "PENDING",
-        "RUNNING",
-        "STOPPING",
-        "COMPLETED",
-        "FAILED",
-        "CANCELLED",
-    ]
+    assert [state.value for state in JobState] == ["PENDING", "RUNNING", "STOPPING", "COMPLETED", "FAILED", "CANCELLED"]

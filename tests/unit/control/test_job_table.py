@@ -6,7 +6,7 @@ import pytest
 from scenario import Scenario
 
 from weft.control.reducer import reduce
-from weft.core.events import CancelRequested, Fate
+from weft.core.events import CancelRequested
 
 
 def test_jobs_are_listed_in_order_of_submission() -> None:
@@ -43,10 +43,3 @@ def test_two_futures_of_one_state_do_not_mix() -> None:
     assert not right.jobs["a"].state.is_final
     right, _ = reduce(right, CancelRequested(10.0, "a"))
     assert [job.id for job in right.jobs.finished] == ["b", "a"]
-
-
-def test_a_table_says_how_much_it_holds() -> None:
-    one = Scenario("a", "b")
-    one.assign(a=(0,))
-    one.exit("a", Fate.COMPLETED)
-    assert (len(one.state.jobs.active), len(list(one.state.jobs.finished))) == (1, 1)

@@ -280,11 +280,7 @@ def test_a_failed_node_costs_its_jobs_a_restart_and_the_others_nothing() -> None
     actions = one.feed(NodeFailed(one.now_s, 1))
     assert KillWorkers("b", 1) in actions
     assert asks_for_decision(actions)
-    assert (one.where("a"), one.where("b"), one.where("c")) == (
-        JobState.RUNNING,
-        JobState.STOPPING,
-        JobState.RUNNING,
-    )
+    assert (one.where("a"), one.where("b"), one.where("c")) == (JobState.RUNNING, JobState.STOPPING, JobState.RUNNING)
     one.exit("b", Fate.FAILED, reason="connection reset by peer")
     assert (one.where("b"), one.job("b").num_failures, one.job("b").num_losses) == (JobState.PENDING, 0, 0)
     assert one.assign(a=(0, 1), b=(4, 5), c=(2, 3)) == (), "nobody is put on a failed node"

@@ -41,19 +41,12 @@ def test_jobs_on_a_drained_node_keep_running_until_they_move() -> None:
     assert one.exit("a", Fate.STOPPED, exit_code=75) == (StartWorkers("a", 2, (6, 7)),)
 
 
-def test_the_policy_sees_only_devices_that_can_be_given() -> None:
-    one = Scenario("a", "b")
-    one.assign(a=(0, 1, 2, 3))
-    one.feed(NodeDrained(one.now_s, 0))
-    snapshot = decided(one, Answer({"b": 4}), untouchable={"a"}).snapshot
-    assert snapshot.num_devices == 4, "those of the job that stays on the drained node were not theirs to give"
-
-
 def test_a_job_that_cannot_resume_stays_on_a_drained_node_until_it_ends() -> None:
     one = Scenario("a", "b")
     one.assign(a=(0, 1))
     one.feed(NodeDrained(one.now_s, 0))
     result = decided(one, Answer({"b": 4}), untouchable={"a"})
+    assert result.snapshot.num_devices == 4, "the policy sees only devices that can be given"
     assert result.event.devices == {"a": (0, 1), "b": (4, 5, 6, 7)}
     assert one.feed(result.event) == (StartWorkers("b", 1, (4, 5, 6, 7)),)
     assert one.where("a") is JobState.RUNNING

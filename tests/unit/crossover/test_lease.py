@@ -17,6 +17,7 @@ import pytest
 from syscall_ban import WRITE, forbid_system_calls
 
 from lease_processes import ENVIRONMENT, LeaseServer, lease_server, lease_workers, wait_until
+from weft.crossover import lease_launch
 from weft.crossover.lease_client import LeaseGate, gate_from_environment
 from weft.crossover.lease_launch import ensure_server, set_role, status
 from weft.crossover.lease_messages import Join, LeaseVerb, join_from, unpacked
@@ -297,6 +298,18 @@ def test_of_two_servers_at_one_place_the_second_refuses(server: LeaseServer) -> 
 def test_a_path_too_long_for_a_socket_is_explained(tmp_path: Path) -> None:
     with pytest.raises(LeaseError, match="shorter WEFT_HOME"):
         ensure_server(tmp_path / ("x" * 120))
+
+
+def test_a_server_that_does_not_start_in_time_is_an_error_that_names_its_log(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hanging = tmp_path / "python"
+    hanging.write_text("#!/bin/sh\nexec sleep 600\n")
+    hanging.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(hanging))
+    monkeypatch.setattr(lease_launch, "_START_WITHIN_S", 0.2)
+    with pytest.raises(LeaseError, match=r"did not listen within 0.2 s\): see .*lease.log"):
+        ensure_server(tmp_path)
 
 
 def test_the_server_loads_nothing_heavy() -> None:

@@ -10,6 +10,7 @@ from tests.unit.daemon.scripted_engine import ScriptedEngine
 
 from weft.core.job import Launch
 from weft.core.submission import Submission
+from weft.daemon import commit_log, engine_news, orders, series_files
 from weft.daemon.home import Home
 from weft.daemon.scheduling import SchedulingOptions
 from weft.daemon.service import Controller
@@ -18,6 +19,14 @@ from weft.store import Journal
 
 def a_job(**values: object) -> Submission:
     return Submission(Launch(("python", "train.py"), "/"), **values)  # type: ignore[arg-type]
+
+
+@pytest.fixture(autouse=True)
+def _short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Retries and writes in the background come at once; when they do is not what these tests are about."""
+    for module in (commit_log, engine_news, orders):
+        monkeypatch.setattr(module, "_TRY_AGAIN_S", 0.05)
+    monkeypatch.setattr(series_files, "_WRITE_EVERY_S", 0.05)
 
 
 @pytest.fixture

@@ -87,8 +87,6 @@ def test_what_was_learned_survives_a_restart_of_the_controller(knowledge: Knowle
     restored.restore(document, [job.id])
     assert restored.batches.chosen(job, 4) == knowledge.batches.chosen(job, 4)
     assert (restored.batches.chosen(job, 4) or 0) >= 512
-    document.pop("batches")
-    Knowledge(Cluster.uniform(1, 8), restart_prior_s=10.0).restore(document, [job.id])  # of an older version
     knowledge.finished(job)
     assert knowledge.batches.chosen(job, 4) is None
 

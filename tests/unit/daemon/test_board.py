@@ -7,6 +7,7 @@ from typing import Any
 
 from tests.fake_controller import FakeController
 
+from weft.control.queue_order import QueuePlace
 from weft.control.state import JobState
 from weft.daemon.api.board import UPDATE_EVERY_S, Board
 from weft.daemon.contract import Decision
@@ -71,7 +72,6 @@ def test_many_readers_cost_one_update() -> None:
     site = Site(10)
     version = site.look()["version"]
     site.change(site.ids[0], step=9)
-    answers = [site.board.changes(version)]
     site.now_s += 2 * UPDATE_EVERY_S
     before = site.num_looks
     answers = [site.board.changes(version) for _ in range(20)]
@@ -88,3 +88,20 @@ def test_a_reader_of_another_controller_or_before_a_purge_starts_over() -> None:
     rows = site.look(version)
     assert rows["whole"]
     assert [row["id"] for row in rows["jobs"]] == [site.ids[0], site.ids[2]]
+
+
+def test_a_guessed_start_that_nobody_sees_sends_no_job_again() -> None:
+    site = Site(4)
+    first, *others = site.ids
+    site.controller.places = {job_id: QueuePlace(1 + n, 10.0, n == 0) for n, job_id in enumerate(site.ids)}
+    version = site.look()["version"]
+    # As after each decision: every place is computed again from the current time.
+    site.controller.places = {job_id: QueuePlace(1 + n, 20.0, n == 0) for n, job_id in enumerate(site.ids)}
+    rows = site.look(version)
+    assert [(row["id"], row["expected_start_s"]) for row in rows["jobs"]] == [(first, 20.0)]
+    del site.controller.places[first]
+    site.controller.places |= {job_id: QueuePlace(1 + n, 20.0, False) for n, job_id in enumerate(others)}
+    rows = site.look(rows["version"])
+    assert {row["id"]: row["queue_position"] for row in rows["jobs"]} == dict(
+        zip(site.ids, (None, 1, 2, 3), strict=True)
+    )

@@ -136,8 +136,25 @@ def test_what_a_worker_sends_is_what_the_controller_gets() -> None:
     progress = Progress(7, 100, 0.1, 0.02, 0.5)
     phases = 0.03, 0.05, 0.01
     metrics = {"loss": 0.5, "lr": 0.1}
-    report = StepReport("a", 2, 1, 4, progress, 3, 640.0, metrics, 1 << 30, True, False, phases, 0.002)
+    report = StepReport("a", 2, 1, 4, progress, 3, 640.0, metrics, 1 << 30, True, False, phases, 0.07, 0.002)
     assert parse_report(json.dumps(report.message()).encode()) == report
+
+
+@pytest.mark.parametrize(
+    ("phases", "network_s", "gap_s"),
+    [
+        (None, None, 0.4),  # not overlapped: while it waits, only its own messages are on the link
+        ((0.2, 0.3, 0.1), 0.5, 0.4),
+        ((0.2, 0.3, 0.1), 0.9, 0.1),  # it also sends while it computes, and leaves a tenth of the link's time
+        ((0.2, 0.3, 0.1), 1.2, 0.0),
+        ((0.2, 0.3, 0.1), None, 0.0),  # not measured yet: nothing is promised to a partner
+    ],
+)
+def test_an_overlapped_job_lends_no_more_time_than_the_link_has_left(
+    phases: tuple[float, float, float] | None, network_s: float | None, gap_s: float
+) -> None:
+    report = StepReport("a", 1, 0, 2, Progress(7, 100, 1.0, 0.4), phases=phases, network_s=network_s)
+    assert report.gap_s == pytest.approx(gap_s)
 
 
 def test_a_worker_that_an_older_weft_started_is_still_understood() -> None:
@@ -173,6 +190,7 @@ def test_a_controller_of_an_older_weft_understands_a_worker() -> None:
         takes_turns=False,
         can_resume=None,
         phases=None,
+        network_s=None,
         turn_wait_s=0.0,
         batch=None,
     )

@@ -82,8 +82,6 @@ def test_a_restarted_controller_remembers_families() -> None:
     later.restore(saved, ())
     world.submit("b", total_steps=10, title="train-2", user="")
     assert later.is_length_known(world.state.jobs["b"])
-    del saved["families"]  # as an older controller wrote it
-    Knowledge(Cluster.uniform(1, 2), restart_prior_s=1.0).restore(saved, ())
 
 
 def test_a_job_as_long_as_those_that_run_takes_no_devices_from_them() -> None:

@@ -169,7 +169,7 @@ def test_a_home_that_is_unwritable_for_a_while_costs_no_attempt(
 def test_a_request_that_cannot_be_journaled_is_refused_without_harm(
     controller: Controller, engine: ScriptedEngine
 ) -> None:
-    with pytest.raises(Exception, match="finite"):
+    with pytest.raises(ControllerError, match=r"nothing was changed.*finite"):
         controller._loop.request(lambda state, now_s: ([WorkersStarted(float("inf"), "x", 1)], None)).result(HANG_S)
     completes(controller, engine)
 

@@ -9,7 +9,7 @@ from typing import Any
 from prometheus_client.parser import text_string_to_metric_families
 
 from fake_controller import FakeController
-from weft.daemon.job_metrics import _SERIES, MAX_JOB_SERIES, job_series
+from weft.daemon.metrics import _SERIES, MAX_JOB_SERIES, job_series
 
 DASHBOARD = Path(__file__).parents[3] / "docs" / "grafana.json"
 
@@ -30,6 +30,14 @@ def test_a_running_job_has_series_with_any_name_and_numbers() -> None:
     assert families["weft_job_step"][0].labels["name"] == name[:100]
     assert families["weft_job_step_seconds"][0].value == 0.25
     assert families["weft_job_loss"] == families["weft_job_steps"] == []
+
+
+def test_a_script_that_reports_no_steps_has_no_series_about_them() -> None:
+    controller = FakeController()
+    controller.add(devices=(0,), step=0, step_s=0.0)
+    families = scraped(controller)
+    assert families["weft_job_workers"]
+    assert families["weft_job_step"] == families["weft_job_step_seconds"] == families["weft_job_exposed_seconds"] == []
 
 
 def test_the_number_of_series_is_bounded_and_says_what_is_left_out() -> None:

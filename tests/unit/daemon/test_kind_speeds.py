@@ -61,12 +61,6 @@ def test_speeds_by_kind_survive_a_restart_of_the_controller() -> None:
     assert restored.document() == kinds.document()
 
 
-def test_what_an_older_controller_kept_is_still_read() -> None:
-    kept = Knowledge(MIXED, 1.0).document()
-    del kept["kinds"]
-    Knowledge(MIXED, 1.0).restore(kept, ["a"])
-
-
 def test_a_job_that_never_ran_can_start_on_every_kind() -> None:
     belief = Knowledge(MIXED, 1.0).belief(job("a"), (1,), 0.0, 60.0)
     assert sorted(belief.curves) == ["A100", "T4"]

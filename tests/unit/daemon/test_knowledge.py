@@ -11,8 +11,7 @@ from weft.control.state import Job, JobState
 from weft.core.cluster import Cluster
 from weft.core.job import JobSpec
 from weft.core.step_report import Progress, StepReport
-from weft.daemon.knowledge import Knowledge
-from weft.daemon.loss_rest import steps_to_rest
+from weft.daemon.knowledge import Knowledge, steps_to_rest
 
 CLUSTER = Cluster.uniform(1, 8)
 
@@ -106,12 +105,6 @@ def test_many_small_changes_add_up_to_a_decision(knowledge: Knowledge) -> None:
     assert any(noted)
 
 
-def test_steps_of_a_pair_do_not_count_as_speed_alone(knowledge: Knowledge) -> None:
-    job = running(partner="b")
-    measure(knowledge, job, 5.0)
-    assert knowledge.of(job.id).samples == {}
-
-
 def test_restart_cost_is_learned_from_stop_to_first_step(knowledge: Knowledge) -> None:
     assert knowledge.restarts.estimate_s("a") == 10.0
     knowledge.restarts.start_ordered("a", 0.0)
@@ -196,3 +189,7 @@ def test_learned_speeds_survive_a_controller_restart(knowledge: Knowledge) -> No
     assert later.curve(job, (1,)).times == knowledge.curve(job, (1,)).times
     assert later.restarts.estimate_s("a") == knowledge.restarts.estimate_s("a")
     assert later.is_movable(job)
+    for added_later in ("apart", "families", "batches", "kinds"):
+        older = Knowledge(CLUSTER, restart_prior_s=10.0)
+        older.restore({key: value for key, value in document.items() if key != added_later}, ["a"])
+        assert older.is_movable(job), f"a controller without {added_later} wrote it"

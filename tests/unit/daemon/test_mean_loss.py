@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from weft.core.step_report import Progress, StepReport
-from weft.daemon.mean_loss import MeanLosses
+from weft.daemon.newest_reports import MeanLosses
 
 
 def said(rank: int, loss: float | None, attempt: int = 1) -> StepReport:

@@ -126,10 +126,7 @@ def test_a_restarted_controller_continues_the_trace(restarted_after: int) -> Non
 
 
 def test_failures_and_jobs_that_never_ran_have_spans() -> None:
-    failed: list[Event] = [
-        *RESIZED[:3],
-        WorkersExited(20.0, "a", 1, Fate.FAILED, 3, "worker 0: exit code 3"),
-    ]
+    failed: list[Event] = [*RESIZED[:3], WorkersExited(20.0, "a", 1, Fate.FAILED, 3, "worker 0: exit code 3")]
     spans = exported(failed)
     assert [span.name for span in spans] == ["queued", "starting", "running", "attempt", "job"]
     assert [span.status.status_code for span in spans[-2:]] == [StatusCode.ERROR] * 2

@@ -13,7 +13,7 @@ from weft.core.speed import StepTime
 from weft.core.step_report import Progress, StepReport
 from weft.daemon.knowledge import Knowledge
 from weft.daemon.pairs import APART_S, WINDOW_S, Pairs
-from weft.daemon.scheduling import Scheduler, SchedulingOptions
+from weft.daemon.scheduling import Scheduler
 
 GIB = 2**30
 
@@ -74,11 +74,7 @@ def test_two_jobs_move_together_so_that_the_third_need_not_wait() -> None:
     assert "x the work of running one after the other" in world.why("a")
 
 
-@pytest.mark.parametrize(
-    "told",
-    [{"exposed_s": 0.0}, {"takes_turns": False}],
-    ids=["never waits", "takes no turns"],
-)
+@pytest.mark.parametrize("told", [{"exposed_s": 0.0}, {"takes_turns": False}], ids=["never waits", "takes no turns"])
 def test_no_pair_without_waits_that_were_measured(told: dict[str, object]) -> None:
     world = SharingWorld()
     world.three_jobs(**told)  # type: ignore[arg-type]
@@ -146,7 +142,7 @@ def test_a_pair_that_gains_nothing_is_split_and_not_formed_again_for_a_while() -
     share_badly(world, seconds_per_step=2.0)  # each half as fast as alone: running one after the other is just as good
     world.decide()
     assert world.pairs() == set()
-    assert "so they are split" in world.why("a")
+    assert "does not share with b for another " in world.why("a")
     for name in "abc":
         if world.workers(name):
             world.tell(name)
@@ -225,7 +221,3 @@ def test_a_policy_that_never_pairs_says_nothing_about_sharing() -> None:
     world.decide()
     assert world.pairs() == set()
     assert "shares" not in world.why("c")
-
-
-def test_sharing_is_off_by_default_in_an_embedded_controller() -> None:
-    assert not SchedulingOptions().crossover

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 from tests.unit.daemon.test_scheduling import World
 
 from weft.control.queue_order import PATIENCE_S, QueuePlace, place_in_words
 from weft.core.events import Fate, WorkersExited
-from weft.core.job import Launch
-from weft.engines.plain_script import is_plain_script
 
 
 def finish(world: World, name: str) -> None:
@@ -30,7 +26,7 @@ def test_jobs_of_unknown_length_do_not_start_ahead_of_a_blocked_job_forever() ->
         assert world.workers(f"later{number}") == 0
     later = world.state.jobs["later0"]
     assert later.reason_code == "UnknownLength"
-    assert later.reason.endswith("reserved for two")
+    assert later.reason.startswith("waits so that it does not delay two; ")
     finish(world, "a")
     world.decide()
     assert world.workers("two") == 2
@@ -118,16 +114,6 @@ def test_a_script_that_cannot_be_resized_leaves_room_for_other_jobs() -> None:
     assert (world.workers("a"), world.workers("b")) == (1, 1)
 
 
-def test_a_script_without_weft_is_recognized_before_it_runs(tmp_path: Path) -> None:
-    (tmp_path / "plain.py").write_text("import torch\n")
-    (tmp_path / "session.py").write_text("import weft\n")
-    cwd = str(tmp_path)
-    assert is_plain_script(Launch(("python", "plain.py", "--lr", "1"), cwd))
-    assert not is_plain_script(Launch(("python", "session.py"), cwd))
-    for unknown in (("python", "missing.py"), ("python", "-m", "plain.py"), ("./train",)):
-        assert not is_plain_script(Launch(unknown, cwd))
-
-
 def test_no_start_is_promised_to_a_job_that_may_take_devices_from_one_of_lower_priority() -> None:
     world = World(1, hold_s=60.0)
     world.has_run("train", step_s=1.0)
@@ -156,3 +142,14 @@ def test_an_expected_start_says_what_it_assumes() -> None:
         words
         == "number 2 in the queue, expected to start in about 30 s if running jobs keep their devices until they end"
     )
+
+
+@pytest.mark.parametrize("quotas", [{}, {"ana": 1}])
+def test_no_start_is_promised_where_a_users_quota_may_hold_jobs_back(quotas: dict[str, int]) -> None:
+    world = World(1, hold_s=60.0, quotas=quotas)
+    world.submit("a", max_workers=1, total_steps=1000)
+    world.decide()
+    world.run("a")
+    world.submit("b", max_workers=1, total_steps=1000)
+    world.decide()
+    assert world.scheduler.queue["b"].is_certain == (not quotas)

@@ -16,7 +16,7 @@ from tests.unit.daemon.test_scheduling import World
 from weft.control.queue_order import PATIENCE_S
 from weft.control.state import Job, State
 from weft.core.events import CancelRequested, DevicesAssigned, Fate, NodeFailed, WorkersExited
-from weft.core.reason import Reason, code_of, in_words
+from weft.core.reason import AtMaximum, ClusterTooSmall, Reason, code_of, in_words
 from weft.core.speed import StepTime
 from weft.daemon import job_reasons
 from weft.elastic.pairing import PairMode, predicted_gain
@@ -57,7 +57,7 @@ def check_sentences(world: World, decided: typing.Any) -> set[str]:
         sentence = in_words(reason, world.state.name_of)
         workers = len(decided.event.devices.get(job.id, ()))
         assert len(job.id) == 1 or job.id not in re.findall(r"\w+", sentence), sentence
-        assert sentence.startswith(("waits", "gave up", "the jobs of")) == (workers == 0), (workers, sentence)
+        assert sentence.startswith(("waits", "gave up", "the quota of")) == (workers == 0), (workers, sentence)
         for field in dataclasses.fields(reason):
             if field.name == "workers":
                 assert getattr(reason, "workers") == workers, (sentence, workers)  # noqa: B009
@@ -117,6 +117,13 @@ def test_a_new_job_explores_and_says_what_comes_next() -> None:
     world.now_s += 1.0
     world.decide()
     assert told(world, "a") == ("Exploring", "1 worker for at least 37 s to measure its speed, then up to 2")
+
+
+def test_a_program_that_never_reports_is_not_said_to_be_measured_forever() -> None:
+    world = lone()
+    world.now_s += HOLD_S + 1.0
+    world.decide()
+    assert told(world, "a") == ("NoReport", "1 worker; no step reported yet")
 
 
 def test_a_plain_script_that_waits_claims_no_steps_and_no_time() -> None:
@@ -185,19 +192,6 @@ def over_quota() -> tuple[World, str]:
         world.submit(name, max_workers=1, user="ana")
     world.decide()
     return world, "b"
-
-
-def preempted() -> tuple[World, str]:
-    world = World(1, hold_s=0.0)
-    world.submit("a", max_workers=1)
-    world.decide()
-    world.run("a")
-    world.now_s += 100.0
-    world.submit("urgent", max_workers=1, priority=9)
-    world.decide()
-    world.now_s += 1.0
-    world.decide()
-    return world, "a"
 
 
 def not_reported() -> tuple[World, str]:
@@ -287,7 +281,6 @@ PRODUCED: dict[str, Callable[[], tuple[World, str]]] = {
     "UnknownLength": held_back(None),
     "Priority": outranked,
     "Quota": over_quota,
-    "Preempted": preempted,
     "NoReport": not_reported,
     "NotResizable": not_resizable,
     "AtMaximum": at_maximum,
@@ -299,12 +292,11 @@ PRODUCED: dict[str, Callable[[], tuple[World, str]]] = {
 }
 SENTENCES = {
     "ClusterTooSmall": "waits for 4 devices, but only 0 are in service",
-    "Reserved": "waits for 2 devices, which are reserved for it when a ends",
-    "HeldBack": "waits: the free devices are reserved for two, which came first",
-    "UnknownLength": "waits: its length is unknown, and the free devices are reserved for two",
+    "Reserved": "waits for 2 devices; a must end first",
+    "HeldBack": "waits so that it does not delay two, which came first",
+    "UnknownLength": "waits so that it does not delay two; how long it would take is unknown",
     "Priority": "waits for 1 device; jobs with a higher priority come first",
-    "Quota": "the jobs of ana hold as many devices as their quota allows",
-    "Preempted": "gave up 1 worker to urgent",
+    "Quota": "the quota of ana leaves too few devices",
     "NoReport": "2 workers; no step reported yet",
     "NotResizable": "4 workers; cannot be resized, since it cannot resume after a stop",
     "AtMaximum": "2 workers, the most it can use",
@@ -330,10 +322,15 @@ def test_each_situation_has_its_own_reason(code: str) -> None:
     check_sentences(world, world.scheduler.decide(world.state, world.knowledge, world.now_s))
 
 
+def test_one_device_is_not_called_devices() -> None:
+    assert in_words(AtMaximum(1, 4, 1)) == "1 worker, the most that fit on 1 device"
+    assert in_words(ClusterTooSmall(2, 1)) == "waits for 2 devices, but only 1 is in service"
+
+
 def test_every_code_is_produced_by_some_test() -> None:
     by_events = {"Queued", "Cancelled", "Completed", "Failed", "Restarting", "NodeLost", "ControllerDown", "HeldUp"}
     here = {"Exploring", "AsRequested", "Resources"}
-    elsewhere = {"PolicyFailed", "Assigned"}  # test_failing_policy.py, test_reasons_of_moving_jobs.py
+    elsewhere = {"PolicyFailed", "Assigned", "Preempted"}  # test_failing_policy.py, test_reasons_of_moving_jobs.py
     assert {*PRODUCED, *by_events, *here, *elsewhere} == CODES
 
 

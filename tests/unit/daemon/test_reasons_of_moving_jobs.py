@@ -22,16 +22,19 @@ def evicted() -> World:
     return world
 
 
-def test_a_job_that_is_still_stopping_names_the_job_it_made_room_for() -> None:
+def test_a_job_that_made_room_names_the_other_one_while_it_stops_and_while_it_waits() -> None:
     world = evicted()
     assert world.state.jobs["a"].state is JobState.STOPPING
-    assert (world.state.jobs["a"].reason_code, world.state.jobs["a"].reason) == (
-        "Preempted",
-        "gave up 1 worker to urgent",
-    )
-    world.now_s += 1.0
-    again = world.scheduler.decide(world.state, world.knowledge, world.now_s)
-    assert "a" not in again.event.reasons, again.event.reasons
+    for _ in range(2):
+        assert (world.state.jobs["a"].reason_code, world.state.jobs["a"].reason) == (
+            "Preempted",
+            "gave up 1 worker to urgent",
+        )
+        world.now_s += 1.0
+        again = world.scheduler.decide(world.state, world.knowledge, world.now_s)
+        assert "a" not in again.event.reasons, again.event.reasons
+        world.decide()
+    assert world.state.jobs["a"].state is JobState.PENDING
 
 
 def test_a_job_whose_devices_are_not_free_yet_does_not_claim_to_have_workers() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -78,6 +79,24 @@ def test_the_journal_is_small_again_after_a_purge(controller: Controller, engine
     assert len(done.job_ids) == len(ids)
     assert disk.usage(home)["journal"] < size_before / 2
     assert controller.jobs() == []
+
+
+def test_a_history_written_during_a_purge_does_not_keep_the_job(
+    controller: Controller, one_over: tuple[str, str], home: Home, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    remove_folder = shutil.rmtree
+    late = home.history_file(one_over[0])
+
+    def interrupted(folder: Path) -> None:
+        monkeypatch.setattr(shutil, "rmtree", remove_folder)
+        remove_folder(folder / "attempts")
+        late.write_text("a line\n")
+        folder.rmdir()
+
+    monkeypatch.setattr(shutil, "rmtree", interrupted)
+    done = controller.purge(1e-9)
+    assert (done.job_ids, done.problems) == (one_over[:1], ())
+    assert not late.parent.exists()
 
 
 def test_a_folder_that_cannot_be_deleted_keeps_its_job(

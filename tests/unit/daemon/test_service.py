@@ -25,7 +25,7 @@ from weft.daemon.clock import SteadyClock
 from weft.daemon.contract import ConflictError, NodeStatus, StoppingError, UnknownJobError
 from weft.daemon.home import Home
 from weft.daemon.service import Controller
-from weft.errors import ControllerError, StoreError, UsageError
+from weft.errors import StoreError, UsageError
 from weft.sim.queue_forecast import Question
 from weft.store import Journal
 
@@ -168,21 +168,7 @@ def test_down_leaves_workers_alone(open_controller: Open, engine: ScriptedEngine
         controller.submit(a_job())
 
 
-def test_a_job_that_ended_while_the_controller_was_away_is_completed(
-    open_controller: Open, engine: ScriptedEngine
-) -> None:
-    controller = open_controller()
-    job_id = controller.submit(a_job())
-    until(lambda: (job_id, 1) in engine.running(), "workers ordered")
-    controller.shutdown()
-    controller.join()
-    engine.end(job_id, 1, Fate.COMPLETED)
-    controller = open_controller()
-    assert until_over(controller, [job_id])[job_id].state is JobState.COMPLETED
-    assert engine.num_starts == {(job_id, 1): 1}
-
-
-def test_a_job_that_ended_while_the_controller_was_away_shows_its_last_step(
+def test_a_job_that_ended_while_the_controller_was_away_is_completed_and_shows_its_last_step(
     open_controller: Open, engine: ScriptedEngine, home: Home
 ) -> None:
     controller = open_controller()
@@ -194,8 +180,9 @@ def test_a_job_that_ended_while_the_controller_was_away_shows_its_last_step(
         (home.checkpoints(job_id) / name).mkdir()
     engine.end(job_id, 1, Fate.COMPLETED)
     controller = open_controller()
-    progress = until_over(controller, [job_id])[job_id].progress
-    assert (progress.step, progress.total_steps) == (1000, 1000)
+    job = until_over(controller, [job_id])[job_id]
+    assert (job.state, job.progress.step, job.progress.total_steps) == (JobState.COMPLETED, 1000, 1000)
+    assert engine.num_starts == {(job_id, 1): 1}
 
 
 def test_full_disk_refuses_new_jobs_and_loses_no_outcome(
@@ -228,6 +215,17 @@ def test_nodes_show_which_job_has_which_device(controller: Controller, engine: S
     assert node.status is NodeStatus.UP
     assert sorted(node.devices) == [0, 1, 2, 3]
     assert sum(holders == (job_id,) for holders in node.devices.values()) == 2
+
+
+def test_the_outlook_of_a_script_that_cannot_be_resized_is_the_size_it_will_keep(
+    controller: Controller, tmp_path: Path
+) -> None:
+    (tmp_path / "plain.py").write_text("print()")
+    script = Submission(Launch(("python", "plain.py"), str(tmp_path)), max_workers=2)
+    outlook = controller.outlook(script)
+    job_id = controller.submit(script)
+    until(lambda: controller.job(job_id).state is JobState.RUNNING, "the job")
+    assert outlook.workers == len(controller.job(job_id).devices) == 2
 
 
 def test_outlook_changes_nothing(controller: Controller) -> None:
@@ -281,29 +279,6 @@ def test_a_clock_set_back_while_the_controller_is_away_does_not_reverse_time(
     assert late.job(second).submitted_s >= done.submitted_s
     late.shutdown()
     late.join()
-
-
-def test_an_engine_that_cannot_report_for_a_while_loses_no_outcome_of_a_job(
-    controller: Controller, engine: ScriptedEngine
-) -> None:
-    job_id = controller.submit(a_job())
-    until(lambda: (job_id, 1) in engine.running(), "workers ordered")
-    with engine.between_polls:
-        engine.num_failing_polls = 3
-        engine.end(job_id, 1, Fate.COMPLETED)
-    assert until_over(controller, [job_id])[job_id].state is JobState.COMPLETED
-    assert engine.num_failing_polls == 0
-    assert controller.failure is None
-
-
-def test_a_request_that_cannot_be_written_down_is_refused_and_the_next_one_is_served(controller: Controller) -> None:
-    def make(state: object, now_s: float) -> tuple[list[object], None]:
-        return [object()], None  # nothing that a journal knows
-
-    with pytest.raises(ControllerError, match=r"nothing was changed.*dataclass"):
-        controller._loop.request(make).result(HANG_S)  # type: ignore[arg-type]
-    assert controller.submit(a_job()) in {job.id for job in controller.jobs()}
-    assert controller.failure is None
 
 
 def test_a_forecast_covers_the_queue_and_changes_nothing(controller: Controller, engine: ScriptedEngine) -> None:

@@ -12,7 +12,7 @@ from weft.core.job import JobSpec
 from weft.core.snapshot import JobView, Snapshot
 from weft.core.speed import SpeedCurve, StepTime
 from weft.elastic import POLICIES, policy_named
-from weft.elastic.balanced import GUESS_STEEPNESS, Balanced, num_longer
+from weft.elastic.balanced import GUESS_STEEPNESS, Balanced, num_longer, num_waiting
 
 
 def view(name: str, elasticity: float, remaining_steps: float) -> JobView:
@@ -46,6 +46,22 @@ def test_jobs_that_scale_badly_run_side_by_side_and_those_that_scale_well_one_af
     well = shares(view("short", 0.95, 100.0), view("long", 0.95, 100_000.0))
     badly = shares(view("short", 0.3, 100.0), view("long", 0.3, 100_000.0))
     assert well["short"] > badly["short"] == badly["long"] == 4
+
+
+def test_a_long_job_keeps_a_device_beside_several_shorter_ones() -> None:
+    several = [view(f"job{number}", 0.6, 100_000.0 + 1_000.0 * number) for number in range(4)]
+    found = shares(*several, view("long", 0.6, 1_000_000.0))
+    assert found["long"] >= 1
+    assert found["job0"] >= found["job3"] >= 1
+
+
+def test_the_longest_job_counts_more_in_a_longer_queue_because_jobs_will_come_again() -> None:
+    few, many = (num_waiting(np.geomspace(1.0, 1e6, num), np.full(num, True)) for num in (2, 20))
+    assert many[-1] > few[-1] > 1
+    assert (np.diff(many) < 0).all()
+    guessed = np.full(20, False)
+    lengths_s = np.geomspace(1.0, 1e6, 20)
+    assert num_waiting(lengths_s, guessed).tolist() == num_longer(lengths_s, guessed).tolist()
 
 
 def test_a_guessed_order_of_jobs_costs_the_one_behind_less() -> None:

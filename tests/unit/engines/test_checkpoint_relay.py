@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from weft.core.checkpoint_files import MANIFEST_NAME
-from weft.engines.ray.checkpoint_relay import NUM_KEPT, CheckpointRelay
+from weft.engines.ray.checkpoint_relay import MAX_KEPT, CheckpointRelay
 from weft.engines.ray.job_folders import KEPT_S, sweep
 from weft.engines.ray.node_checkpoints import PIECE_BYTES, NodeCheckpoints
 
@@ -132,10 +132,10 @@ def test_a_damaged_file_reaches_neither_the_home_nor_a_node(
 def test_old_copies_are_deleted_in_the_home_and_on_nodes_a_job_has_left(
     agents: list[NodeAgentDouble], relay: CheckpointRelay
 ) -> None:
-    for number in range(NUM_KEPT + 2):
+    for number in range(MAX_KEPT + 2):
         save(agents, f"step-{number:012d}")
         asyncio.run(relay.collect("job", agents))
-    assert len(relay.collected("job")) == NUM_KEPT
+    assert len(relay.collected("job")) == MAX_KEPT
     folder = agents[0].kept.folder("job")
     sweep(agents[0].kept.root, [])
     assert folder.exists(), "it may come back"

@@ -13,10 +13,7 @@ from weft.engines.ray.node_check import INSECURE, problem
 from weft.engines.worker_launch import GangPart, Script, placed_gang
 from weft.errors import EngineError
 
-NODES = {
-    "a": RayNode("id-a", "a", "10.0.0.1", 2),
-    "b": RayNode("id-b", "b", "10.0.0.2", 4),
-}
+NODES = {"a": RayNode("id-a", "a", "10.0.0.1", 2), "b": RayNode("id-b", "b", "10.0.0.2", 4)}
 
 
 def ordered(*names: str) -> ClusterOrder:
@@ -56,7 +53,6 @@ def end(fate: Fate, code: int = 0, reason: str = "", at_s: float = 5.0) -> Statu
 def test_an_attempt_is_over_when_its_last_part_is() -> None:
     assert joined([("a", end(Fate.COMPLETED)), ("b", Status(started_s=2.0))]).fate is None
     both = joined([("a", end(Fate.COMPLETED)), ("b", end(Fate.COMPLETED, at_s=7.0))])
-    assert both is not None
     assert (both.fate, both.finished_s) == (Fate.COMPLETED, 7.0)
 
 
@@ -64,14 +60,12 @@ def test_the_part_that_failed_first_is_the_reason_not_those_that_lost_it() -> No
     gone = end(Fate.FAILED, 1, "worker 2 failed first: Connection closed by peer", at_s=3.0)
     cause = end(Fate.FAILED, 7, "worker 0 failed first: it left with exit code 7", at_s=4.0)
     found = joined([("a", cause), ("b", gone), ("c", end(Fate.STOPPED, 137, "killed"))])
-    assert found is not None
     assert (found.fate, found.exit_code) == (Fate.FAILED, 7)
     assert found.reason == "worker 0 failed first: it left with exit code 7 (node a)"
 
 
 def test_what_fails_because_a_node_was_lost_is_not_the_jobs_fault() -> None:
     found = joined([("a", end(Fate.FAILED, 1, "boom")), ("b", end(Fate.LOST, 1, "node b was lost"))])
-    assert found is not None
     assert found.fate is Fate.LOST
 
 
@@ -79,7 +73,7 @@ def test_stopped_after_a_checkpoint_only_if_every_part_saved() -> None:
     saved = end(Fate.STOPPED, 75, "stopped after a checkpoint")
     unsaved = end(Fate.STOPPED, 143, "stopped without a checkpoint")
     found = [joined([("a", saved), ("b", other)]) for other in (saved, unsaved, end(Fate.COMPLETED))]
-    assert [status.exit_code if status else None for status in found] == [75, 143, 75]
+    assert [status.exit_code for status in found] == [75, 143, 75]
 
 
 SAME = {"weft": "1.0", "torch": "2.13.0", "auth_mode": "token", "trouble": ""}

@@ -8,9 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from weft.engines.ray.code_package import MAX_CODE_BYTES, check_size, pack
+from weft.engines.ray.code_package import MAX_CODE_BYTES, NodeCode, check_size, pack
 from weft.engines.ray.job_folders import KEPT_S, sweep
-from weft.engines.ray.node_code import NodeCode
 from weft.errors import UsageError
 
 

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from weft.engines.ray.cluster_order import ClusterOrder
+from weft.engines.ray.code_package import NodeCode
 from weft.engines.ray.deliveries import Deliveries
-from weft.engines.ray.node_code import NodeCode
 
 
 class CodeAgentDouble:

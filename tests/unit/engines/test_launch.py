@@ -1,7 +1,5 @@
 """What a worker is told before it starts."""
 
-import os
-
 import pytest
 
 from weft.engines.worker_launch import Devices, Script, Worker, gang, num_workers_of, script_of, visible_gpus
@@ -94,7 +92,3 @@ def test_arguments_of_the_script_stay_its_own(tmp_path):
     (tmp_path / "train.py").touch()
     script = script_of(["train.py", "--workers", "9", "--", "-m"], is_module=False, cwd=str(tmp_path))
     assert script.args == ("--workers", "9", "--", "-m")
-
-
-def test_this_machine_has_the_cores_we_may_use():
-    assert Devices.of_this_machine({}).cores == tuple(sorted(os.sched_getaffinity(0)))

@@ -81,13 +81,11 @@ def test_options_of_python_and_pythonpath_are_honored(bench: LocalBench) -> None
         (("python", "-m", "no_such_module"), ".", "No module named"),
         (("no-such-program",), ".", "no-such-program cannot be started"),
         (("python", "x.py"), "gone", "no such working directory"),
-        (("python", "lost.py"), "empty", "lost.py: no such file"),
     ],
 )
 def test_a_job_that_cannot_be_started_fails_with_a_reason(
     bench: LocalBench, argv: tuple[str, ...], cwd: str, words: str
 ) -> None:
-    (bench.home / "empty").mkdir(exist_ok=True)
     ended = run(bench, f"cannot-{argv[-1]}", Launch(argv, str(bench.home / cwd)))
     assert ended.fate is Fate.FAILED
     assert ended.exit_code != 0

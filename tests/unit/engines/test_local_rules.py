@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
 import sys
 from pathlib import Path
 
@@ -132,10 +131,6 @@ def test_only_one_of_two_claims_succeeds(tmp_path: Path) -> None:
     assert not write_once(tmp_path / "claim", {"pid": 2})
     assert read(tmp_path / "claim") == {"pid": 1}
     assert [file.name for file in tmp_path.iterdir()] == ["claim"]
-
-
-def test_stop_and_kill_are_distinguished() -> None:
-    assert {STOP, KILL} == {signal.SIGTERM, signal.SIGUSR1}
 
 
 @pytest.mark.parametrize("cwd", ["/" + "x" * 300, "/\0", "/proc/self/mem"])

@@ -31,7 +31,6 @@ said(f"{'torch' in sys.modules}, {len(threads)} thread, {len(files)} files, {os.
 """
     bench.engine.start(StartOrder("forked", 1, (0,), bench.python(source, name="forked")))
     assert wait_for(bench, "forked").fate is Fate.COMPLETED
-    assert bench.engine.cold_reason == ""
     # Input, output, errors, the failure report, and the folder being listed.
     assert bench.output("forked", 1, 0) == "True, 1 thread, 5 files, forked.py\n"
 

@@ -6,7 +6,7 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from weft.engines.output import MAX_LINE_BYTES, NUM_KEPT_LINES, Console, JoinedOutput, Lines
+from weft.engines.output import MAX_KEPT_LINES, MAX_LINE_BYTES, Console, JoinedOutput, Lines
 
 
 @given(st.binary(max_size=200), st.lists(st.integers(0, 200), max_size=8))
@@ -48,7 +48,7 @@ def test_the_last_lines_are_kept_for_the_report():
     lines = Lines()
     lines.feed(b"".join(b"%d\n" % number for number in range(100)) + b"\xff")
     lines.end()
-    assert lines.tail() == [str(number) for number in range(101 - NUM_KEPT_LINES, 100)] + ["�"]
+    assert lines.tail() == [str(number) for number in range(101 - MAX_KEPT_LINES, 100)] + ["�"]
 
 
 def test_a_closed_output_pipe_is_detected_without_an_exception():

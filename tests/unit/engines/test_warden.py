@@ -52,10 +52,7 @@ def test_workers_are_killed_when_their_raylet_exits(
 
 
 def test_workers_are_killed_when_the_head_stays_unreachable(
-    engine: Path,
-    worker: subprocess.Popen[bytes],
-    raylet: subprocess.Popen[bytes],
-    monkeypatch: pytest.MonkeyPatch,
+    engine: Path, worker: subprocess.Popen[bytes], raylet: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(warden, "FENCE_S", 0.1)
     monkeypatch.setattr(warden, "LOOK_EVERY_S", 0.05)

@@ -7,6 +7,7 @@ import textwrap
 
 import pytest
 from tests.hang_limit import HANG_S
+from tests.unit.engines.test_local_store import check_rendezvous
 
 from weft.engines.pool_client import PoolClient
 
@@ -80,6 +81,10 @@ def test_training_works_after_the_fork(bench):
         environment={"OMP_NUM_THREADS": "2"},
     )
     assert outcome.exit_code == 0, outcome.report
+
+
+def test_a_forked_scripts_rendezvous_is_not_reachable_from_other_networks(bench):
+    check_rendezvous(bench)
 
 
 def test_workers_draw_different_random_numbers(bench):

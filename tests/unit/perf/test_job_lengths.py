@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from weft.perf.job_lengths import LengthEstimate, LengthHistory, attained_remaining_s, least_assumed_s
+from weft.perf.job_lengths import LengthEstimate, LengthHistory, attained_remaining_s, kin_of, least_assumed_s
 
 LENGTHS = st.lists(st.floats(1.0, 1e6), min_size=1, max_size=40).map(sorted)
 
@@ -39,44 +39,63 @@ def test_the_estimate_is_that_of_kaplan_and_meier() -> None:
 def test_a_job_that_was_cancelled_no_longer_counts_as_running() -> None:
     history = LengthHistory()
     for _ in range(5):
-        history.finished("/x", 60.0)
-    before_s = history.remaining_s("/y", 100.0, usual_s=60.0)
-    history.progressed([("/x", 50_000.0)])
-    assert history.remaining_s("/y", 100.0, usual_s=60.0) > before_s
+        history.finished(("/x",), 60.0)
+    before_s = history.remaining_s(("/y",), 100.0, usual_s=60.0)
+    history.progressed([(("/x",), 50_000.0)])
+    assert history.remaining_s(("/y",), 100.0, usual_s=60.0) > before_s
     history.progressed([])
-    assert history.remaining_s("/y", 100.0, usual_s=60.0) == before_s
+    assert history.remaining_s(("/y",), 100.0, usual_s=60.0) == before_s
 
 
 def test_a_stranger_is_not_taken_for_shorter_than_a_job_of_unknown_length() -> None:
     history = LengthHistory()
     for _ in range(5):
-        history.finished("/x", 5.0)
-    assert history.remaining_s("/y", 0.0, usual_s=60.0) == 60.0
+        history.finished(("/x",), 5.0)
+    assert history.remaining_s(("/y",), 0.0, usual_s=60.0) == 60.0
 
 
 def test_the_kind_counts_once_it_has_been_seen_often_enough() -> None:
     history = LengthHistory()
     for _ in range(3):
-        history.finished("/bert", 10_000.0)
-    history.finished("/ncf", 50.0)
-    assert history.remaining_s("/bert", 0.0, usual_s=60.0) == pytest.approx(10_000.0, rel=0.6)
-    by_all = history.remaining_s("/ncf", 0.0, usual_s=60.0)
+        history.finished(("/bert",), 10_000.0)
+    history.finished(("/ncf",), 50.0)
+    assert history.remaining_s(("/bert",), 0.0, usual_s=60.0) == pytest.approx(10_000.0, rel=0.6)
+    by_all = history.remaining_s(("/ncf",), 0.0, usual_s=60.0)
     for _ in range(5):
-        history.finished("/ncf", 50.0)
-    assert history.remaining_s("/ncf", 0.0, usual_s=60.0) < by_all
+        history.finished(("/ncf",), 50.0)
+    assert history.remaining_s(("/ncf",), 0.0, usual_s=60.0) < by_all
 
 
 def test_the_first_job_of_a_kind_counts_at_once_but_not_alone() -> None:
     history = LengthHistory()
     for _ in range(20):
-        history.finished("/short", 60.0)
-    stranger_s = history.remaining_s("/long", 0.0, usual_s=60.0)
+        history.finished(("/short",), 60.0)
+    stranger_s = history.remaining_s(("/long",), 0.0, usual_s=60.0)
     found = []
     for _ in range(4):
-        history.finished("/long", 10_000.0)
-        found.append(history.remaining_s("/long", 0.0, usual_s=60.0))
+        history.finished(("/long",), 10_000.0)
+        found.append(history.remaining_s(("/long",), 0.0, usual_s=60.0))
     assert stranger_s < 100.0 < found[0] < 10_000.0
     assert found == sorted(found)
+
+
+def test_a_job_without_relatives_is_expected_to_be_as_long_as_those_that_request_as_many_workers() -> None:
+    history = LengthHistory()
+    for _ in range(10):
+        history.finished(kin_of(1), 600.0)
+        history.finished(kin_of(32), 60_000.0)
+    small_s, large_s = (history.remaining_s(kin_of(num, "ana/new"), 0.0, usual_s=60.0) for num in (1, 40))
+    assert 600.0 <= small_s < 3000.0 < 30_000.0 < large_s
+
+
+def test_a_restarted_controller_expects_the_same_lengths() -> None:
+    before, after = LengthHistory(), LengthHistory()
+    for number in range(6):
+        before.finished(kin_of(1, "ana/bert"), 600.0 + number)
+        before.finished(kin_of(8, "ana/gpt"), 60_000.0 + number)
+    after.restore(before.document())
+    for kin in (kin_of(1, "ana/bert"), kin_of(8, "ana/new"), kin_of(2, "ben/new")):
+        assert after.remaining_s(kin, 10.0, usual_s=60.0) == pytest.approx(before.remaining_s(kin, 10.0, usual_s=60.0))
 
 
 def test_a_job_of_unknown_length_is_not_stopped_for_less_than_its_restarts_cost() -> None:
@@ -85,7 +104,7 @@ def test_a_job_of_unknown_length_is_not_stopped_for_less_than_its_restarts_cost(
 
 
 def test_without_history_age_decides() -> None:
-    assert LengthHistory().remaining_s("/x", 500.0, usual_s=60.0) == attained_remaining_s(500.0, 60.0) == 500.0
+    assert LengthHistory().remaining_s(("/x",), 500.0, usual_s=60.0) == attained_remaining_s(500.0, 60.0) == 500.0
 
 
 @given(LENGTHS, st.lists(st.floats(1.0, 1e6), max_size=20), st.floats(0.0, 2e6))
@@ -99,5 +118,5 @@ def test_remaining_work_is_a_positive_number_between_the_extremes(
 def test_a_long_history_keeps_its_shape() -> None:
     history = LengthHistory()
     for number in range(3000):
-        history.finished("/x", 100.0 + number % 100)
-    assert history.remaining_s("/x", 0.0, usual_s=60.0) == pytest.approx(150.0, rel=0.1)
+        history.finished(("/x",), 100.0 + number % 100)
+    assert history.remaining_s(("/x",), 0.0, usual_s=60.0) == pytest.approx(150.0, rel=0.1)

@@ -11,8 +11,15 @@ from weft.errors import UsageError
 from weft.perf.layer_profile import PROFILES, known_profile, profile_of_trace
 from weft.perf.link import Link
 from weft.perf.one_ahead import one_ahead
-from weft.perf.prediction import Predicted, TargetCluster, ddp_cuts, dear_cuts, predict
+from weft.perf.prediction import (
+    Predicted,
+    TargetCluster,
+    ddp_cuts,
+    dear_cuts,
+    predict,
+)
 from weft.perf.recurrence import StepModel
+from weft.perf.schedule import bound_s
 from weft.perf.step_profile import Mode, ParameterTiming, StepProfile
 
 # Of the real models, in millions.
@@ -64,6 +71,27 @@ def test_workers_that_share_a_host_share_its_link_only_between_hosts() -> None:
     assert shared["ddp"].bound_s == spread["ddp"].bound_s
     alone = rows(TargetCluster(8, 8, 1e9))
     assert alone["weft"].exposed_s < 1e-3
+
+
+@pytest.mark.parametrize(("num_hosts", "measured_ms"), [(4, 665), (8, 679)])
+def test_an_exchange_takes_about_as_long_as_in_the_design_note(num_hosts: int, measured_ms: float) -> None:
+    """docs/design/receive-window.md: 15 MB out of and into each host at 207 Mb/s, means of four runs."""
+    link = TargetCluster(num_hosts, 1, 207e6).two_levels()
+    assert 1e3 * link.seconds(15e6) == pytest.approx(measured_ms, rel=0.03)
+
+
+def test_headers_take_their_share_of_every_link() -> None:
+    """gloo's ring in the same test: 605 ms, where the bytes alone take 580."""
+    for link in (TargetCluster(4, 1, 207e6).ring(), TargetCluster(2, 1, 207e6).two_levels()):
+        assert 1e3 * link.seconds(15e6) == pytest.approx(606, rel=0.005)
+
+
+def test_messages_share_a_link_only_where_they_are_direct() -> None:
+    """A ring has one sender per receiver; no plan changes how messages share a link, so a bound leaves it out."""
+    assert TargetCluster(16, 1, 1e9).two_levels() == TargetCluster(16, 1, 1e9).two_levels(ahead=0.0)
+    found = rows(TargetCluster(8, 1, 1e9))
+    equal = TargetCluster(8, 1, 1e9).two_levels(ahead=0.0)
+    assert found["weft"].bound_s == bound_s(known_profile("resnet50").step(0.1), equal, 8, Mode.BARRIER)
 
 
 @pytest.mark.parametrize(

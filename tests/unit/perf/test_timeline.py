@@ -10,7 +10,7 @@ from weft.core.chrome_trace import Span
 from weft.perf.link import Link
 from weft.perf.schedule import simulate
 from weft.perf.step_profile import Mode, ParameterTiming, StepProfile
-from weft.perf.timeline import bars, summarize, typical_step, workers
+from weft.perf.timeline import bars, median_step, summarize, workers
 
 
 def span(name: str, start_s: float, end_s: float, track: str = "compute", worker: int = 0, **args: int) -> Span:
@@ -93,5 +93,5 @@ def test_the_step_shown_is_a_typical_one():
     for length in (9.0, 2.0, 2.1, 2.2, 9.0):
         spans += [span("forward", t, t + 1), span("backward", t + 1, t + length)]
         t += length
-    start_s, end_s = typical_step(spans, "worker 0")
+    start_s, end_s = median_step(spans, "worker 0")
     assert end_s - start_s == pytest.approx(2.2)

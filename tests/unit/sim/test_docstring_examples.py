@@ -1,4 +1,4 @@
-"""An example in a docstring is the first thing people try: those of the simulator and the tables are run."""
+"""An example in a docstring is the first thing people try: those of the simulator, policies, and tables are run."""
 
 from __future__ import annotations
 
@@ -8,9 +8,14 @@ import pkgutil
 
 import pytest
 
+import weft.elastic
+import weft.perf
 import weft.sim
 
-MODULES = [info.name for info in pkgutil.walk_packages(weft.sim.__path__, "weft.sim.")] + ["weft.cli.render"]
+PACKAGES = (weft.sim, weft.elastic, weft.perf)
+MODULES = ["weft.cli.render"] + [
+    info.name for package in PACKAGES for info in pkgutil.walk_packages(package.__path__, f"{package.__name__}.")
+]
 
 
 @pytest.mark.parametrize("name", MODULES)

@@ -91,6 +91,28 @@ def test_a_job_that_cannot_be_resized_keeps_its_workers() -> None:
     assert "name of running cannot be resized" in said
 
 
+def test_a_guess_is_called_one_with_the_length_it_falls_back_to() -> None:
+    queue = a_queue(4)
+    guessed = {job_id: known(50.0, measured={}, is_length_known=False) for job_id in queue.known}
+    said = " ".join(assumptions(replace(queue, known=guessed, usual_s=73.0)))
+    named = "name of running, name of waiting0, name of waiting1, and 2 more jobs"
+    assert f"The lengths of {named} are not known: they are guesses" in said
+    assert "or an assumed 73 s." in said
+    assert f"The speeds of {named} have not been measured" in said
+
+
+def test_an_empty_queue_needs_no_assumptions() -> None:
+    assert assumptions(replace(a_queue(), state=State(Cluster((2,))), known={})) == []
+
+
+def test_a_declared_length_is_not_called_unknown_because_no_step_was_measured() -> None:
+    state, _ = reduce(State(Cluster((1,))), JobSubmitted(0.0, JobSpec("a", 0.0), total_steps=400))
+    queue = replace(a_queue(0), state=state, known={"a": known(400.0, measured={}, is_length_known=False)})
+    said = " ".join(assumptions(queue))
+    assert "The speed of a has not been measured" in said
+    assert "The length of" not in said
+
+
 def test_canceled_and_stopping_jobs_are_not_waited_for() -> None:
     queue = a_queue(1)
     state, _ = reduce(queue.state, CancelRequested(NOW_S, "running"))

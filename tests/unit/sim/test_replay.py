@@ -271,6 +271,15 @@ def test_no_short_job_waits_for_a_long_one_to_end(
         assert one.finished_s - one.submitted_s < 3600.0
 
 
+@pytest.mark.parametrize("name", [name for name in POLICIES if name != "fifo"])
+def test_a_short_job_is_started_when_it_is_due_even_if_nothing_else_happens(name: str) -> None:
+    """Without a decision at that time, it would wait for the next review or, if there is none, until it is overdue."""
+    jobs = [job(f"long{at}", 0.0, 1e5, workers=1) for at in range(8)]
+    short = job("short", 610.0, 20.0, workers=1)
+    result = replay([*jobs, short], name, SimulationOptions(restart_s=30.0))
+    assert result.jobs[-1].started_s - short.spec.submitted_s <= 10 * 20.0 + 300.0
+
+
 def test_a_wrong_prediction_does_not_keep_a_job_small_forever() -> None:
     """With errors of 50 % some job is told that two workers are slower than one; running at a size corrects it."""
     jobs = [job(f"j{number}", 100_000.0 * number, 60_000.0) for number in range(12)]

@@ -11,6 +11,7 @@ import signal
 import tempfile
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
+from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
@@ -101,9 +102,8 @@ def untouched(original: Path, damaged: Path) -> set[int]:
             commits = [at for at in starts if left[at : at + 24] == whole[at : at + 24] and any(left[at + 4 : at + 8])]
             starts = range(first, max(commits, default=0) + 1, size)
         for at in starts:
-            page = whole[at : at + size]
-            if left[at : at + size] == page:
-                found |= {seq for seq, needle in NEEDLES.items() if needle in page}
+            if left[at : at + size] == whole[at : at + size]:
+                found |= _events_in(whole[at : at + size])
     return found
 
 
@@ -112,6 +112,11 @@ def _needle(event: Event) -> bytes:
 
 
 NEEDLES = {seq: _needle(event) for seq, event in EVENTS.items()}
+
+
+@cache
+def _events_in(page: bytes) -> frozenset[int]:
+    return frozenset(seq for seq, needle in NEEDLES.items() if needle in page)
 
 
 @contextmanager

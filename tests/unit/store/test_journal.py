@@ -138,7 +138,7 @@ def test_a_journal_of_the_first_version_is_migrated_with_all_it_holds(path: Path
         journal.append([submission(2)])
         assert list(journal.read()) == [(1, CancelRequested(1.0, "job-1")), (2, submission(2))]
     with sqlite3.connect(path) as connection:
-        assert schema.version(connection) == schema.VERSION == 3
+        assert schema.version(connection) == len(schema.MIGRATIONS) == 3
     connection.close()
 
 
@@ -151,7 +151,7 @@ def test_a_migration_that_fails_leaves_the_old_tables(tmp_path: Path) -> None:
         schema.migrate(connection, tmp_path)
         with pytest.raises(sqlite3.OperationalError):
             schema.migrate(connection, tmp_path, [*schema.MIGRATIONS, broken])
-        assert schema.version(connection) == schema.VERSION
+        assert schema.version(connection) == len(schema.MIGRATIONS)
         assert connection.execute("SELECT count(*) FROM events").fetchone() == (0,)
     connection.close()
 

@@ -56,6 +56,18 @@ def test_the_command_writes_the_file_and_says_what_is_in_it(trained: tuple[nn.Mo
     assert torch.load(out, weights_only=True).keys() == trained[0].state_dict().keys()
 
 
+@pytest.mark.parametrize("out", ["nowhere/model.pt", "nowhere/model.safetensors", "."])
+def test_a_file_that_cannot_be_written_gives_one_line_and_no_traceback(
+    trained: tuple[nn.Module, Path], tmp_path: Path, out: str
+) -> None:
+    command = [sys.executable, "-m", "weft", "checkpoint", "export", str(trained[1]), "--out", out]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path)
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1), done.stderr
+    assert done.stderr.startswith(f"weft: {out}: --out: ")
+    with pytest.raises(OSError):
+        export(trained[1], tmp_path / "nowhere" / "model.pt")
+
+
 def test_the_command_reports_a_refusal_in_one_line(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "weft", "checkpoint", "export", str(tmp_path), "--out", str(tmp_path / "model.pt")]
     done = subprocess.run(command, capture_output=True, text=True)

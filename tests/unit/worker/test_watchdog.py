@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from weft.worker.watchdog import HUNG_EXIT_CODE, NoWatchdog, Watchdog, start_watchdog
+from weft.core.worker_environment import HUNG_EXIT_CODE
+from weft.worker.watchdog import NoWatchdog, Watchdog, start_watchdog
 
 
 def frame_in(file: str) -> FrameType:

@@ -1,7 +1,7 @@
 """What open dashboards show, computed once for all of them; each receives only what changed since its last request.
 
-A job that did not change is not encoded again, and readers of the same version get the same bytes.  So the cost of a
-dashboard depends on what changes, not on the number of jobs.
+A job that did not change is not encoded again, one whose row did not change is not sent again, and readers of the same
+version get the same bytes.  So the cost of a dashboard depends on what changes; for all other jobs, a look at each.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from weft.control.queue_order import QueuePlace
 from weft.control.state import Job
 from weft.core.status_rows import HealthRow
-from weft.daemon.api.rows import decision_row, health_row, job_detail, node_row
+from weft.daemon.api.row_texts import RowText
+from weft.daemon.api.rows import decision_row, health_row, job_detail, node_row, shown_place
 from weft.daemon.api.sessions import Permission
 from weft.daemon.contract import Decision
 from weft.daemon.service import Controller
@@ -42,7 +42,9 @@ class Board:
         self._version = 0
         self._due_s = float("-inf")
         self._jobs: dict[str, Job] = {}
-        self._queue: dict[str, QueuePlace] = {}
+        self._texts: dict[str, RowText] = {}
+        self._places: dict[str, tuple[int | None, float | None]] = {}
+        """Of each waiting job, as its row shows it."""
         self._rows: dict[str, tuple[int, str]] = {}
         """Version and JSON of each job, in order of their last change."""
         self._nodes = (0, "[]")
@@ -91,17 +93,23 @@ class Board:
     def _update(self) -> None:
         version = self._version + 1
         jobs = {job.id: job for job in self._controller.jobs()}
-        queue = dict(self._controller.queue())
+        queue = self._controller.queue()
         if self._jobs.keys() - jobs.keys():  # purged: rare, so every reader starts over
-            self._rows, self._jobs, self._whole_from = {}, {}, version
-        changed = False
+            self._rows, self._texts, self._jobs, self._whole_from = {}, {}, {}, version
+        places = {job_id: shown_place(place) for job_id, place in queue.items()}
+        moved = {job_id for job_id, _ in places.items() ^ self._places.items()}
+        changed, now_s = False, time.time()
         for job_id, job in jobs.items():
             before = self._jobs.get(job_id)
-            if (before is not job and before != job) or queue.get(job_id) != self._queue.get(job_id):
-                self._rows.pop(job_id, None)
-                self._rows[job_id] = (version, _text({**job_detail(job, queue), "number": job.number}))
-                changed = True
-        self._jobs, self._queue = jobs, queue
+            is_same = before is job or before == job
+            if is_same and job_id not in moved:
+                continue
+            if not is_same:
+                self._texts[job_id] = RowText({**job_detail(job, queue), "number": job.number})
+            self._rows.pop(job_id, None)
+            self._rows[job_id] = (version, self._texts[job_id].at(job, queue, now_s))
+            changed = True
+        self._jobs, self._places = jobs, places
         nodes = _text([node_row(node) for node in self._controller.nodes()])
         if nodes != self._nodes[1]:
             self._nodes = (version, nodes)

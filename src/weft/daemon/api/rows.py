@@ -20,7 +20,7 @@ from weft.version import __version__
 def job_row(job: Job, queue: Mapping[str, QueuePlace]) -> JobRow:
     """A row of ``weft status --json``."""
     waited_s, ran_s = times_s(job, time.time())
-    place = queue.get(job.id) if job.state is JobState.PENDING else None
+    position, expected_start_s = shown_place(queue.get(job.id) if job.state is JobState.PENDING else None)
     return {
         "id": job.id,
         "name": job.name or job.id,
@@ -37,8 +37,8 @@ def job_row(job: Job, queue: Mapping[str, QueuePlace]) -> JobRow:
         "finished_s": job.finished_s,
         "waited_s": waited_s,
         "ran_s": ran_s,
-        "queue_position": place.position if place else None,
-        "expected_start_s": place.expected_start_s if place and place.is_certain else None,
+        "queue_position": position,
+        "expected_start_s": expected_start_s,
         "reason": job.reason,
         "reason_code": job.reason_code,
     }
@@ -107,6 +107,13 @@ def node_row(node: NodeView) -> NodeRow:
             for index, (device, jobs) in enumerate(sorted(node.devices.items()))
         ],
     }
+
+
+def shown_place(place: QueuePlace | None) -> tuple[int | None, float | None]:
+    """Position and expected start.  A guessed start changes with every decision and is not shown."""
+    if place is None:
+        return None, None
+    return place.position, place.expected_start_s if place.is_certain else None
 
 
 def times_s(job: Job, now_s: float) -> tuple[float, float]:

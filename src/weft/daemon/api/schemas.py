@@ -16,6 +16,7 @@ from typing import Annotated, Any, get_args, get_origin, get_type_hints, is_type
 
 from pydantic import BaseModel, ConfigDict, Field, create_model
 
+from weft.core.cluster import MAX_FORECAST_DEVICES
 from weft.core.status_rows import (
     ChangesRow,
     DecisionRow,
@@ -33,7 +34,7 @@ from weft.core.status_rows import (
 )
 from weft.core.submission import FIELDS, MAX_PRIORITY, MAX_WEIGHT, MAX_WORKERS, Submission
 from weft.daemon.api.sessions import Permission
-from weft.sim.queue_forecast import MAX_FORECAST_DEVICES, Question
+from weft.sim.queue_forecast import Question
 
 # A larger number is a mistake, whatever it counts; Submission has the exact limits.
 _Count = Annotated[int, Field(ge=-(2**53), le=2**53)]

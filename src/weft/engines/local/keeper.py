@@ -31,7 +31,7 @@ from weft.engines.local.records import Order, Status
 from weft.engines.output import Console
 from weft.engines.pool_client import PoolClient, PoolLost
 from weft.engines.regular_file import open_regular
-from weft.engines.rendezvous import OpenedElsewhere, Rendezvous, ReservedPort
+from weft.engines.rendezvous import MeetingPlace, Rendezvous, ReservedPort, opened_elsewhere
 from weft.engines.worker_launch import placed_gang
 from weft.errors import UsageError, WeftError
 from weft.process.failpoints import failpoint
@@ -140,15 +140,8 @@ class Keeper:
                     fresh=order.fresh,
                     part=order.part,
                 )
-                patience = GangPatience(grace_s=order.grace_s, hang_s=order.hang_s)
-                gang = Gang(
-                    pool,
-                    workers,
-                    Console(),
-                    patience=patience,
-                    log_dir=self._files.path,
-                    on_started=self._note_start,
-                )
+                patience, folder = GangPatience(grace_s=order.grace_s, hang_s=order.hang_s), self._files.path
+                gang = Gang(pool, workers, Console(), patience=patience, log_dir=folder, on_started=self._note_start)
                 place.serve(order.environment, tuple(sorted({core for worker in workers for core in worker.cores})))
                 outcome = gang.run(self._requests)
         except PoolLost:
@@ -157,17 +150,17 @@ class Keeper:
         pool.close()  # ends every process below it
         return outcome
 
-    def _meeting_place(self, pool: PoolClient) -> Rendezvous | ReservedPort | OpenedElsewhere:
+    def _meeting_place(self, pool: PoolClient) -> MeetingPlace:
         part = self._order.part
         if part is not None and not part.leads:
-            return OpenedElsewhere(part)
+            return opened_elsewhere(part)
         # For one worker, a store would only cost a process; and a cold store takes longer to start than rank 0 does.
         num_workers = len(self._order.cores_by_rank) if part is None else part.world_size
         if not self._warm or num_workers == 1:
             return ReservedPort()
         return Rendezvous(pool) if part is None else Rendezvous(pool, part.address)
 
-    def _publish(self, place: Rendezvous | ReservedPort | OpenedElsewhere) -> None:
+    def _publish(self, place: MeetingPlace) -> None:
         """Workers on other nodes can be started once this port is bound."""
         part = self._order.part
         if part is not None and part.leads:

@@ -82,11 +82,6 @@ class LocalEngine:
     def nodes(self) -> tuple[EngineNode, ...]:
         return self._nodes
 
-    @property
-    def cold_reason(self) -> str:
-        """Why workers cannot be forked; empty if they can, or until the zygote is ready."""
-        return "" if self._zygote is None else self._zygote.cold_reason
-
     def start(self, order: StartOrder, part: GangPart | None = None) -> None:
         """``part``: when the order is for the workers of this node only."""
         file = self._folders.order(order.job_id, order.attempt)

@@ -80,7 +80,7 @@ def left_behind(keeper: Process | None, mark: str, job_id: str, attempt: int, fo
         return []
     own = {f"{JOB_ID}={job_id}".encode(), f"{ATTEMPT}={attempt}".encode()}
     found = []
-    for pid, session, environment in _of_this_user():
+    for pid, session, environment in of_this_user():
         if f"{MARK}={mark}".encode() not in environment or pid == os.getpid():
             continue
         is_of_keeper = keeper is not None and session == keeper.pid
@@ -100,7 +100,7 @@ def _writes_into(pid: int, folder: Path) -> bool:
     return False
 
 
-def _of_this_user() -> Iterator[tuple[int, int, set[bytes]]]:
+def of_this_user() -> Iterator[tuple[int, int, set[bytes]]]:
     """Pid, session and environment of every process that we may inspect."""
     for entry in os.scandir("/proc"):
         if not entry.name.isdigit():

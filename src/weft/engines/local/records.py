@@ -20,6 +20,7 @@ from weft.engines.local.process import Process
 from weft.engines.regular_file import read_start
 from weft.engines.worker_launch import GangPart
 from weft.errors import EngineError
+from weft.process.folder_sync import sync_folder
 
 MAX_RECORD_BYTES = 1 << 24
 
@@ -202,11 +203,3 @@ def _unused_name(path: Path) -> Path:
     global _own_files
     _own_files += 1
     return path.with_name(f".{path.name}.{os.getpid()}.{_own_files}")
-
-
-def sync_folder(path: Path) -> None:
-    folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)

@@ -7,45 +7,31 @@ Processes that a killed keeper leaves behind become children of the zygote, whic
 
 from __future__ import annotations
 
-import contextlib
 import os
-import selectors
 import signal
 import socket
 import sys
 from pathlib import Path
-from typing import Any
 
 from weft.engines import pool_messages, process_tree
 from weft.engines.local import keeper
 from weft.engines.local.folders import Folders
-from weft.engines.pool import PRELOADED, preload
+from weft.engines.pool import ForkServer
 
 
-class Zygote:
+class Zygote(ForkServer):
     """Serves one control socket until it closes."""
 
     def __init__(self, control: socket.socket, folders: Folders, *, warm: bool) -> None:
-        self._control = control
+        super().__init__(control, warm=warm)
         self._folders = folders
-        self._warm = warm
         self._orders: dict[int, str] = {}  # pid of a keeper -> name of its order
-        self._selector = selectors.DefaultSelector()
-        self._wake, self._waker = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
 
     def serve(self) -> None:
-        process_tree.adopt_orphans()
-        reason = preload(PRELOADED) if self._warm else ""
-        self._warm = self._warm and not reason
-        signal.signal(signal.SIGCHLD, lambda *_: None)  # with a handler, the interpreter writes to the pipe
-        signal.set_wakeup_fd(self._waker, warn_on_full_buffer=False)
-        self._selector.register(self._control, selectors.EVENT_READ)
-        self._selector.register(self._wake, selectors.EVENT_READ)
-        self._tell(kind="ready", reason=reason)
+        self._get_ready()
         while True:
             for key, _ in self._selector.select():
-                if key.fd == self._wake:
-                    os.read(self._wake, 4096)
+                if self._has_children_to_reap(key.fd):
                     self._reap()
                 else:
                     received = pool_messages.receive(self._control)
@@ -60,12 +46,7 @@ class Zygote:
             self._tell(kind="gone", order=name, reason=f"its keeper could not be forked: {error.strerror}")
             return
         if pid == 0:
-            signal.set_wakeup_fd(-1)
-            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-            self._selector.close()
-            self._control.close()
-            os.close(self._wake)
-            os.close(self._waker)
+            self._leave_in_fork()
             keeper.run(self._folders, self._folders.orders / name, warm=self._warm)
         self._orders[pid] = name
 
@@ -85,10 +66,6 @@ class Zygote:
             if orphan not in self._orders:
                 for pid in (*process_tree.descendants(orphan), orphan):
                     process_tree.kill(pid, signal.SIGKILL)
-
-    def _tell(self, **event: Any) -> None:
-        with contextlib.suppress(OSError):  # the controller is gone; select() will report it
-            pool_messages.send(self._control, event)
 
 
 def main() -> None:

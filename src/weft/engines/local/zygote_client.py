@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import socket
 import subprocess
@@ -17,6 +18,8 @@ from weft.engines.pool import SINGLE_THREADED
 EXIT_TIMEOUT_S = 5.0
 SEND_TIMEOUT_S = 5.0
 
+_log = logging.getLogger(__name__)
+
 
 @dataclass
 class ZygoteClient:
@@ -25,7 +28,6 @@ class ZygoteClient:
     channel: socket.socket
     process: subprocess.Popen[bytes]
     ready: bool = False
-    cold_reason: str = ""
 
     @staticmethod
     def launch(folders: Folders, environment: Mapping[str, str], *, warm: bool) -> ZygoteClient:
@@ -52,7 +54,9 @@ class ZygoteClient:
             return None
         message = received[0]
         if message["kind"] == "ready":
-            self.ready, self.cold_reason = True, message["reason"]
+            self.ready = True
+            if message["reason"]:
+                _log.warning("workers start cold: %s", message["reason"])
         return message
 
     def close(self) -> None:

@@ -19,8 +19,7 @@ Read in this order:
     job_folders.py      the files of jobs on a node, and when they are deleted
     node_checkpoints.py checkpoints on a node, if nodes share no folder
     checkpoint_relay.py collects them in the home, and delivers them before an attempt starts
-    code_package.py     a job's folder as one file
-    node_code.py        jobs' folders on a node, as sent there
+    code_package.py     a job's folder as one file, and unpacked on a node
     deliveries.py       what an attempt's nodes receive before it starts
     output_mirror.py    copies of the workers' output, on the controller's machine
 """

@@ -16,23 +16,14 @@ from typing import Any
 import ray
 from ray.util import placement_group, remove_placement_group
 
-from weft.engines.ray.cluster_access import actor_named
+from weft.engines.ray.cluster_access import actor_named, agent_name
 from weft.engines.ray.cluster_order import ClusterOrder
 
 SETTLE_S = 3.0
 """How long the other parts have to report what they saw after the first one has failed."""
-_AGENT = "node "
 _ASK_EVERY_S = 1.0
 _GONE_AFTER_S = 10.0
 """How long those who wait for the attempt have to read an error of its owner."""
-
-
-def agent_name(node_id: str) -> str:
-    return f"{_AGENT}{node_id}"
-
-
-def is_agent(name: str) -> bool:
-    return name.startswith(_AGENT)
 
 
 class AttemptOwner:

@@ -25,15 +25,14 @@ import ray
 
 from weft.engines import pool_messages
 from weft.engines.local.folders import Folders
-from weft.engines.ray import node_check, output_mirror
-from weft.engines.ray.attempt_owner import AttemptOwner, agent_name
+from weft.engines.ray import cluster_access, node_check, output_mirror
+from weft.engines.ray.attempt_owner import AttemptOwner
 from weft.engines.ray.bridge_client import BridgeSettings
-from weft.engines.ray.cluster_access import ClusterRefused, actor_named, alive_nodes, connect, last_line
+from weft.engines.ray.cluster_access import ClusterRefused, actor_named, agent_name, alive_nodes, connect, last_line
 from weft.engines.ray.cluster_order import ClusterOrder, RayNode
 from weft.engines.ray.deliveries import Deliveries
 from weft.engines.ray.node_agent import NodeAgent
 from weft.engines.ray.node_names import NodeNames
-from weft.engines.ray.removal import remove, remove_all
 from weft.engines.ray.report_relay import ReportRelay
 
 LOOK_EVERY_S = 1.0
@@ -91,7 +90,7 @@ class Bridge:
         if self._remove:
             for task in self._tasks:
                 task.cancel()  # or it would create an agent, or an owner, after we have looked
-            await remove_all()
+            await cluster_access.remove_all()
 
     # Orders ------------------------------------------------------------------------------------------------------
 
@@ -153,7 +152,7 @@ class Bridge:
 
     async def _forget(self, order: ClusterOrder) -> None:
         await self._each_part(order, "forget")
-        await remove(order.name)  # an agent that was restarted meanwhile has no outcome to tell its owner
+        await cluster_access.remove(order.name)  # an agent that restarted meanwhile has no outcome to tell its owner
 
     async def _deliver(self, order: ClusterOrder, node_id: str) -> None:
         """Give a node what the attempt needs before it starts."""

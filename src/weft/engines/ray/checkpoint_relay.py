@@ -19,10 +19,10 @@ from pathlib import Path
 from typing import Any
 
 from weft.core.checkpoint_files import MANIFEST_NAME, STEP_NAME, FileEntry, listed_files
-from weft.engines.local.records import sync_folder
 from weft.engines.ray.node_checkpoints import PIECE_BYTES
+from weft.process.folder_sync import sync_folder
 
-NUM_KEPT = 3
+MAX_KEPT = 3
 """Checkpoints of one job in the home; the same as a session's default."""
 _COLLECTING = ".collecting-"
 
@@ -120,7 +120,7 @@ class CheckpointRelay:
         finally:
             shutil.rmtree(aside, ignore_errors=True)
         sync_folder(folder)
-        for old in self.collected(job_id)[NUM_KEPT:]:
+        for old in self.collected(job_id)[MAX_KEPT:]:
             shutil.rmtree(folder / old, ignore_errors=True)
 
     async def deliver(self, job_id: str, agent: Any) -> None:

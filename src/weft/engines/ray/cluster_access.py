@@ -1,7 +1,9 @@
-"""Connects to a Ray cluster, or says in one message what to do if that fails."""
+"""Connects to a Ray cluster, or says in one message what to do if that fails; its nodes, and our actors there."""
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import os
 import re
 import socket
@@ -9,6 +11,7 @@ import time
 from typing import Any
 
 import ray
+from ray.util import list_named_actors
 
 from weft.engines.ray.cluster_order import RayNode
 from weft.engines.ray.node_check import INSECURE
@@ -23,6 +26,8 @@ _START_ONE = "start one with `ray start --head` and RAY_AUTH_MODE=token, or give
 KIND_LABEL = "weft.kind"
 """A label of a node that names the kind of its devices."""
 _ACCELERATOR = "accelerator_type:"
+_AGENT = "node "
+_CLOSES_WITHIN_S = 10.0
 
 
 class ClusterRefused(Exception):
@@ -37,11 +42,7 @@ def connect(address: str, namespace: str, *, insecure: bool) -> None:
         _reach(address)
     try:
         ray.init(
-            address=address,
-            namespace=namespace,
-            log_to_driver=False,
-            configure_logging=False,
-            include_dashboard=False,
+            address=address, namespace=namespace, log_to_driver=False, configure_logging=False, include_dashboard=False
         )
     except ConnectionError as error:
         _check_token(address)
@@ -153,6 +154,27 @@ def actor_named(name: str) -> Any:
         return ray.get_actor(name)
     except ValueError:
         return None
+
+
+def agent_name(node_id: str) -> str:
+    return f"{_AGENT}{node_id}"
+
+
+async def remove_all() -> None:
+    """Leave nothing of a controller on the cluster, not even actors that another bridge created."""
+    names = await asyncio.to_thread(list_named_actors)
+    await asyncio.gather(*map(remove, names), return_exceptions=True)
+
+
+async def remove(name: str) -> None:
+    """Does nothing if it is gone already."""
+    actor = await asyncio.to_thread(actor_named, name)
+    if actor is None:
+        return
+    if name.startswith(_AGENT):
+        with contextlib.suppress(Exception):  # one that is slow to close must not stay forever
+            await asyncio.wait_for(actor.close.remote(), _CLOSES_WITHIN_S)
+    ray.kill(actor, no_restart=True)
 
 
 def last_line(error: Exception) -> str:

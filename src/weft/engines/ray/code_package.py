@@ -12,6 +12,7 @@ import zipfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from weft.engines.ray import job_folders
 from weft.errors import UsageError
 
 MAX_CODE_BYTES = 512 << 20
@@ -19,7 +20,7 @@ MAX_CODE_BYTES = 512 << 20
 LEFT_OUT = frozenset(
     {".git", ".hg", ".svn", ".venv", "venv", ".tox", "__pycache__", ".mypy_cache", ".pytest_cache", ".ruff_cache"}
 )
-_NUM_NAMED = 3
+_MAX_NAMED = 3
 _OLDEST = (1980, 1, 1, 0, 0, 0)
 """The oldest time that a zip file can hold."""
 
@@ -32,7 +33,7 @@ def check_size(folder: Path, max_bytes: int = MAX_CODE_BYTES) -> None:
         sizes[top] = sizes.get(top, 0) + path.lstat().st_size
     total = sum(sizes.values())
     if total > max_bytes:
-        largest = sorted(sizes.items(), key=lambda item: -item[1])[:_NUM_NAMED]
+        largest = sorted(sizes.items(), key=lambda item: -item[1])[:_MAX_NAMED]
         named = ", ".join(f"{name} ({_mib(size)})" for name, size in largest)
         raise UsageError(
             f"the job's folder {folder} has {_mib(total)}, but --code ship sends at most {_mib(max_bytes)} "
@@ -71,6 +72,30 @@ def unpack(package: Path, folder: Path) -> None:
             made = Path(archive.extract(info, aside))  # never writes outside of this folder
             made.chmod(0o600 | ((info.external_attr >> 16) & 0o111))
     os.replace(aside, folder)
+
+
+class NodeCode:
+    """The code of jobs on one node: one folder per job, complete or absent."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+
+    def folder(self, job_id: str) -> Path:
+        return job_folders.folder_of(self.root, job_id)
+
+    def has(self, job_id: str) -> bool:
+        return self.folder(job_id).is_dir()
+
+    def put(self, job_id: str, offset: int, data: bytes, *, is_last: bool) -> None:
+        """Write part of the package; after the last part, unpack it."""
+        package = job_folders.package_of(self.root, job_id)
+        self.root.mkdir(parents=True, exist_ok=True, mode=0o700)
+        with package.open("r+b" if offset else "wb") as file:
+            file.seek(offset)
+            file.write(data)
+        if is_last:
+            unpack(package, self.folder(job_id))
+            package.unlink()
 
 
 def moved(words: Sequence[str], before: str, after: str) -> tuple[str, ...]:

@@ -17,7 +17,7 @@ import subprocess
 import sys
 import tempfile
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -34,9 +34,8 @@ from weft.engines.local.local_engine import LocalEngine
 from weft.engines.local.records import Status
 from weft.engines.ray import job_folders, node_check, output_mirror, warden
 from weft.engines.ray.cluster_order import ClusterOrder, NodePart
-from weft.engines.ray.code_package import moved
+from weft.engines.ray.code_package import NodeCode, moved
 from weft.engines.ray.node_checkpoints import NodeCheckpoints
-from weft.engines.ray.node_code import NodeCode
 from weft.engines.ray.node_leases import NodeLeases
 from weft.engines.worker_launch import GangPart
 from weft.errors import EngineError
@@ -149,17 +148,16 @@ class NodeAgent:
         await self._look()
 
     async def stop(self, document: Mapping[str, Any]) -> None:
-        engine, order = await self._opened(), ClusterOrder.from_json(document)
-        if not self._is_forgotten(order):
-            engine.call_off(order.job_id, order.attempt)
-            engine.stop(order.job_id, order.attempt)
-            await self._look()
+        await self._end(ClusterOrder.from_json(document), LocalEngine.stop)
 
     async def kill(self, document: Mapping[str, Any]) -> None:
-        engine, order = await self._opened(), ClusterOrder.from_json(document)
+        await self._end(ClusterOrder.from_json(document), LocalEngine.kill)
+
+    async def _end(self, order: ClusterOrder, end: Callable[[LocalEngine, str, int], None]) -> None:
+        engine = await self._opened()
         if not self._is_forgotten(order):
             engine.call_off(order.job_id, order.attempt)
-            engine.kill(order.job_id, order.attempt)
+            end(engine, order.job_id, order.attempt)
             await self._look()
 
     async def forget(self, job_id: str, attempt: int) -> None:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -43,7 +42,7 @@ class NodeLeases:
         """The address where this node leads the group of an attempt whose rank 0 runs here; "" if it cannot."""
         try:
             return await asyncio.to_thread(self._lead, str(part.devices[0]), part.address)
-        except (LeaseError, OSError, subprocess.TimeoutExpired) as error:
+        except (LeaseError, OSError) as error:
             self._note(error)
             return ""
 
@@ -64,7 +63,7 @@ class NodeLeases:
         try:
             await asyncio.to_thread(self._keep, {job_id: Role(role) for job_id, role in roles.items()})
             self._trouble = ""
-        except (LeaseError, OSError, subprocess.TimeoutExpired) as error:
+        except (LeaseError, OSError) as error:
             self._note(error)
 
     async def close(self) -> None:

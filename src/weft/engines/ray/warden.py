@@ -11,7 +11,6 @@ It needs no ray, no torch, and no agent.  One per node and home; a second one ex
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import os
 import select
@@ -23,7 +22,7 @@ from pathlib import Path
 
 from weft.engines import process_tree
 from weft.engines.local.folders import HomeLock
-from weft.engines.local.process import MARK, Process
+from weft.engines.local.process import MARK, Process, of_this_user
 from weft.errors import EngineError
 
 FENCE_S = 10.0
@@ -36,14 +35,8 @@ CLOSED = "closed"
 def marked(engine: Path) -> list[Process]:
     """Every process of this engine."""
     sign = f"{MARK}={engine}".encode()
-    found = []
-    for entry in os.scandir("/proc"):
-        with contextlib.suppress(OSError):
-            if entry.name.isdigit() and sign in Path(entry.path, "environ").read_bytes().split(b"\0"):
-                process = Process.of(int(entry.name))
-                if process is not None and process.pid != os.getpid():
-                    found.append(process)
-    return found
+    pids = [pid for pid, _, environment in of_this_user() if sign in environment and pid != os.getpid()]
+    return [process for process in map(Process.of, pids) if process is not None]
 
 
 def end_all(engine: Path) -> None:

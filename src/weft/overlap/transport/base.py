@@ -3,7 +3,7 @@
 A bucket's *exchange* is the memory that both of its collectives use:
 
     send     [workers, shard + tail]  what this worker contributes to each worker's shard
-    stage    rows [shard + tail]      incoming contributions and partial sums; as many rows as the transport needs
+    stage    [rows, shard + tail]     incoming contributions and partial sums; as many rows as the transport needs
     region   [workers * shard]        the bucket's range of the flat parameters; our shard is in its place
     landing  [workers * shard]        only some transports: gathered values, shared by all workers of a host
 
@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 import torch
+import torch.distributed as dist
 
 from weft.overlap.device import Device
 from weft.perf.link import Link
@@ -33,7 +34,7 @@ class Exchange:
     index: int
     shard: int
     send: torch.Tensor
-    stage: list[torch.Tensor]
+    stage: torch.Tensor
     region: torch.Tensor
     reduce_works: list[Any]
     send_works: list[Any]
@@ -69,6 +70,10 @@ class Transport(Protocol):
     # Every worker must launch the same collectives in the same order, and completion cannot be polled.
     ordered: bool
     device: Device
+
+    @property
+    def quiet_group(self) -> dist.ProcessGroup | None:
+        """A group of all workers that carries neither gradients nor parameters, if the transport has one."""
 
     def allocate(self, num_elements: int, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
         """Memory for exchanges to send from and receive into.  All workers request the same sizes in the same order."""

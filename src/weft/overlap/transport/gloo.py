@@ -19,6 +19,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+import torch.distributed as dist
 
 from weft.overlap.device import CPU, Device
 from weft.overlap.transport.base import NUM_SIGNALS, Exchange
@@ -41,13 +42,18 @@ class GlooTransport:
         self.rank = messages.rank
         self.num_workers = messages.num_workers
         self.num_stage_rows = self.num_workers - 1
+        self._max_senders = self.num_workers - 1
         self._layout = layout
+
+    @property
+    def quiet_group(self) -> dist.ProcessGroup | None:
+        return self.messages.quiet_group
 
     def allocate(self, num_elements: int, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
         return torch.empty(num_elements, dtype=dtype, device=device)
 
     def adapt(self, link: Link) -> bool:
-        window = window_bytes(self.num_workers, link)
+        window = window_bytes(self._max_senders + 1, link)
         if window is None:
             return False
         self.messages.limit_window(window)
@@ -58,13 +64,13 @@ class GlooTransport:
         rows = self._rows(exchange)
         for o in self.messages.others:
             rows[o][-1] = -1.0
-        exchange.reduce_works = [self.messages.recv_from[o]([rows[o]], o, tag) for o in self.messages.others]
+        exchange.reduce_works = [self.messages.recv_from[o](rows[o], tag) for o in self.messages.others]
         exchange.reduced = None
 
     def launch_reduce(self, exchange: Exchange, tag: int) -> None:
         tag = self.messages.tag(exchange, tag, MessageKind.REDUCE)
         exchange.send[:, -1] = 1.0
-        exchange.send_works += [self.messages.send_to[o]([exchange.send[o]], o, tag) for o in self.messages.others]
+        exchange.send_works += [self.messages.send_to[o](exchange.send[o], tag) for o in self.messages.others]
 
     def reduce_arrived(self, exchange: Exchange) -> bool:
         return all(row[-1].item() >= 0.0 for row in exchange.stage)
@@ -92,12 +98,12 @@ class GlooTransport:
     def open_gather(self, exchange: Exchange, tag: int) -> None:
         tag = self.messages.tag(exchange, tag, MessageKind.GATHER)
         shards = exchange.region.view(self.num_workers, exchange.shard)
-        exchange.gather_works = [self.messages.recv_from[o]([shards[o]], o, tag) for o in self.messages.others]
+        exchange.gather_works = [self.messages.recv_from[o](shards[o], tag) for o in self.messages.others]
 
     def launch_gather(self, exchange: Exchange, tag: int) -> None:
         tag = self.messages.tag(exchange, tag, MessageKind.GATHER)
         own = exchange.region.view(self.num_workers, exchange.shard)[self.rank]
-        exchange.send_works += [self.messages.send_to[o]([own], o, tag) for o in self.messages.others]
+        exchange.send_works += [self.messages.send_to[o](own, tag) for o in self.messages.others]
 
     def finish_gather(self, exchange: Exchange) -> None:
         self.messages.wait(exchange.gather_works, "parameters")

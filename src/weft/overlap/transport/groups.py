@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+from collections.abc import Sequence
 from typing import Any
 
 import torch.distributed as dist
@@ -15,9 +16,11 @@ def timeout_of(group: dist.ProcessGroup) -> datetime.timedelta:
     return timeout
 
 
-def make_group(like: dist.ProcessGroup, backend: str) -> dist.ProcessGroup:
-    """A new group with the same workers as ``like``.  Collective."""
+def make_group(like: dist.ProcessGroup, backend: str, members: Sequence[int] | None = None) -> dist.ProcessGroup:
+    """A new group with the same workers as ``like``, or some of them.  Collective for all workers of ``like``."""
     ranks = dist.get_process_group_ranks(like)
+    if members is not None:
+        ranks = [ranks[member] for member in members]
     made: dist.ProcessGroup = dist.new_group(ranks, backend=backend, timeout=timeout_of(like))
     return made
 

@@ -1,7 +1,8 @@
 """The order in which contributions are summed, defined once for every transport that sums them itself.
 
-First each host's workers in rank order, then the hosts in the order of their lowest ranks.  Every transport, plan, and
-timing gives the same bits, overlapped or not.  With one worker per host, or a single host, this is rank order.
+First each host's workers in rank order, then the hosts in the order of their lowest ranks; in a grid, its rows take the
+place of hosts.  Every transport, plan, and timing gives the same bits, overlapped or not.  With direct messages and one
+worker per host, or a single host, this is rank order.
 
 Half-precision contributions are summed in single precision.  Between hosts, a host's sum travels in the contributions'
 own dtype, so it is rounded to that dtype, on the owner's host too: which worker owns an element depends on the plan.
@@ -34,6 +35,14 @@ def add_host(rows: Sequence[torch.Tensor], out: torch.Tensor) -> None:
     torch.add(rows[0], rows[1], out=out)
     for row in rows[2:]:
         out.add_(row)
+
+
+def add_row(rows: Sequence[torch.Tensor], out: torch.Tensor) -> None:
+    """Like :func:`add_host`, but overwrites rows, and ``out`` may be one of them."""
+    if out.dtype in _HALF:
+        out.copy_(total_of(rows))
+    else:
+        torch.add(total_of(rows[:-1]), rows[-1], out=out)
 
 
 def total_by_host(rows: Sequence[torch.Tensor], layout: HostLayout) -> torch.Tensor:

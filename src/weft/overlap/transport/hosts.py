@@ -1,7 +1,7 @@
 """Hosts with several workers, over gloo: two levels, so that each byte crosses a host's link once.
 
     reduce   every worker collects its gradients of a bucket in shared memory
-             each row's delegate sums its host's contributions (host_reducer.py) and sends the sum to the owner
+             each row's delegate sums its host's contributions (in a thread: relay.py) and sends the sum to the owner
              the owner sums the hosts' sums
     gather   the owner writes its shard's new values to its host's memory and sends them to one delegate per other host
              every worker copies all shards from its host's memory
@@ -19,20 +19,22 @@ from __future__ import annotations
 
 import ctypes
 import weakref
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
 import torch
+import torch.distributed as dist
 
 from weft.errors import OverlapError
 from weft.overlap.device import CPU, Device
 from weft.overlap.transport.base import Exchange
 from weft.overlap.transport.host_layout import HostLayout
 from weft.overlap.transport.host_memory import Done, HostMemory
-from weft.overlap.transport.host_reducer import HostReducer, HostSum, SumSent
-from weft.overlap.transport.host_sum import total_of
+from weft.overlap.transport.host_sum import add_host, total_of
 from weft.overlap.transport.messages import MessageKind, Messages
 from weft.overlap.transport.receive_window import window_bytes
+from weft.overlap.transport.relay import Awaited, Relay, RelayThread
 from weft.perf.link import Link
 
 
@@ -49,10 +51,9 @@ class HostsTransport:
         self.num_workers = messages.num_workers
         self._layout = layout
         self._memory = memory
-        reducer = HostReducer()
-        self._add_up = reducer.add_up
+        self._sums = RelayThread("weft-host-sums")
         # Also at interpreter exit: a thread that returns from a tensor operation then would crash the process.
-        self._stop = weakref.finalize(self, _stop, memory, reducer)
+        self._stop = weakref.finalize(self, _stop, memory, self._sums)
         self._host = layout.host_of[self.rank]
         self._other_hosts = [h for h in range(len(layout.hosts)) if h != self._host]
         # Our own row last: sums for other hosts are sent first.
@@ -63,6 +64,10 @@ class HostsTransport:
         self.num_stage_rows = len(layout.hosts) + len(self._sent_rows)
         # Gathers whose values may already arrive.
         self._opened: set[int] = set()
+
+    @property
+    def quiet_group(self) -> dist.ProcessGroup | None:
+        return self.messages.quiet_group
 
     def allocate(self, num_elements: int, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
         return self._memory.allocate(num_elements, dtype)
@@ -88,7 +93,7 @@ class HostsTransport:
         for host in self._other_hosts:
             exchange.stage[host][-1] = -1.0
         exchange.reduce_works = [
-            self.messages.recv_from[sender]([exchange.stage[host]], sender, tag)
+            self.messages.recv_from[sender](exchange.stage[host], tag)
             for host, sender in zip(self._other_hosts, self._counterparts, strict=True)
         ]
         exchange.reduced = None
@@ -99,26 +104,29 @@ class HostsTransport:
         self._memory.tell(Done.CONTRIBUTED, exchange.index)
         sums = exchange.stage[len(self._layout.hosts) :]
         rows = [
-            (row, total, partial(self.messages.send_to[row], [total], row, tag))
+            (row, total, partial(self.messages.send_to[row], total, tag))
             for row, total in zip(self._sent_rows, sums, strict=True)
         ]
         count = self._memory.count(Done.CONTRIBUTED, exchange.index)
         own = (self.rank, exchange.stage[self._host], None)
-        host_sum = HostSum(self._memory, exchange.index, count, [*rows, own], exchange.send)
-        exchange.reduce_works.insert(0, host_sum)
-        exchange.send_works.append(SumSent(host_sum))
-        self._add_up(host_sum)
+        run = partial(_add_up, self._memory, exchange.index, count, [*rows, own], exchange.send)
+        relay = Relay(run, self._memory.timeout_s)
+        exchange.reduce_works.insert(0, relay)
+        # Neighbors read our memory for their sums.
+        added = partial(self._memory.await_all, Done.ADDED, exchange.index, count, "sum gradients")
+        exchange.send_works += [Awaited(relay.wait_until_sent), Awaited(added)]
+        self._sums.add(relay)
 
     def reduce_arrived(self, exchange: Exchange) -> bool:
         if not exchange.reduce_works:
             return exchange.reduced is not None
-        host_sum: HostSum = exchange.reduce_works[0]
-        return host_sum.is_added.is_set() and all(exchange.stage[h][-1].item() >= 0.0 for h in self._other_hosts)
+        relay: Relay = exchange.reduce_works[0]
+        return relay.is_done.is_set() and all(exchange.stage[h][-1].item() >= 0.0 for h in self._other_hosts)
 
     def finish_reduce(self, exchange: Exchange) -> torch.Tensor:
         if exchange.reduced is None:
             self._wait(exchange.reduce_works, "gradients")
-            exchange.reduced = total_of(exchange.stage[: len(self._layout.hosts)])
+            exchange.reduced = total_of(list(exchange.stage[: len(self._layout.hosts)]))
         return exchange.reduced
 
     # ---- gather
@@ -136,8 +144,8 @@ class HostsTransport:
         exchange.gather_works = []
         for row in self._sent_rows:  # the rows we sum for our host are those we receive for it
             receive = self.messages.recv_from[row]
-            exchange.gather_works.append(receive([landing[row]], row, values_tag))
-            exchange.gather_works.append(receive([self._memory.arrival_of(exchange.index, row)], row, arrival_tag))
+            exchange.gather_works.append(receive(landing[row], values_tag))
+            exchange.gather_works.append(receive(self._memory.arrival_of(exchange.index, row), arrival_tag))
         self._opened.add(exchange.index)
 
     def launch_gather(self, exchange: Exchange, tag: int) -> None:
@@ -154,7 +162,7 @@ class HostsTransport:
         arrival_tag = self.messages.tag(exchange, tag, MessageKind.ARRIVAL)
         for other in self._counterparts:
             send = self.messages.send_to[other]
-            exchange.send_works += [send([own], other, values_tag), send([arrival], other, arrival_tag)]
+            exchange.send_works += [send(own, values_tag), send(arrival, arrival_tag)]
 
     def finish_gather(self, exchange: Exchange) -> None:
         memory, index = self._memory, exchange.index
@@ -205,9 +213,28 @@ class HostsTransport:
             raise
 
 
-def _stop(memory: HostMemory, reducer: HostReducer) -> None:
+def _add_up(
+    memory: HostMemory,
+    index: int,
+    count: int,
+    rows: Sequence[tuple[int, torch.Tensor, Callable[[], Any] | None]],
+    send: torch.Tensor,
+) -> list[Any]:
+    """Sum the host's contributions to each row to where its sum goes, and send it; our own stays here."""
+    memory.await_all(Done.CONTRIBUTED, index, count, "send gradients")
+    sends = [memory.of_neighbor(send, neighbor) for neighbor in memory.neighbors]
+    works = []
+    for row, total, launch in rows:
+        add_host([send[row] for send in sends], out=total)
+        if launch is not None:
+            works.append(launch())
+    memory.tell(Done.ADDED, index)
+    return works
+
+
+def _stop(memory: HostMemory, sums: RelayThread) -> None:
     memory.close()  # ends every wait
-    reducer.stop()
+    sums.stop()
 
 
 def _shards(values: torch.Tensor | None, exchange: Exchange) -> torch.Tensor:

@@ -1,4 +1,4 @@
-"""Tagged messages between any two workers, over gloo.
+"""Tagged messages between any two workers, or between those that need them, over gloo.
 
 [Note: one way]  Each connection carries messages in one direction only: messages to a higher rank use one group, those
 to a lower rank another.  gloo's network thread tries a connection's lock and, while a sender holds it, polls the kernel
@@ -9,7 +9,9 @@ if that thread shares a core with the sender, it keeps the sender from releasing
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -35,26 +37,46 @@ class MessageKind(enum.IntEnum):
 
 _NUM_KINDS = 4
 
-Call = Callable[[list[torch.Tensor], int, int], Any]
+Call = Callable[[torch.Tensor, int], Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Circle:
+    """Workers, all of which are connected to each other, and one group per direction: see [Note: one way]."""
+
+    members: Sequence[int]
+    upward: dist.ProcessGroup
+    downward: dist.ProcessGroup
 
 
 class Messages:
-    """Uses two groups of our own, so that tags never collide with the user's."""
+    """Uses groups of our own, so that tags never collide with the user's."""
 
     def __init__(
-        self, upward: dist.ProcessGroup, downward: dist.ProcessGroup, connections: Collection[Connection] = ()
+        self, group: dist.ProcessGroup, circles: Sequence[Circle], connections: Collection[Connection] = ()
     ) -> None:
-        self.rank = dist.get_rank(upward)
-        self.num_workers = dist.get_world_size(upward)
-        self.group = upward
-        self._downward = downward
+        """``group`` has all workers; ``circles`` are those that this worker is in."""
+        self.rank = dist.get_rank(group)
+        self.num_workers = dist.get_world_size(group)
+        self.group = group
+        self._groups = [direction for circle in circles for direction in (circle.upward, circle.downward)]
         self._connections = connections
-        up: Any = upward._get_backend(torch.device("cpu"))
-        down: Any = downward._get_backend(torch.device("cpu"))
         # Start with the next rank, so that no two workers begin with the same receiver.
         self.others = [(self.rank + k) % self.num_workers for k in range(1, self.num_workers)]
-        self.send_to: dict[int, Call] = {o: (up if o > self.rank else down).send for o in self.others}
-        self.recv_from: dict[int, Call] = {o: (up if o < self.rank else down).recv for o in self.others}
+        self.send_to: dict[int, Call] = {}
+        self.recv_from: dict[int, Call] = {}
+        for circle in circles:
+            up: Any = circle.upward._get_backend(torch.device("cpu"))
+            down: Any = circle.downward._get_backend(torch.device("cpu"))
+            for number, other in enumerate(circle.members):
+                if other != self.rank:
+                    self.send_to[other] = partial(_call, (up if other > self.rank else down).send, number)
+                    self.recv_from[other] = partial(_call, (up if other < self.rank else down).recv, number)
+
+    @property
+    def quiet_group(self) -> dist.ProcessGroup | None:
+        """A group of all workers that carries no messages."""
+        return None if self.group in self._groups else self.group
 
     def tag(self, exchange: Exchange, step: int, kind: MessageKind) -> int:
         return ((step % _NUM_DISTINCT_STEPS) * _NUM_KINDS + kind) * MAX_MESSAGES + exchange.index
@@ -85,6 +107,10 @@ class Messages:
     def close(self) -> None:
         self.send_to.clear()
         self.recv_from.clear()
-        for group in (self.group, self._downward):
+        for group in (self.group, *self._groups):
             end_group(group)
-        del self.group, self._downward
+        del self.group, self._groups
+
+
+def _call(call: Callable[[list[torch.Tensor], int, int], Any], number: int, tensor: torch.Tensor, tag: int) -> Any:
+    return call([tensor], number, tag)

@@ -24,6 +24,7 @@ class NcclTransport:
     num_stage_rows = 0
     needs_landing = False
     ordered = True
+    quiet_group = None
 
     def __init__(self, reduce_group: dist.ProcessGroup, gather_group: dist.ProcessGroup, device: Device) -> None:
         self.rank = dist.get_rank(reduce_group)

@@ -10,6 +10,9 @@ from weft.errors import InputError, UsageError
 from weft.sim.readers.tables import Row
 from weft.sim.workload import TrueJob, Workload
 
+MAX_TIME_S = 1e9
+"""Of submissions and lengths, 32 years: a replay decides every few minutes, so that more would hardly ever end."""
+
 
 @dataclass(frozen=True, slots=True)
 class SourcedJob:
@@ -53,6 +56,10 @@ def assemble(
         if spec.id in seen:
             raise row.error(f"the name {spec.id!r} is already used on line {seen[spec.id]}: names must be unique")
         seen[spec.id] = row.line
+        length_s = sourced.job.total_steps * sourced.job.profile.step_time((spec.requested_workers,)).step_s
+        for what, seconds in (("is submitted after", spec.submitted_s), ("runs for", length_s)):
+            if seconds > MAX_TIME_S:
+                raise row.error(f"job {spec.id} {what} {seconds:g} s: expected at most {MAX_TIME_S:g} (32 years)")
         needed = max(spec.min_workers, spec.requested_workers)
         if needed > num_devices:
             raise row.error(

@@ -144,8 +144,8 @@ def table_rows(
     return rows
 
 
-def read_table(path: Path, *, required: Sequence[str], optional: Collection[str] | None = None) -> list[Row]:
-    return table_rows(read_text(path), str(path), required=required, optional=optional)
+def read_table(path: Path, *, required: Sequence[str]) -> list[Row]:
+    return table_rows(read_text(path), str(path), required=required)
 
 
 def _check_header(header: Sequence[str], file: str, required: Sequence[str], optional: Collection[str] | None) -> None:

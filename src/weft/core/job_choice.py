@@ -3,36 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from weft.core.nearest_name import unknown_name
 from weft.core.status_rows import JobRow
-from weft.daemon.ids import is_id
 from weft.errors import UsageError
-
-if TYPE_CHECKING:
-    from weft.client import Client
 
 _NUM_LISTED = 10
 _MAX_COMPARED = 10_000
 """With more jobs than this, looking for a similar name would take too long."""
-
-
-def chosen_ids(client: Client, words: Sequence[str]) -> list[str]:
-    """The ids of the jobs named by ``words``; fetches the list of jobs only if a word is not an id."""
-    rows: list[JobRow] | None = None
-    found = []
-    for word in words:
-        if not _is_job(client, word):
-            rows = client.jobs() if rows is None else rows
-            word = matching_id(rows, word)
-        found.append(word)
-    return list(dict.fromkeys(found))
-
-
-def chosen_id(client: Client, word: str) -> str:
-    """The id of the job named by ``word``."""
-    return chosen_ids(client, [word])[0]
 
 
 def matching_id(rows: Sequence[JobRow], word: str) -> str:
@@ -47,16 +25,6 @@ def matching_id(rows: Sequence[JobRow], word: str) -> str:
     listed = ", ".join(f"{row['id']} ({row['name']}, {row['state']})" for row in found[-_NUM_LISTED:])
     more = f", and {len(found) - _NUM_LISTED} older ones" if len(found) > _NUM_LISTED else ""
     raise UsageError(f"{word!r} could be any of {len(found)} jobs: give the id of one of {listed}{more}")
-
-
-def _is_job(client: Client, word: str) -> bool:
-    if not is_id(word):
-        return False
-    try:
-        client.job(word)
-    except UsageError:
-        return False
-    return True
 
 
 def _unknown(rows: Sequence[JobRow], word: str) -> str:
