@@ -139,7 +139,10 @@ def until(holds: Callable[[], bool], bench: Bench, within_s: float = HANG_S) -> 
 def said(bench: Bench, job_id: str, words: str, *, attempt: int = 1, rank: int = 0) -> None:
     """Wait until a worker has printed this; a simulated worker prints nothing and needs no wait."""
     if not bench.is_simulated:
-        until(lambda: words in bench.output(job_id, attempt, rank), bench)
+        try:
+            until(lambda: words in bench.output(job_id, attempt, rank), bench)
+        except AssertionError:
+            pytest.fail(f"rank {rank} of {job_id} never said {words!r}, only: {bench.output(job_id, attempt, rank)!r}")
 
 
 def marked(home: Path) -> dict[int, int]:

@@ -58,9 +58,9 @@ def ensure_server(home: Path, *, linger_s: float = LINGER_S, environment: Mappin
     return path
 
 
-def status(path: Path) -> dict[str, Any]:
+def status(path: Path, within_s: float = _ANSWER_WITHIN_S) -> dict[str, Any]:
     """Which jobs share which device, according to the server at ``path``."""
-    answer = _ask(path, {"kind": "status"})
+    answer = _ask(path, {"kind": "status"}, within_s)
     if "devices" not in answer:
         raise LeaseError(f"the server at {path} did not report its devices: is it a different version?")
     return answer
@@ -100,10 +100,11 @@ def stop_server(path: Path) -> bool:
     if not path.exists():
         return True
     try:
-        answer = status(path)
+        answer = status(path, _END_WITHIN_S)
         process = os.pidfd_open(int(answer["pid"]))
-    except (LeaseError, KeyError, ProcessLookupError):
-        return True  # the socket of a server that was killed
+    except (LeaseError, KeyError, ProcessLookupError) as error:
+        # Nobody listens at the socket of a server that was killed; one that is only slow does.
+        return not isinstance(error.__cause__, TimeoutError)
     try:
         if answer["devices"]:
             return False
@@ -114,9 +115,9 @@ def stop_server(path: Path) -> bool:
         os.close(process)
 
 
-def _ask(path: Path, question: dict[str, Any]) -> dict[str, Any]:
+def _ask(path: Path, question: dict[str, Any], within_s: float = _ANSWER_WITHIN_S) -> dict[str, Any]:
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as connection:
-        connection.settimeout(_ANSWER_WITHIN_S)
+        connection.settimeout(within_s)
         try:
             connection.connect(os.fspath(path))
             connection.send(packed(question))
