@@ -130,7 +130,7 @@ def as_command(*command: str) -> Runner:
                 line = process.stdout.readline()
                 if not line:
                     raise WeftError(f"{command[0]} ended before its workers trained")
-                num_running += b"running" in line
+                num_running += line.count(b"running")  # two workers may share a line
             asked_s = time.monotonic()
             process.send_signal(signal.SIGTERM)
             process.wait()
