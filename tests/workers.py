@@ -37,6 +37,7 @@ from hang_limit import HANG_S
 
 # Once one rank has failed the others usually wait for it in vain.
 PATIENCE_AFTER_FAILURE_S = 5.0
+PATIENCE_FOR_STACKS_S = 20.0
 # Network threads of models that a failed or unusual test left behind wake up a hundred times a second: with hundreds of
 # them, the tests of a long file took ten times as long.  Fresh processes cost a few seconds.
 MAX_THREADS = 80
@@ -115,7 +116,11 @@ class Fleet:
         report = _stack_file(process.pid)
         if process.is_alive() and report.exists():
             os.kill(process.pid or 0, signal.SIGUSR1)
-            time.sleep(0.5)  # the answer comes from a signal handler: there is nothing to wait on
+            # The answer comes from a signal handler, in a thread of low priority: there is nothing to wait on.
+            deadline = time.monotonic() + PATIENCE_FOR_STACKS_S
+            while not report.stat().st_size and time.monotonic() < deadline:
+                time.sleep(0.1)
+            time.sleep(0.5)  # the rest of it
         return report.read_text() if report.exists() else "(its process is gone)"
 
     def _grow(self, num_workers: int) -> None:

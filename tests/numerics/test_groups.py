@@ -71,6 +71,27 @@ def test_models_dropped_without_detach_leave_nothing_behind_once_the_next_one_is
     assert no_more_than(before)
 
 
+@pytest.mark.parametrize("optimizer", [adamw, adafactor])
+@on_workers(2, limit_s=60.0)
+def test_a_worker_a_step_behind_is_not_left_waiting_by_one_that_has_dropped_its_model(optimizer: Any) -> None:
+    run = with_weft(made(Tower), optimizer).train(1)
+    run.optimizer.zero_grad()
+    run.backward(1)
+    if dist.get_rank() == 1:
+        run.optimizer.step()
+        del run
+        gc.collect()
+        dist.send(torch.zeros(1), 0)
+        ended = None
+    else:
+        dist.recv(torch.zeros(1), 1)
+        run.optimizer.step()
+        ended = run.parameters()
+    expected = with_ddp(made(Tower), optimizer).train(2).parameters()
+    if ended is not None:
+        assert_same(ended, expected)
+
+
 @on_workers(2)
 def test_models_dropped_before_their_process_group_is_destroyed_leave_no_threads(tmp_path: Path) -> None:
     rank, before = dist.get_rank(), held_by_this_process()["threads"]

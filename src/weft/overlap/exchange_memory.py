@@ -69,9 +69,12 @@ class ExchangeMemory:
         self._transport = transport
         self._reached = Arena(transport.allocate)
         self._own = Arena()
+        # Those of the current plan; the same list always, because connections outlive the model.
+        self.exchanges: list[Exchange] = []
 
     def clear(self, shapes: Iterable[tuple[ExchangeShape, torch.Tensor]]) -> None:
         """Free everything, and make room for exchanges of these shapes with regions in these buffers."""
+        self.exchanges.clear()
         workers = self._transport.num_workers
         reached: dict[Kind, list[int]] = {}
         own: dict[Kind, list[int]] = {}
@@ -93,7 +96,7 @@ class ExchangeMemory:
         landing = None
         if self._transport.needs_landing:
             landing = self._reached.take((region.dtype, region.device), workers * shape.shard)
-        return Exchange(
+        exchange = Exchange(
             index=index,
             shard=shape.shard,
             send=send,
@@ -104,3 +107,5 @@ class ExchangeMemory:
             gather_works=[],
             landing=landing,
         )
+        self.exchanges.append(exchange)
+        return exchange

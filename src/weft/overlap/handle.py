@@ -52,7 +52,7 @@ class Overlap:
         self._buffers = buffers
         self._group = group
         self._connections = connections
-        connections.belong_to(self)
+        connections.belong_to(self, [part.schedule.round.memory_of_exchanges.exchanges for part in parts])
         self._joining: Joining | None = None
         _HANDLES[id(model)] = self
 

@@ -86,7 +86,7 @@ class Round:
         self.num_launched = 0
         self._comm_dtype = comm_dtype
         self._objects = objects
-        self._memory_of_exchanges = ExchangeMemory(transport)
+        self.memory_of_exchanges = ExchangeMemory(transport)
         self._addresses: list[int] = []
 
     # ---- the plan
@@ -101,7 +101,7 @@ class Round:
     def make_buckets(self, plans: Sequence[BucketPlan], buffers: Sequence[torch.Tensor]) -> None:
         """``buffers`` are filled by gathers, one per lane."""
         shapes = [exchange_shape(plan, self._comm_dtype or buffers[plan.lane].dtype) for plan in plans]
-        memory = self._memory_of_exchanges
+        memory = self.memory_of_exchanges
         memory.clear((shape, buffers[plan.lane]) for shape, plan in zip(shapes, plans, strict=True))
         self.buckets = []
         for plan, shape in zip(plans, shapes, strict=True):
@@ -130,6 +130,7 @@ class Round:
         """Free the buckets; another plan will reuse their memory."""
         self.buckets = []
         self.buckets_of = []
+        self.memory_of_exchanges.exchanges.clear()
 
     # ---- the stages
 

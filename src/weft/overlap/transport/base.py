@@ -45,6 +45,11 @@ class Exchange:
     landing: torch.Tensor | None = None
 
     @property
+    def is_in_flight(self) -> bool:
+        """Whether another worker may still be reading or writing its memory."""
+        return bool(self.reduce_works or self.send_works or self.gather_works)
+
+    @property
     def reduce_bytes(self) -> int:
         """Bytes this worker sends for the reduce-scatter."""
         return (self.send.shape[0] - 1) * self.shard * self.send.element_size()
