@@ -10,7 +10,7 @@ from benchmarks import elastic_command
 from benchmarks.elastic import comparison
 from benchmarks.elastic.claims import at_least, at_most, worse
 from benchmarks.elastic.comparison import Comparison, find_data
-from benchmarks.elastic.decision_speed import decision_times
+from benchmarks.elastic.decision_speed import decision_times, replay_speeds
 from benchmarks.elastic.equal_knowledge import load_rows
 from benchmarks.elastic.optimality_gap import optimality_gaps
 from benchmarks.elastic.published import means_of, published_times
@@ -55,6 +55,15 @@ def test_without_the_public_traces_synthetic_queues_are_measured_and_kept(
     assert sorted(path.name for path in (tmp_path / "quick").iterdir()) == ["elastic.json", "elastic.md", "elastic.png"]
     elastic_command.elastic("weft bench elastic", quick=True, as_json=False, data=None, out=tmp_path)
     assert "doubling over exact" in capsys.readouterr().out
+
+
+def test_replay_speed_with_crossover_is_measured_where_pairs_form() -> None:
+    # Half of every step waits for the network.
+    profile = TableProfile({size: StepTime(2.0 / size, 1.0 / size) for size in (1, 2, 4)})
+    jobs = [TrueJob(JobSpec(f"job-{index}", float(index), max_workers=4), profile, 2000.0) for index in range(12)]
+    rows = replay_speeds([Workload("queue", tuple(jobs))], ["balanced"], Cluster.uniform(4, 4), repeats=1)
+    assert [(row["crossover"], row["gpus"]) for row in rows] == [(False, 16), (True, 16), (True, 4)]
+    assert rows[-1]["paired_jobs"] > 0
 
 
 def test_the_policy_that_comes_closest_to_the_default_is_named_for_every_load() -> None:

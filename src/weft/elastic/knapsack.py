@@ -48,8 +48,7 @@ def best_choices(utility: FloatArray, sizes: IntArray, capacity: int) -> IntArra
         return choice
     num_useful = (choice + 1).tolist()  # no job takes more devices for less utility
     if sum(num_useful) * (capacity + 1) <= _SMALL_TABLE:
-        rows = [(utility[row, :num], sizes[row, :num]) for row, num in enumerate(num_useful)]
-        return np.array(_table(rows, capacity))
+        return _small_table(utility, sizes, capacity, choice)
     width = max(num_useful)
     utility, sizes = utility[:, :width].copy(), sizes[:, :width].copy()
     price, bound, choice = _price(utility, sizes, capacity)
@@ -70,8 +69,40 @@ def device_price(utility: FloatArray, sizes: IntArray, capacity: int) -> float:
     return _price(utility, sizes, capacity)[0]
 
 
+def _small_table(utility: FloatArray, sizes: IntArray, capacity: int, last: IntArray) -> IntArray:
+    """:func:`_table` over the columns up to ``last`` of each row, for a table so small that calls cost the most.
+
+    All shifted positions are computed at once, and the way back walks plain lists.
+    """
+    num, width = len(utility), int(last.max()) + 1
+    useful = np.arange(width) <= last[:, None]
+    utility, sizes = np.where(useful, utility[:, :width], -np.inf), np.where(useful, sizes[:, :width], 0)
+    pad = int(sizes.max())
+    best = np.zeros((num + 1, pad + capacity + 1))
+    best[:, :pad] = -np.inf  # negative totals, where a size is too large
+    before = np.arange(pad, pad + capacity + 1) - sizes[:, :, None]
+    added = np.repeat(utility, capacity + 1, axis=1).reshape(before.shape)
+    largest = np.maximum.reduce
+    for reached, after, shifted, gained in zip(best, best[1:, pad:], before, added, strict=False):
+        largest(reached[shifted] + gained, axis=0, out=after)
+    choice = np.zeros(num, dtype=np.int64)
+    left = pad + capacity
+    backward = zip(range(num - 1, -1, -1), utility[::-1].tolist(), sizes[::-1].tolist(), strict=True)
+    totals = best.tolist()
+    for row, row_utility, row_sizes in backward:
+        total = totals[row]
+        values = [total[left - size] + gained for gained, size in zip(row_utility, row_sizes, strict=True)]
+        column = values.index(max(values))  # the first of equals
+        if column:
+            choice[row] = column
+            left -= row_sizes[column]
+            if left == pad:  # nothing is left for the other rows
+                break
+    return choice
+
+
 def _table(rows: Sequence[Row], capacity: int) -> list[int]:
-    """The textbook recurrence, one row of all totals at a time; fastest while the table is small.
+    """The textbook recurrence, one row of all totals at a time.
 
     Only the best values are kept.  Which column led to them is recomputed on the way back, for one total per row: that
     is cheaper than recording it for all totals on the way forward.

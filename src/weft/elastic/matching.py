@@ -14,7 +14,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from weft.elastic.assignment_problem import best_assignment
-from weft.elastic.knapsack import device_price
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
@@ -79,8 +78,13 @@ def choose_pairs(
     pairs: tuple[IntArray, IntArray],
     pair_utility: FloatArray,
     pair_sizes: IntArray,
+    price: float,
 ) -> list[int]:
-    """The pairs that are worth it at the price at which singles and pairs together just fit ``capacity``."""
+    """The pairs that are worth it at the price at which singles and pairs together just fit ``capacity``.
+
+    ``price`` is that of singles only: pairs need fewer devices than their jobs would separately, so it is rarely
+    higher with pairs.
+    """
     first, second = pairs
     rows, pair_rows = np.arange(len(utility)), np.arange(len(pair_utility))
 
@@ -95,8 +99,6 @@ def choose_pairs(
         num = int(used.sum()) + int(pair_sizes[pair_column[chosen]].sum())
         return chosen, num - int(used[first[chosen]].sum() + used[second[chosen]].sum())
 
-    # Pairs need fewer devices than their jobs would separately: the price is rarely higher than without pairs.
-    price = device_price(utility, sizes, capacity)
     chosen, num = at(price)
     if num == capacity or (num < capacity and not price):
         return chosen

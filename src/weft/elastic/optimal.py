@@ -11,13 +11,16 @@ import numpy as np
 from weft.core.snapshot import Allocation, Snapshot
 from weft.elastic.kind_program import decide_across_kinds
 from weft.elastic.kind_turns import decide_in_turn
-from weft.elastic.knapsack import best_choices, best_choices_in_groups
+from weft.elastic.knapsack import best_choices, best_choices_in_groups, device_price
 from weft.elastic.matching import choose_pairs
-from weft.elastic.menu import MenuTable
+from weft.elastic.menu import Menu, MenuTable
 from weft.elastic.pairing import MAX_CANDIDATES, PAIR_MODES, PairBook, PairMode, PairOptions
 from weft.elastic.policy import BasePolicy, ordered
 from weft.elastic.rules import Room, Rules, admitted, by_priority
 from weft.elastic.stakes import FloatArray, IntArray, Stakes
+
+_ROUNDING = 1e-9
+"""Sums of utilities closer than this, relative to their terms, count as equal."""
 
 
 class UtilityPolicy(BasePolicy):
@@ -157,27 +160,33 @@ class UtilityPolicy(BasePolicy):
     ) -> Allocation | None:
         """Sizes and pairs that are worth more than ``choice`` without pairs; None if there are none."""
         jobs, cluster = snapshot.jobs, snapshot.cluster
-        if self._pairs is None or self._pairs.setting != (snapshot.handover_s, cluster):
-            self._pairs = PairBook(snapshot.handover_s, cluster)
-        menus = self._book.menus(cluster, jobs)
         candidates = [
             row
             for row, job in enumerate(jobs)
-            if job.spec.may_share
-            and job.id not in snapshot.alone
+            if job.spec.id not in snapshot.alone
+            and job.spec.may_share
             and job.spec.user not in snapshot.quotas
             and not self.rules.pinned(job)
-        ]
+        ][:MAX_CANDIDATES]
+        if len(candidates) < 2:
+            return None
+        if self._pairs is None or self._pairs.setting != (snapshot.handover_s, cluster):
+            self._pairs = PairBook(snapshot.handover_s, cluster)
+        menus = self._book.menus(cluster, jobs)
+        price = device_price(utility, stakes.table.sizes, capacity)
+        reached = utility[np.arange(len(jobs)), choice].sum()
+        if self._max_with_pairs(self._pairs, stakes, standing, utility, menus, candidates, price, capacity) < reached:
+            return None
         row_of = {jobs[row].id: row for row in candidates}
         apart = {frozenset(map(row_of.__getitem__, pair)) for pair in snapshot.apart if pair <= row_of.keys()}
-        pairs = self._pairs.options(menus, candidates[:MAX_CANDIDATES], apart)
+        pairs = self._pairs.options(menus, candidates, apart)
         if pairs is None:
             return None
         worth_by_way = self._pair_utility(snapshot, stakes, standing, pairs)
         worth = np.maximum.reduceat(worth_by_way, pairs.starts, axis=0)
         first, second = pairs.first[pairs.starts], pairs.second[pairs.starts]
         sizes = stakes.table.sizes
-        chosen = choose_pairs(utility, sizes, capacity, (first, second), worth, pairs.sizes)
+        chosen = choose_pairs(utility, sizes, capacity, (first, second), worth, pairs.sizes, price)
         if not chosen:
             return None
         together = {int(row) for index in chosen for row in (first[index], second[index])}
@@ -193,7 +202,7 @@ class UtilityPolicy(BasePolicy):
         owners = [jobs[row].spec.user for row in alone]
         picked = self._choose(snapshot.quotas, capacity, owners, all_utility, all_sizes)
         rows = np.arange(len(picked))
-        if all_utility[rows, picked].sum() <= utility[np.arange(len(jobs)), choice].sum():
+        if all_utility[rows, picked].sum() <= reached:
             return None
         num = all_sizes[rows, picked].tolist()
         workers = {jobs[row].id: size for row, size in zip(alone, num, strict=False) if size}
@@ -212,6 +221,44 @@ class UtilityPolicy(BasePolicy):
                     fillers.add(other if mode is PairMode.SECOND_FILLS else one)
         return Allocation(workers, tuple(couples), frozenset(fillers))
 
+    def _max_with_pairs(
+        self,
+        book: PairBook,
+        stakes: Stakes,
+        standing: FloatArray,
+        utility: FloatArray,
+        menus: Sequence[Menu],
+        candidates: Sequence[int],
+        price: float,
+        capacity: int,
+    ) -> float:
+        """An upper limit on the total utility with at least one pair; infinite if a pair may be worth it at ``price``.
+
+        At any price per device, no allocation without pairs reaches more than the sum of what each job alone is worth
+        at that price, plus the price of all devices; a pair adds what it is worth beyond its two jobs alone.  If even
+        the best pair would lose, several lose more.  The best of each menu stands for all jobs that have it, so this
+        looks at pairs of menus, of which there are far fewer than pairs of jobs.
+        """
+        values = (utility - price * stakes.table.sizes).max(axis=1)
+        ways = book.ways([menus[row] for row in candidates])
+        if ways is None:
+            return np.inf
+        jobs = np.array(candidates)[ways.jobs]
+        with np.errstate(divide="ignore"):
+            times_s = stakes.remaining_steps[jobs, None] / ways.steps_per_s
+        # As if no job that has this size already had to move for its partner, and every job found the best partner.
+        stays = stakes.workers[jobs, None] == book.sizes
+        times_s += np.where(stays, 0.0, self.restarts_s(times_s, stakes, jobs))
+        gain = self.utility(times_s, standing[jobs, None])
+        gain += (self.stop_costs(stakes, standing) - values)[jobs, None]
+        gain = np.maximum.reduceat(np.where(ways.steps_per_s > 0, gain, -np.inf), ways.starts, axis=0)
+        first, second = gain.reshape(2, -1, len(book.sizes))
+        most = float((first + second - price * book.sizes).max())
+        if most >= 0:
+            return np.inf
+        bound = float(values.sum()) + price * capacity
+        return bound + most + _ROUNDING * (abs(bound) + float(np.abs(values).max()))
+
     def _pair_utility(self, snapshot: Snapshot, stakes: Stakes, standing: FloatArray, pairs: PairOptions) -> FloatArray:
         """Total utility of both jobs of each pair, by size, minus a restart for each job that would have to move."""
         first, second = pairs.first, pairs.second
@@ -229,8 +276,9 @@ class UtilityPolicy(BasePolicy):
         second_s += np.where(second_stays, 0.0, self.restarts_s(second_s, stakes, second))
         worth = self.utility(first_s, standing[first][:, None]) + self.utility(second_s, standing[second][:, None])
         stop_costs = self.stop_costs(stakes, standing)
-        worth += np.where(np.isfinite(first_s), stop_costs[first, None], 0.0)
-        worth += np.where(np.isfinite(second_s), stop_costs[second, None], 0.0)
+        # Where sharing does not pay off, the times are infinite and the sum does not matter.
+        worth += stop_costs[first, None]
+        worth += stop_costs[second, None]
         return np.where(pairs.first_steps_per_s > 0, worth, -np.inf)
 
     @staticmethod

@@ -29,6 +29,8 @@ MIN_REALIZED_GAIN = 0.02
 MAX_PAIR_SIZES = 24
 MAX_CANDIDATES = 128
 """At most this many jobs are considered for pairing: the number of pairs grows with the square."""
+_MIN_ALIKE = 2
+"""Jobs per menu from which looking at menus first pays off."""
 _MAX_KEPT_CURVES = 2000
 _LEARNED_AT_ONCE = 4096
 
@@ -119,6 +121,20 @@ class PairOptions:
     second_steps_per_s: FloatArray
 
 
+@dataclass(frozen=True, eq=False)
+class PairWays:
+    """Ways in which jobs of two menus can share, without saying which jobs: far fewer than pairs of jobs.
+
+    One row per way, side of the pair, and job that could be on that side.  All first sides come before all second
+    sides, in the same order of ways; ``starts`` says where each side of a way begins.
+    """
+
+    jobs: IntArray
+    starts: IntArray
+    steps_per_s: FloatArray
+    """At each size; 0 where sharing does not pay off."""
+
+
 PAIR_MODES = tuple(PairMode)
 
 
@@ -137,6 +153,8 @@ class PairBook:
         self._first: list[FloatArray] = []
         self._second: list[FloatArray] = []
         self._tables: tuple[FloatArray, FloatArray] | None = None
+        self._sides: tuple[IntArray, IntArray, IntArray] | None = None
+        """Of every way to share that pays off: the numbers of both menus, and its row in the tables."""
 
     def options(
         self, menus: Sequence[Menu], candidates: Sequence[int], apart: Set[frozenset[int]] = frozenset()
@@ -159,8 +177,7 @@ class PairBook:
         pair, modes = np.nonzero(rows >= 0)
         if not len(pair):
             return None
-        if self._tables is None:
-            self._tables = (np.array(self._first), np.array(self._second))
+        first, second = self._speeds()
         chosen = rows[pair, modes]
         at = np.array(candidates)
         return PairOptions(
@@ -169,9 +186,37 @@ class PairBook:
             modes,
             np.flatnonzero(np.diff(pair, prepend=-1)),
             self.sizes,
-            self._tables[0][chosen],
-            self._tables[1][chosen],
+            first[chosen],
+            second[chosen],
         )
+
+    def ways(self, menus: Sequence[Menu]) -> PairWays | None:
+        """In which ways two of ``menus`` can share at all; None if in no way, or if hardly any menus are alike."""
+        self._learn(set(menus))
+        numbers = np.array([self._number[menu] for menu in menus])
+        num_jobs = np.bincount(numbers, minlength=len(self._curves))
+        if _MIN_ALIKE * np.count_nonzero(num_jobs) > len(menus):
+            return None
+        if self._sides is None:
+            # Below the diagonal are the same pairs with the two jobs swapped.
+            one, other, modes = np.nonzero(self._rows >= 0)
+            above = one <= other
+            self._sides = one[above], other[above], self._rows[one[above], other[above], modes[above]]
+        one, other, rows = self._sides
+        here = (num_jobs[one] > (one == other)) & (num_jobs[other] > 0)  # two that are alike are still two jobs
+        if not here.any():
+            return None
+        first, second = self._speeds()
+        kinds = np.concatenate([one[here], other[here]])
+        speeds = np.concatenate([first[rows[here]], second[rows[here]]])
+        side, job = np.nonzero(kinds[:, None] == numbers)
+        num = num_jobs[kinds]
+        return PairWays(job, num.cumsum() - num, speeds[side])
+
+    def _speeds(self) -> tuple[FloatArray, FloatArray]:
+        if self._tables is None:
+            self._tables = (np.array(self._first), np.array(self._second))
+        return self._tables
 
     def _learn(self, menus: set[Menu]) -> None:
         new = [menu for menu in menus if menu not in self._number]
@@ -194,7 +239,7 @@ class PairBook:
         rows = np.full((num, num, len(PAIR_MODES)), -1, dtype=np.int64)
         rows[:num_before, :num_before] = self._rows
         self._rows = rows
-        self._tables = None
+        self._tables = self._sides = None
         unknown = np.ones((num, num), dtype=bool)
         unknown[:num_before, :num_before] = False
         one, other = np.nonzero(unknown)

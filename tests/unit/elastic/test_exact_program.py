@@ -87,6 +87,16 @@ def test_large_programs_agree_with_the_whole_table() -> None:
         assert by_price == pytest.approx(by_table, rel=1e-12)
 
 
+def test_small_tables_choose_the_same_of_equals_as_the_whole_table() -> None:
+    draw = np.random.default_rng(11)
+    for _ in range(200):
+        sizes = np.tile([0, 1, 2, 4], (6, 1))
+        utility = np.concatenate([np.zeros((6, 1)), draw.integers(-1, 4, size=(6, 3))], axis=1) / 10
+        last = utility.argmax(axis=1)
+        rows = [(utility[row, : end + 1], sizes[row, : end + 1]) for row, end in enumerate(last.tolist())]
+        assert knapsack._small_table(utility, sizes, 5, last).tolist() == knapsack._table(rows, 5)
+
+
 def summed_time(snapshot: Snapshot, workers: dict[str, int]) -> float:
     total = 0.0
     for job in snapshot.jobs:

@@ -177,3 +177,37 @@ def test_a_pair_that_gains_nothing_is_split_and_one_that_gains_continues() -> No
     good = review(alone, (0.45, 0.45), expected=2.0)
     assert not good.should_split
     assert good.gain == pytest.approx(1.8)
+
+
+@st.composite
+def queues_of_few_kinds(draw: st.DrawFn) -> Snapshot:
+    """Several jobs per speed curve, waiting or running, on few devices."""
+    curves = []
+    for _ in range(draw(st.integers(1, 3))):
+        base_s, share = draw(st.floats(0.1, 4.0)), draw(st.floats(0.0, 0.8))
+        steps_s = {size: base_s / size**0.8 for size in (1, 2, 4)}
+        curves.append(SpeedCurve({size: StepTime(step_s, step_s * share) for size, step_s in steps_s.items()}))
+    jobs = []
+    free = 8
+    for index in range(draw(st.integers(4, 12))):
+        workers = draw(st.sampled_from([size for size in (0, 1, 2, 4) if size <= free]))
+        free -= workers
+        steps, restart_s = draw(st.floats(1.0, 1e5)), draw(st.sampled_from([0.0, 30.0]))
+        spec = JobSpec(f"j{index}", float(index), max_workers=4)
+        jobs.append(JobView(spec, draw(st.sampled_from(curves)), steps, restart_s, workers))
+    return Snapshot(0.0, Cluster.uniform(2, 4), tuple(jobs), crossover=True, handover_s=0.001)
+
+
+@pytest.mark.parametrize("name", ["balanced", "exact"])
+@settings(max_examples=150, deadline=None)
+@given(snapshot=queues_of_few_kinds())
+def test_no_pair_is_lost_because_the_search_ends_early(name: str, snapshot: Snapshot) -> None:
+    early, thorough = policy_named(name), policy_named(name)
+    thorough._max_with_pairs = lambda *_: np.inf  # type: ignore[attr-defined]
+    assert early.decide(snapshot) == thorough.decide(snapshot)
+
+
+def test_menus_that_nobody_shares_are_not_compared_as_menus() -> None:
+    menus = [Menu((1,), (1.0 + index,), (0.5,)) for index in range(6)]
+    assert PairBook(0.001, Cluster.uniform(1, 1)).ways(menus) is None
+    assert PairBook(0.001, Cluster.uniform(1, 1)).ways([menus[0], menus[0], menus[1], menus[1]]) is not None
