@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 import socket
 from typing import Any
@@ -97,3 +98,19 @@ def test_without_a_token_nothing_is_tried(monkeypatch: pytest.MonkeyPatch) -> No
     said = refusal_of("auto")
     assert "anyone who can reach its ports can run code as you" in said
     assert "--insecure-ray" in said
+
+
+def test_an_actor_whose_removal_ray_has_not_heard_of_yet_is_removed_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """``ray.kill`` returns before its request is sent; a process that exits right after it takes the request along."""
+    left = ["job 1", "job 2"]
+    lost = ["job 2"]
+
+    def kill(name: str, *, no_restart: bool) -> None:
+        assert no_restart
+        (lost if name in lost else left).remove(name)
+
+    monkeypatch.setattr(cluster_access, "list_named_actors", lambda: list(left))
+    monkeypatch.setattr(cluster_access, "actor_named", lambda name: name)
+    monkeypatch.setattr(cluster_access.ray, "kill", kill)
+    asyncio.run(cluster_access.remove_all())
+    assert left == []

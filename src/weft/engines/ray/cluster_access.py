@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import os
 import re
 import socket
@@ -28,6 +29,9 @@ KIND_LABEL = "weft.kind"
 _ACCELERATOR = "accelerator_type:"
 _AGENT = "node "
 _CLOSES_WITHIN_S = 10.0
+_LOOK_AGAIN_S = 0.1
+
+_log = logging.getLogger(__name__)
 
 
 class ClusterRefused(Exception):
@@ -161,9 +165,16 @@ def agent_name(node_id: str) -> str:
 
 
 async def remove_all() -> None:
-    """Leave nothing of a controller on the cluster, not even actors that another bridge created."""
-    names = await asyncio.to_thread(list_named_actors)
-    await asyncio.gather(*map(remove, names), return_exceptions=True)
+    """Leave nothing of a controller on the cluster, not even actors that another bridge created.
+
+    ``ray.kill`` returns before its request is sent, and a process that exits takes the request along: so this returns
+    only when Ray no longer lists them.
+    """
+    while names := await asyncio.to_thread(list_named_actors):
+        for error in await asyncio.gather(*map(remove, names), return_exceptions=True):
+            if error is not None:
+                _log.warning("an actor cannot be removed yet: %s", error)
+        await asyncio.sleep(_LOOK_AGAIN_S)
 
 
 async def remove(name: str) -> None:
