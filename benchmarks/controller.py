@@ -2,8 +2,8 @@
 
     python -m benchmarks.controller [--rounds 5] [--quick] [--out FOLDER]
 
-The queue is that of `weft demo`.  First, jobs of two lengths are run to find the time of a step and of a start, on one
-and on two workers; the simulator is given only these.  Then the queue is run on two devices, round after round,
+The queue is that of `weft demo`.  First, jobs are run to find the time of a step and of a start, on one and on two
+workers; the simulator is given only these.  Then the queue is run on two devices, round after round,
 alternating between elastic and first in, first out with one and with two workers per job.
 """
 
@@ -21,6 +21,7 @@ from benchmarks.figures import Document, finish, head
 from benchmarks.intervals import paired_ratio
 from benchmarks.program import parse, say
 from benchmarks.record import markdown_table
+from benchmarks.start_cost import reported_step_s, start_cost_s
 from weft.client import Client
 from weft.core.cluster import Cluster
 from weft.core.job import JobSpec
@@ -65,18 +66,18 @@ class Speed:
 
 
 def measure_speed() -> Speed:
-    """From two lengths of the same job at each size, with as many jobs at a time as fit."""
+    """From long jobs (steps) and short ones (starts) at each size, with as many jobs at a time as fit."""
     step_s: dict[int, float] = {}
     starts: list[float] = []
     with temporary_controller("fifo", num_devices=NUM_DEVICES) as client:
         _warm_up(client)
         for workers in (1, 2):
             num_at_once = NUM_DEVICES // workers
-            took: dict[int, float] = {}
-            for num_steps in (SHORT_STEPS, LONG_STEPS):
-                took[num_steps] = _run(client, [QueuedJob("probe", 0.0, num_steps)] * num_at_once, workers)
-            step_s[workers] = (took[LONG_STEPS] - took[SHORT_STEPS]) / (LONG_STEPS - SHORT_STEPS)
-            starts.append(took[SHORT_STEPS] - SHORT_STEPS * step_s[workers])
+            short, long = (QueuedJob(f"{num}-steps-{workers}", 0.0, num) for num in (SHORT_STEPS, LONG_STEPS))
+            took_s = _run(client, [short] * num_at_once, workers)
+            starts.append(start_cost_s(took_s, SHORT_STEPS, reported_step_s(client, short.name)))
+            _run(client, [long] * num_at_once, workers)
+            step_s[workers] = reported_step_s(client, long.name)
     return Speed(step_s, mean(starts))
 
 

@@ -22,6 +22,7 @@ from benchmarks.queue_results import NAME, keep, summary_table
 from benchmarks.queue_rows import Counters, SpanRecorder, key_of, make_row, summaries
 from benchmarks.ray_hosts import RayHosts
 from benchmarks.record import Row, RowRecord, results_folder
+from benchmarks.start_cost import reported_step_s, start_cost_s
 from benchmarks.testbed import HostFailed, Testbed
 from weft.cli import render
 from weft.client import Client
@@ -161,8 +162,7 @@ def _start_s(client: Client, probe: Sequence[tuple[float, Submission]]) -> float
     """What a start costs on a cluster that has started a job before: a probe's time beyond that of its steps."""
     play_arrivals(client, probe)
     took_s = play_arrivals(client, probe).mean_s
-    step_s = max((row["step_s"] for row in client.job_details() if row["name"] == PROBE.name), default=0.0)
-    return max(0.1, took_s - PROBE.num_steps * step_s)
+    return start_cost_s(took_s, PROBE.num_steps, reported_step_s(client, PROBE.name))
 
 
 def submission(job: QueueJob, contender: QueueContender, num_devices: int, notes: Path) -> Submission:

@@ -72,7 +72,8 @@ def main() -> None:
             draw = torch.Generator().manual_seed(1)
             samples = torch.randn(options.steps * global_batch, NUM_FEATURES, generator=draw)
             data = run.loader(TensorDataset(samples, 0.1 * samples), batch_size=global_batch)
-            run.resume(model=model, optimizer=optimizer, data=data)
+            # As wrapped: three workers get unequal parts of a batch of 256, so the gradients are weighted.
+            run.resume(model=module, optimizer=optimizer, data=data)
             for inputs, targets in run.steps(data, epochs=1):
                 optimizer.zero_grad()
                 loss = F.mse_loss(module(inputs), targets.mean(dim=0))

@@ -25,12 +25,13 @@ from torch.utils.weak import WeakIdKeyDictionary
 
 from weft.crossover.gpu import check_sharing
 from weft.crossover.hooks_collectives import watch_collectives
-from weft.crossover.hooks_ddp import CommHook, hook_ddp
+from weft.crossover.hooks_ddp import hook_ddp
 from weft.crossover.lease_client import gate_from_environment
 from weft.errors import UsageError
 from weft.overlap.transport.network_threads import core_is_shared
 from weft.process import gate
 from weft.process.turns import TURNS, Window
+from weft.worker.ddp_reduction import CommHook
 
 NICENESS = 10
 _hooked: WeakSet[nn.Module] = WeakSet()

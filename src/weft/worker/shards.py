@@ -54,6 +54,11 @@ class Registered:
     def entries(self) -> dict[str, tuple[TensorEntry, ...]]:
         return {key: _entries(unwrapped(model)) for key, model in self.models.items()}
 
+    def trained_parameters(self) -> set[int]:
+        """The ids of the parameters that the optimizers update."""
+        groups = (group for optimizer in self.optimizers.values() for group in optimizer.param_groups)
+        return {id(parameter) for group in groups for parameter in group["params"] if parameter.requires_grad}
+
     def parameter_names(self) -> dict[int, str]:
         return {id(parameter): name for parameter, name in _named_parameters(self)}
 

@@ -74,9 +74,7 @@ class Stepper:
     def steps(self, data: SessionLoader, end: End) -> Iterator[Any]:
         registered = self.checkpointing.registered or Registered()
         updates = UpdateCount(registered.optimizers.values())
-        weightings = choose_weightings(
-            list(registered.models.values()), registered.handles, data.may_be_uneven, self.peers.world_size, updates
-        )
+        weightings = choose_weightings(registered, data.may_be_uneven, self.peers.world_size, updates)
         models = list(registered.models.values())
         noise = NoiseMeter(models, self.peers.world_size, updates, self.say) if self.measures_noise else None
         if noise is not None and data.script_batch_size is not None:

@@ -8,19 +8,18 @@ the other batches are multiplied by their relative weight as they are computed.
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from torch import nn
-from torch._C._distributed_c10d import GradBucket
 from torch.nn.parallel import DistributedDataParallel
 
-from weft.errors import SessionError
-from weft.overlap.handle import Overlap
+from weft.errors import SessionError, UsageError
+from weft.overlap.handle import Overlap, handle_of
+from weft.worker.ddp_reduction import reduction_of
 from weft.worker.sampling import Share
+from weft.worker.shards import Registered
 
 
 class UpdateCount:
@@ -50,7 +49,7 @@ class ModelWeighting:
     def __init__(
         self, parameters: Iterable[nn.Parameter], apply: Callable[[float], None], updates: UpdateCount, world_size: int
     ) -> None:
-        self._parameters = list(parameters)
+        self.parameters = list(parameters)
         self._apply = apply
         self._updates = updates
         self._even = 1.0 / world_size
@@ -76,7 +75,7 @@ class ModelWeighting:
         self._apply(self._even)
 
     def _hook_up(self) -> None:
-        for number, parameter in enumerate(self._parameters):
+        for number, parameter in enumerate(self.parameters):
             if parameter.requires_grad and number not in self._hooks:
                 add_hook: Any = parameter.register_hook
                 self._hooks[number] = add_hook(self._weighted)
@@ -85,55 +84,31 @@ class ModelWeighting:
         return gradient if self._factor == 1.0 else gradient * self._factor
 
 
-class _DdpShare:
-    """A DDP communication hook that multiplies by the share instead of 1/P."""
-
-    def __init__(self, model: DistributedDataParallel) -> None:
-        self._weight = 1.0 / dist.get_world_size(model.process_group)
-        try:
-            # A lambda: DDP compares annotations as objects, and ours are strings.
-            model.register_comm_hook(model.process_group, lambda group, bucket: self._reduce(group, bucket))
-        except RuntimeError as error:
-            raise SessionError(
-                f"the batches do not divide evenly among the workers, and DistributedDataParallel does not accept a "
-                f"hook to weight the gradients ({error}): remove its communication hook, use weft.overlap, or choose "
-                "a batch_size that divides evenly and drop_last=True"
-            ) from error
-
-    def apply(self, weight: float) -> None:
-        self._weight = weight
-
-    def _reduce(self, group: Any, bucket: GradBucket) -> torch.futures.Future[torch.Tensor]:
-        buffer = bucket.buffer().mul_(self._weight)
-        future: Any = dist.all_reduce(buffer, group=group, async_op=True).get_future()
-        result: torch.futures.Future[torch.Tensor] = future.then(lambda done: done.value()[0])
-        return result
-
-
-# A model accepts one hook in its life, and may be trained by several calls of ``run.steps``.
-_ddp_shares: weakref.WeakKeyDictionary[DistributedDataParallel, _DdpShare] = weakref.WeakKeyDictionary()
-
-
 def choose_weightings(
-    models: list[nn.Module], handles: list[Overlap], may_be_uneven: bool, world_size: int, updates: UpdateCount
+    registered: Registered, may_be_uneven: bool, world_size: int, updates: UpdateCount
 ) -> list[ModelWeighting]:
-    """One per model given to ``run.resume``, none if all splits are even; refuses if an update would be wrong."""
+    """One per synchronized model, none if all splits are even; refuses if an update would be wrong."""
     if not may_be_uneven or world_size == 1:
         return []
-    weightings = []
-    for handle in handles:
-        parameters = [parameter for part in handle.parts for parameter in part.schedule.parameters]
-        weightings.append(ModelWeighting(parameters, _share_of(handle), updates, world_size))
-    for model in models:
-        if isinstance(model, DistributedDataParallel):
-            if model not in _ddp_shares:
-                _ddp_shares[model] = _DdpShare(model)
-            weightings.append(ModelWeighting(model.parameters(), _ddp_shares[model].apply, updates, world_size))
-    if not weightings:
+    weightings, unweighted = [], {}
+    for name, model in registered.models.items():
+        handle = handle_of(model)
+        if handle is not None:
+            parameters = [parameter for part in handle.parts for parameter in part.schedule.parameters]
+            weightings.append(ModelWeighting(parameters, _share_of(handle), updates, world_size))
+        elif isinstance(model, DistributedDataParallel):
+            weightings.append(ModelWeighting(model.parameters(), _weight_of_ddp(model), updates, world_size))
+        else:
+            unweighted[name] = model
+    # A model may be given both bare and wrapped.
+    wrong_ids = registered.trained_parameters() - {id(p) for weighting in weightings for p in weighting.parameters}
+    wrong = [name for name, model in unweighted.items() if any(id(p) in wrong_ids for p in model.parameters())]
+    if wrong or not weightings:
+        name = (wrong or list(unweighted) or ["model"])[0]
         raise SessionError(
-            f"the batches do not divide evenly among {world_size} workers, and the gradients cannot be weighted "
-            "because no model that is overlapped or wrapped in DistributedDataParallel was given to "
-            "run.resume(model=...): give it there, or choose a batch_size that divides evenly and drop_last=True"
+            f"the batches do not divide evenly among {world_size} workers, and the gradients of {name}= cannot be "
+            "weighted: give run.resume the wrapped model if it is trained with DistributedDataParallel, use "
+            "weft.overlap, or choose a batch_size that divides evenly and drop_last=True"
         )
     return weightings
 
@@ -142,5 +117,23 @@ def _share_of(handle: Overlap) -> Callable[[float], None]:
     def apply(weight: float) -> None:
         for part in handle.parts:
             part.schedule.round.share = weight
+
+    return apply
+
+
+def _weight_of_ddp(model: DistributedDataParallel) -> Callable[[float], None]:
+    try:
+        reduction = reduction_of(model)
+        if reduction.users_hook is not None:
+            raise UsageError("weft.crossover was given a comm_hook=, which replaces the average")
+    except UsageError as error:
+        raise SessionError(
+            f"the batches do not divide evenly among the workers, and the gradients of a model in "
+            f"DistributedDataParallel cannot be weighted ({error}): remove its communication hook, use weft.overlap, "
+            "or choose a batch_size that divides evenly and drop_last=True"
+        ) from error
+
+    def apply(weight: float) -> None:
+        reduction.weight = weight
 
     return apply

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +17,12 @@ from benchmarks.queue_plot import draw
 from benchmarks.queue_results import keep
 from benchmarks.queue_rows import Counters, SpanRecorder, gain_shares, key_of, make_row, summaries
 from benchmarks.record import RowRecord
+from benchmarks.start_cost import start_cost_s
 
 from weft.demo.contest import Completion, Played
 
 START_S = 1.0
+ROOT = Path(__file__).parents[3]
 
 
 def looked(job: str, devices: list[int], partner: str | None = None, state: str = "RUNNING") -> Any:
@@ -110,3 +115,19 @@ def test_the_page_and_the_picture_come_from_whatever_was_played(tmp_path: Path) 
     assert first.faster is None
     assert second.faster is not None
     assert second.share == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize("sync", ["ddp", "overlap"])
+def test_a_job_runs_on_three_workers_although_its_batch_does_not_divide_by_three(tmp_path: Path, sync: str) -> None:
+    words = ("--model", "bert-base", "--steps", "2", "--sync", sync, "--notes", str(tmp_path))
+    command = [sys.executable, "-m", "weft", "run", "--workers", "3", "benchmarks/queue_job.py", *words]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "WEFT_CHECKPOINT_DIR": str(tmp_path / "checkpoints")}
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert len(list(tmp_path.glob("*.json"))) == 3
+
+
+def test_a_start_never_costs_less_than_nothing() -> None:
+    """Seen on a busy machine: -1 s, which the simulator refuses."""
+    assert start_cost_s(took_s=5.0, num_steps=40, step_s=0.1) == pytest.approx(1.0)
+    assert start_cost_s(took_s=5.0, num_steps=40, step_s=0.15) > 0.0
