@@ -95,6 +95,45 @@ def test_an_optimizer_of_ignored_parameters_only_is_left_alone() -> None:
     assert_same(mine, theirs)
 
 
+@pytest.mark.parametrize("differs", ["seed", "sign of a zero", "a buffer"])
+@on_workers(2)
+def test_all_workers_begin_with_rank_0s_values_however_little_theirs_differ(differs: str) -> None:
+    rank = dist.get_rank()
+    torch.manual_seed(7)
+    model: Any = Parts()
+    with torch.no_grad():
+        if differs == "seed" and rank:
+            for parameter in model.parameters():
+                parameter.add_(1.0)
+        next(model.parameters()).view(-1)[0] = -0.0 if rank and differs == "sign of a zero" else 0.0
+        model.mean.fill_(rank if differs == "a buffer" else 0)
+    weft.overlap(model, sgd(model), tune=False)
+    first, second = gathered({n: t.detach().clone() for n, t in (*model.named_parameters(), *model.named_buffers())})
+    assert_same(first, second)
+    assert not next(iter(first.values())).view(-1)[0].signbit()
+
+
+@pytest.mark.parametrize("same", [True, False])
+@on_workers(2)
+def test_a_start_with_the_same_values_everywhere_does_not_send_the_model(same: bool) -> None:
+    torch.manual_seed(7)
+    model = Tower()
+    with torch.no_grad():
+        next(model.parameters()).add_(0 if same else dist.get_rank())
+    sent: list[int] = []
+    broadcast = dist.broadcast
+
+    def counting(tensor: torch.Tensor, *args: Any, **options: Any) -> Any:
+        sent.append(tensor.numel())
+        return broadcast(tensor, *args, **options)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(dist, "broadcast", counting)
+        weft.overlap(model, sgd(model), tune=False)
+    num_values = sum(parameter.numel() for parameter in model.parameters())
+    assert sum(sent) < num_values if same else sum(sent) >= num_values
+
+
 class Records(logging.Handler):
     def __init__(self) -> None:
         super().__init__()

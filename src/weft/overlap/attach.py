@@ -18,6 +18,7 @@ from weft.errors import OverlapError
 from weft.overlap import checks
 from weft.overlap.buffers import BufferSync
 from weft.overlap.compiled import CompiledModules
+from weft.overlap.first_values import agree_on_values
 from weft.overlap.flat import FlatMemory
 from weft.overlap.handle import Overlap
 from weft.overlap.initial_state import WholeState
@@ -119,7 +120,7 @@ def overlap(
         StateService(transport.quiet_group or make_group(group, "gloo")) if plan.needs_service(group) else None
         for plan, transport in zip(plans, transports, strict=True)
     ]
-    _agree_on_values(model, transports[0], ignored, broadcast_buffers)
+    agree_on_values(model, group, transports[0], ignored, broadcast_buffers)
     shared = _shared_parameters(model)
     ignored_parameters = [parameter for name, parameter in model.named_parameters() if name in ignored]
     parts: list[Part] = []
@@ -223,18 +224,6 @@ def _describe(plan: checks.PartPlan) -> list[str]:
     for name, parameter, group in zip(plan.names, plan.parameters, groups, strict=True):
         lines.append(f"{name} {tuple(parameter.shape)} {parameter.dtype} stride {parameter.stride()} group {group}")
     return lines
-
-
-def _agree_on_values(model: nn.Module, transport: Any, ignored: set[str], broadcast_buffers: bool) -> None:
-    """Copy rank 0's parameters and buffers to all workers, as DDP does."""
-    with torch.no_grad():
-        for name, tensor in [*model.named_parameters(), *(model.named_buffers() if broadcast_buffers else ())]:
-            if name in ignored:
-                continue
-            values = tensor.detach().contiguous()
-            transport.broadcast(values).wait()
-            if values.data_ptr() != tensor.data_ptr():
-                tensor.copy_(values)
 
 
 def _shared_parameters(model: nn.Module) -> set[int]:

@@ -229,12 +229,8 @@ def check_alike(
 ) -> None:
     """Raise on all workers unless all have the same description.  Collective.  ``device``: that of the parameters."""
     device = meeting_device(group, device)
-    workers = dist.get_world_size(group)
     refused = -1
-    mine = torch.tensor([refused if refusal else checksum(description)], device=device)
-    sums = [torch.zeros_like(mine) for _ in range(workers)]
-    dist.all_gather(sums, mine, group=group)
-    values = [int(value.item()) for value in sums]
+    values = gathered(group, device, refused if refusal else checksum(description))
     if refusal is not None:
         raise refusal
     if refused in values:
@@ -247,17 +243,22 @@ def check_alike(
         raise OverlapError(_first_difference(theirs))
 
 
+def gathered(group: dist.ProcessGroup, device: torch.device, value: int) -> list[int]:
+    """Every worker's value, in the order of ranks.  Collective."""
+    mine = torch.tensor([value], device=device)
+    values = [torch.zeros_like(mine) for _ in range(dist.get_world_size(group))]
+    dist.all_gather(values, mine, group=group)
+    return [int(value.item()) for value in values]
+
+
 def _gather_texts(group: dist.ProcessGroup, device: torch.device, text: str) -> list[str]:
     data = torch.frombuffer(bytearray(text.encode()), dtype=torch.uint8).to(device)
-    size = torch.tensor([len(data)], device=device)
-    sizes = [torch.zeros_like(size) for _ in range(dist.get_world_size(group))]
-    dist.all_gather(sizes, size, group=group)
-    longest = max(int(s.item()) for s in sizes)
-    padded = torch.zeros(longest, dtype=torch.uint8, device=device)
+    sizes = gathered(group, device, len(data))
+    padded = torch.zeros(max(sizes), dtype=torch.uint8, device=device)
     padded[: len(data)] = data
     rows = [torch.zeros_like(padded) for _ in sizes]
     dist.all_gather(rows, padded, group=group)
-    return [bytes(row[: int(s.item())].tolist()).decode() for row, s in zip(rows, sizes, strict=True)]
+    return [bytes(row[:size].tolist()).decode() for row, size in zip(rows, sizes, strict=True)]
 
 
 def _first_difference(texts: list[str]) -> str:
