@@ -16,16 +16,15 @@ from pathlib import Path
 
 from benchmarks import queue_plot
 from benchmarks.figures import draw_if_possible
-from benchmarks.queue_models import LINK_BITS_PER_S
-from benchmarks.queue_plan import CONTENDERS, DEVICES_PER_HOST, HOLD_S, QUEUE, QueueContender, QueueJob
+from benchmarks.queue_models import LINK_BITS_PER_S, MODELS
+from benchmarks.queue_plan import CONTENDERS, DEVICES_PER_HOST, HOLD_S, QUEUE, QueueContender, QueueJob, predicted_step
 from benchmarks.queue_results import NAME, keep, summary_table
 from benchmarks.queue_rows import Counters, SpanRecorder, key_of, make_row, summaries
 from benchmarks.ray_hosts import RayHosts
 from benchmarks.record import Row, RowRecord, results_folder
-from benchmarks.start_cost import reported_step_s, start_cost_s
+from benchmarks.start_cost import start_cost_s
 from benchmarks.testbed import HostFailed, Testbed
 from weft.cli import render
-from weft.client import Client
 from weft.core.job import Launch
 from weft.core.submission import Submission
 from weft.demo.contest import play_arrivals
@@ -35,7 +34,8 @@ HOSTS = (2, 4)
 ROUNDS = 3
 QUICK_STEPS = 0.25
 MINUTES_PER_PLAY = {2: 2.7, 4: 1.7}
-PROBE = QueueJob("probe", "resnet50", 0.0, 2, 2)
+# Enough steps to include the first ones after a start, which are slower.
+PROBES = tuple(QueueJob(f"probe-{model}", model, 0.0, num_steps=4, asked_workers=2) for model in MODELS)
 
 Play = tuple[int, int, str]
 """Number of hosts, round, and contender."""
@@ -147,7 +147,12 @@ def _play(cluster: RayHosts, folder: Path, play: Play, jobs: Sequence[QueueJob])
 
     with cluster.controller(contender.policy, home, hold_s=HOLD_S, shares=contender.shares) as client:
         fixed = replace(contender, is_elastic=False)  # elastic would give it one worker, which starts faster than two
-        start_s = _start_s(client, [(0.0, submission(PROBE, fixed, num_devices, notes))])
+        probes = {probe: [(0.0, submission(probe, fixed, num_devices, notes))] for probe in PROBES}
+        play_arrivals(client, probes[PROBES[0]])  # the first job that a cluster starts takes longer
+        start_s = {
+            probe.model: _start_s(probe, contender.sync, play_arrivals(client, arrivals).mean_s)
+            for probe, arrivals in probes.items()
+        }
         for note in notes.iterdir():
             note.unlink()
         recorder = SpanRecorder()
@@ -158,11 +163,10 @@ def _play(cluster: RayHosts, folder: Path, play: Play, jobs: Sequence[QueueJob])
     return make_row(contender, jobs, num_hosts, number, played, recorder, Counters(busy_s, sent, start_s))
 
 
-def _start_s(client: Client, probe: Sequence[tuple[float, Submission]]) -> float:
-    """What a start costs on a cluster that has started a job before: a probe's time beyond that of its steps."""
-    play_arrivals(client, probe)
-    took_s = play_arrivals(client, probe).mean_s
-    return start_cost_s(took_s, PROBE.num_steps, reported_step_s(client, PROBE.name))
+def _start_s(probe: QueueJob, sync: str, took_s: float) -> float:
+    """What a start costs: the probe's time beyond that of the steps that the simulator counts."""
+    step = predicted_step(probe.model, sync, DEVICES_PER_HOST, probe.asked_workers, probe.asked_workers)
+    return start_cost_s(took_s, probe.num_steps, step.step_s)
 
 
 def submission(job: QueueJob, contender: QueueContender, num_devices: int, notes: Path) -> Submission:

@@ -6,6 +6,7 @@ import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
+from statistics import median
 
 from benchmarks.queue_models import LINK_BITS_PER_S, MODELS, SCALE, QueueModel
 from weft.core.cluster import Cluster, Shape
@@ -147,21 +148,22 @@ def simulated(
     contender: QueueContender,
     queue: Sequence[QueueJob],
     num_hosts: int,
-    start_s: float,
+    start_s: Mapping[str, float],
     arrivals: Mapping[str, float] | None = None,
 ) -> SimulationResult:
-    """The queue under the simulator, with the times of the step model and the measured time of a start."""
+    """The queue under the simulator: step times from the step model, and the measured time of a start of each model."""
     cluster = Cluster.uniform(num_hosts, DEVICES_PER_HOST)
     profiles = {name: ShapeProfile(model, contender.sync, cluster.num_devices) for name, model in MODELS.items()}
     jobs = []
     for job in queue:
         least, most = contender.workers(job, cluster.num_devices)
         arrives_s = job.arrives_s if arrivals is None else arrivals[job.name]
-        jobs.append(TrueJob(JobSpec(job.name, arrives_s, least, most, most), profiles[job.model], job.num_steps))
+        spec = JobSpec(job.name, arrives_s, least, most, most)
+        jobs.append(TrueJob(spec, profiles[job.model], job.num_steps, start_s=start_s[job.model]))
     jobs.sort(key=lambda job: job.spec.submitted_s)
     options = SimulationOptions(
         decision_interval_s=0.0,
-        restart_s=start_s,
+        restart_s=median(start_s.values()),
         explore=True,
         measured_after_steps=MEASURED_AFTER_STEPS,
         crossover=contender.shares,

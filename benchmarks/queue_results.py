@@ -21,7 +21,7 @@ DEFINITIONS = (
     "**share of the gain**: what a row adds to the row above, as a share of the whole gain of the last row, in "
     "logarithms. **devices**, **links**: share of the makespan in which devices computed and links carried bytes "
     "(counted by the interfaces, Ray's own traffic included). **simulated**: `weft sim`'s replay of the same arrivals "
-    "with step times from `weft predict` and the measured time of a start; it was given no measured step."
+    "with step times from `weft predict` and the measured time of a start of each model; it was given no measured step."
 )
 
 

@@ -53,8 +53,8 @@ class Counters:
     """Time in which devices computed, summed over devices."""
     sent_bytes: tuple[int, ...]
     """By host."""
-    start_s: float
-    """From submitting a job of two workers to its first step, on an idle cluster."""
+    start_s: Mapping[str, float]
+    """From submitting a job of two workers to its first step, on an idle cluster, by model."""
 
 
 def key_of(num_hosts: int, number: int, contender: str) -> str:
@@ -100,7 +100,7 @@ def make_row(
         "device_utilization": round(counters.busy_device_s / (num_hosts * makespan_s), 3),
         "link_utilization": round(fmean(link_s) / makespan_s, 3),
         "restarts": sum(job.restarts for job in played.completions),
-        "start_s": round(counters.start_s, 2),
+        "start_s": {model: round(cost_s, 2) for model, cost_s in counters.start_s.items()},
         "simulated_mean_s": round(expected.mean_jct_s, 2),
         "simulated_p90_s": round(expected.percentile_jct_s(90), 2),
         "simulated_makespan_s": round(expected.makespan_s, 2),

@@ -13,7 +13,7 @@ def reported_step_s(client: Client, name: str) -> float:
 
 
 def start_cost_s(took_s: float, num_steps: int, step_s: float) -> float:
-    """A job's time beyond that of its steps, at the step time that the same job reported.
+    """A job's time beyond that of its steps.
 
     The difference between a short and a long job would be wrong on a busy machine: if the short one ran while it was
     faster, the start would cost less than nothing.

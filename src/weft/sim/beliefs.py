@@ -47,7 +47,7 @@ class SimulatedBeliefs:
         belief = Belief(
             curve,
             run.remaining_steps,
-            options.restart_s,
+            run.job.start_cost_s(options.restart_s),
             not options.explore,
             is_length_known=self._are_steps_known and run.id not in self._blank,
             curves=curves,

@@ -103,7 +103,7 @@ def demand_of(workload: Workload, cluster: Cluster, options: SimulationOptions) 
         tuple(hulls),
         np.array(kinds),
         submitted_s,
-        decided_s + options.restart_s,
+        decided_s + np.array([job.start_cost_s(options.restart_s) for job in workload.jobs]),
         np.array([job.total_steps for job in workload.jobs]),
         cluster.num_devices,
     )

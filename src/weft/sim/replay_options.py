@@ -15,7 +15,7 @@ class SimulationOptions:
     decision_interval_s: float = 60.0
     """Decisions are made at multiples of this; 0: immediately after every change."""
     restart_s: float = 30.0
-    """Time a job loses at every start."""
+    """Time a job loses at every start, unless it has a cost of its own."""
     seed: int = 0
     prediction_error: float = 0.0
     """Relative error (standard deviation) of lengths, and of step times at sizes at which a job has not run."""

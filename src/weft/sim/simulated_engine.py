@@ -53,7 +53,7 @@ class SimulatedEngine:
         return run
 
     def start(self, order: StartOrder) -> None:
-        """The workers exist immediately and start their first step ``restart_s`` later."""
+        """The workers exist immediately and start their first step after what a start costs."""
         run = self.runs[order.job_id]
         if order.attempt <= run.attempt:
             return
@@ -64,7 +64,7 @@ class SimulatedEngine:
             run.kind = self._cluster.kind_of(devices)
             run.tried = run.tried_on.setdefault(run.kind, set())
         run.updated_s = now_s
-        run.resume_s = now_s + self._options.restart_s
+        run.resume_s = now_s + run.job.start_cost_s(self._options.restart_s)
         partner = self._tenants.setdefault(devices, run)
         if partner is run:
             self.num_busy += len(devices)

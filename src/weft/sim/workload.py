@@ -62,6 +62,11 @@ class TrueJob:
     total_steps: float
     stages: tuple[JobStage, ...] = ()
     """If its behavior changes while it trains; then ``profile`` is at least as fast as every stage."""
+    start_s: float | None = None
+    """What a start costs it; None: what it costs every job, ``SimulationOptions.restart_s``."""
+
+    def start_cost_s(self, usual_s: float) -> float:
+        return usual_s if self.start_s is None else self.start_s
 
     def __post_init__(self) -> None:
         if not (math.isfinite(self.total_steps) and self.total_steps > 0):

@@ -21,7 +21,7 @@ from benchmarks.start_cost import start_cost_s
 
 from weft.demo.contest import Completion, Played
 
-START_S = 1.0
+START_S = dict.fromkeys(MODELS, 1.0)
 ROOT = Path(__file__).parents[3]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -40,6 +41,14 @@ def test_a_job_alone_meets_its_bound_exactly() -> None:
     assert bound.alone_s == pytest.approx(90.0)
     assert bound.mean_jct_s == pytest.approx(90.0)
     assert simulate(workload, cluster, policy_named("srtf"), options).mean_jct_s >= 90.0 * TOLERANCE
+
+
+def test_the_bound_counts_what_a_start_costs_each_job() -> None:
+    workload, cluster = one_job({1: 1.0}, steps=100), Cluster.uniform(1, 1)
+    slow = Workload("slow", tuple(replace(job, start_s=50.0) for job in workload.jobs))
+    options = SimulationOptions(decision_interval_s=0.0, restart_s=10)
+    assert lower_bound(workload, cluster, options).alone_s == pytest.approx(110.0)
+    assert lower_bound(slow, cluster, options).alone_s == pytest.approx(150.0)
 
 
 def test_the_priced_bound_sees_what_the_simple_ones_miss() -> None:

@@ -50,6 +50,16 @@ def test_an_attempt_runs_to_its_end_when_the_clock_gets_there() -> None:
     assert engine.num_busy == 0
 
 
+def test_a_job_whose_start_costs_more_than_others_begins_later() -> None:
+    engine = engine_with("usual")
+    engine.add(TrueJob(JobSpec("slow", 0.0, max_workers=4), PROFILE, 100.0, start_s=25.0))
+    engine.start(order("usual"))
+    engine.start(order("slow", devices=(4, 5)))
+    engine.now_s = 1000.0
+    ended_s = {event.job_id: event.at_s for event in engine.poll() if isinstance(event, WorkersExited)}
+    assert ended_s == {"usual": 85.0, "slow": 100.0}
+
+
 def test_an_attempt_asked_for_twice_is_started_once() -> None:
     engine = engine_with("a")
     for _ in range(2):
