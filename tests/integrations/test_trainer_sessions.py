@@ -6,6 +6,8 @@ import os
 import subprocess
 import sys
 from collections import Counter
+from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -33,30 +35,39 @@ def run(trainer: str, workers: int, folder: Path, **more: str) -> int:
     return subprocess.run([*command, *script], env=environment, cwd=folder, timeout=HANG_S).returncode
 
 
-def resize(trainer: str, tmp_path: Path) -> None:
-    """Stop in the first epoch on two workers, and finish on one."""
-    assert run(trainer, 2, tmp_path, STOP_AT_3="1") == STOPPED_EXIT_CODE
-    assert 0 < len((tmp_path / "ledger").read_text().splitlines()) < EPOCHS * NUM_SAMPLES
-    assert run(trainer, 1, tmp_path) == 0
+Resized = Callable[[str], Path]
+
+
+@pytest.fixture(scope="module")
+def resized(tmp_path_factory: pytest.TempPathFactory) -> Resized:
+    """A trainer's folder after it was stopped in the first epoch on two workers, and finished on one."""
+
+    @cache
+    def resize(trainer: str) -> Path:
+        folder = tmp_path_factory.mktemp(trainer)
+        assert run(trainer, 2, folder, STOP_AT_3="1") == STOPPED_EXIT_CODE
+        assert 0 < len((folder / "ledger").read_text().splitlines()) < EPOCHS * NUM_SAMPLES
+        assert run(trainer, 1, folder) == 0
+        return folder
+
+    return resize
 
 
 @pytest.mark.parametrize("trainer", ["lightning", "transformers", "accelerate"])
-def test_a_resized_trainer_uses_each_sample_once_per_epoch(trainer: str, tmp_path: Path) -> None:
-    resize(trainer, tmp_path)
-    used = Counter((tmp_path / "ledger").read_text().splitlines())
+def test_a_resized_trainer_uses_each_sample_once_per_epoch(resized: Resized, trainer: str) -> None:
+    used = Counter((resized(trainer) / "ledger").read_text().splitlines())
     assert used == Counter(f"{epoch} {index}" for epoch in range(EPOCHS) for index in range(NUM_SAMPLES))
 
 
-def test_a_resumed_hugging_face_trainer_counts_the_steps_before_it(tmp_path: Path) -> None:
+def test_a_resumed_hugging_face_trainer_counts_the_steps_before_it(resized: Resized) -> None:
     """Otherwise its logs start at step 0 again, over the earlier ones."""
-    resize("transformers", tmp_path)
-    epochs, steps = (tmp_path / "ledger.end").read_text().split()
+    epochs, steps = (resized("transformers") / "ledger.end").read_text().split()
     assert (float(epochs), int(steps)) == (EPOCHS, EPOCHS * NUM_SAMPLES // BATCH)
 
 
-def test_an_epoch_that_lightning_resumed_ends_like_any_other(tmp_path: Path) -> None:
+def test_an_epoch_that_lightning_resumed_ends_like_any_other(resized: Resized) -> None:
     """Its learning-rate schedule takes a step, and the model is validated once."""
-    resize("lightning", tmp_path)
-    learning_rate, steps = (tmp_path / "ledger.end").read_text().split()
+    folder = resized("lightning")
+    learning_rate, steps = (folder / "ledger.end").read_text().split()
     assert (float(learning_rate), int(steps)) == (0.5**EPOCHS, EPOCHS * NUM_SAMPLES // BATCH)
-    assert (tmp_path / "ledger.validated").read_text().split() == [str(epoch) for epoch in range(EPOCHS)]
+    assert (folder / "ledger.validated").read_text().split() == [str(epoch) for epoch in range(EPOCHS)]
