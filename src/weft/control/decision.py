@@ -18,10 +18,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
-from types import MappingProxyType
 from typing import Protocol
 
 from weft.control.queue_order import (
+    NO_QUOTAS,
     Reservation,
     due_first_starts,
     find_reservation,
@@ -34,8 +34,6 @@ from weft.core.events import DevicesAssigned
 from weft.core.snapshot import Allocation, JobView, Snapshot
 from weft.core.speed import SpeedCurve
 from weft.elastic.placement import Devices, Unit, place
-
-_NO_QUOTAS: Mapping[str, int] = MappingProxyType({})
 
 
 @dataclass(slots=True)
@@ -95,7 +93,7 @@ def decide(
     now_s: float,
     *,
     untouchable: Set[str] = frozenset(),
-    quotas: Mapping[str, int] = _NO_QUOTAS,
+    quotas: Mapping[str, int] = NO_QUOTAS,
     sharing: SharingTerms | None = None,
 ) -> DecisionResult:
     """Which job gets which devices from now on.
@@ -111,7 +109,7 @@ def decide(
     reservation, out = None, frozenset[str]()
     if fixed:
         blocking = [jobs[name] for name in fixed]
-        reservation, kept, out = _reserved(snapshot, blocking, beliefs)
+        reservation, kept, out = _reserved(snapshot, blocking, beliefs, quotas)
         if reservation:
             snapshot = replace(snapshot, jobs=tuple(kept))
     allocation = policy.decide(snapshot) if snapshot.jobs else Allocation({})
@@ -122,15 +120,15 @@ def decide(
 
 
 def _reserved(
-    snapshot: Snapshot, blocking: Sequence[Job], beliefs: Mapping[str, Belief]
+    snapshot: Snapshot, blocking: Sequence[Job], beliefs: Mapping[str, Belief], quotas: Mapping[str, int]
 ) -> tuple[Reservation | None, Sequence[JobView], frozenset[str]]:
     """Devices kept for the head of the queue, the jobs that the policy sees, and those that it does not see."""
     cluster, now_s = snapshot.cluster, snapshot.now_s
     if cluster.is_mixed:
-        found = reserve_kind(snapshot, blocking, beliefs)
+        found = reserve_kind(snapshot, blocking, beliefs, quotas)
         return (found[0], *held_back_on(snapshot, *found, beliefs)) if found else (None, snapshot.jobs, frozenset())
     num_all = cluster.num_devices
-    reservation = find_reservation(snapshot.jobs, blocking, beliefs, snapshot.num_devices, num_all, now_s)
+    reservation = find_reservation(snapshot.jobs, blocking, beliefs, snapshot.num_devices, num_all, now_s, quotas)
     if reservation is None:
         return None, snapshot.jobs, frozenset()
     return (reservation, *held_back(snapshot.jobs, reservation, beliefs, num_all, now_s))

@@ -153,3 +153,30 @@ def test_no_start_is_promised_where_a_users_quota_may_hold_jobs_back(quotas: dic
     world.submit("b", max_workers=1, total_steps=1000)
     world.decide()
     assert world.scheduler.queue["b"].is_certain == (not quotas)
+
+
+def test_no_devices_are_kept_for_a_job_that_only_its_users_quota_holds_back() -> None:
+    world = World(2, quotas={"ana": 1})
+    world.submit("a", max_workers=1, total_steps=None)
+    world.decide()
+    world.submit("beyond", max_workers=2, min_workers=2, total_steps=None, user="ana")
+    world.now_s += PATIENCE_S + 1
+    world.submit("later", max_workers=1, total_steps=None)
+    world.decide()
+    assert (world.workers("beyond"), world.workers("later")) == (0, 1)
+
+
+def test_devices_are_kept_until_both_they_and_the_users_quota_are_free() -> None:
+    world = World(4, quotas={"ana": 2})
+    world.submit("ana1", max_workers=2, min_workers=2, total_steps=None, user="ana")
+    world.submit("other", max_workers=1, total_steps=None)
+    world.decide()
+    world.submit("ana2", max_workers=2, min_workers=2, total_steps=None, user="ana")
+    world.now_s += PATIENCE_S + 1
+    for name in ("later", "last"):
+        world.submit(name, max_workers=1, total_steps=None)
+    world.decide()
+    assert (world.workers("later"), world.workers("last")) == (1, 0)
+    finish(world, "ana1")
+    world.decide()
+    assert (world.workers("ana2"), world.workers("last")) == (2, 0)
