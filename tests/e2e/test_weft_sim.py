@@ -157,6 +157,7 @@ def test_the_examples_run(name: str) -> None:
         (["--gpus", "none"], "--gpus none: expected whole numbers above 0"),
         (["--gpus", "1"], "queue.csv:2: job a wants 2 GPUs, this cluster has 1"),
         (["--load", "nan"], "--load nan: expected numbers above 0"),
+        (["--load", "1e-300"], "at a load of 1e-300, the last job would be submitted after"),
         (["--restart-s", "-1"], "restart_s is -1.0"),
         (["--explain", "aa"], "there is no such job"),
         (["--profiles", "nowhere"], "nowhere: no such profiles folder"),

@@ -18,10 +18,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
-from types import MappingProxyType
+from itertools import islice
 from typing import Protocol
 
+from weft.control.draft import altered
 from weft.control.queue_order import (
+    NO_QUOTAS,
     Reservation,
     due_first_starts,
     find_reservation,
@@ -34,8 +36,6 @@ from weft.core.events import DevicesAssigned
 from weft.core.snapshot import Allocation, JobView, Snapshot
 from weft.core.speed import SpeedCurve
 from weft.elastic.placement import Devices, Unit, place
-
-_NO_QUOTAS: Mapping[str, int] = MappingProxyType({})
 
 
 @dataclass(slots=True)
@@ -95,7 +95,7 @@ def decide(
     now_s: float,
     *,
     untouchable: Set[str] = frozenset(),
-    quotas: Mapping[str, int] = _NO_QUOTAS,
+    quotas: Mapping[str, int] = NO_QUOTAS,
     sharing: SharingTerms | None = None,
 ) -> DecisionResult:
     """Which job gets which devices from now on.
@@ -111,10 +111,15 @@ def decide(
     reservation, out = None, frozenset[str]()
     if fixed:
         blocking = [jobs[name] for name in fixed]
-        reservation, kept, out = _reserved(snapshot, blocking, beliefs)
+        reservation, kept, out = _reserved(snapshot, blocking, beliefs, quotas)
         if reservation:
             snapshot = replace(snapshot, jobs=tuple(kept))
     allocation = policy.decide(snapshot) if snapshot.jobs else Allocation({})
+    if reservation is None:
+        reservation, kept, out = _overtaken(snapshot, allocation, jobs, fixed, beliefs, quotas)
+        if reservation:
+            snapshot = replace(snapshot, jobs=tuple(kept))
+            allocation = policy.decide(snapshot)
     if allocation.kept:
         fixed |= _with_partners(jobs, allocation.kept - _on_closed_nodes(state, jobs))
     event, changed = _assignment(state, jobs, allocation, fixed, now_s)
@@ -122,18 +127,56 @@ def decide(
 
 
 def _reserved(
-    snapshot: Snapshot, blocking: Sequence[Job], beliefs: Mapping[str, Belief]
+    snapshot: Snapshot, blocking: Sequence[Job], beliefs: Mapping[str, Belief], quotas: Mapping[str, int]
 ) -> tuple[Reservation | None, Sequence[JobView], frozenset[str]]:
     """Devices kept for the head of the queue, the jobs that the policy sees, and those that it does not see."""
     cluster, now_s = snapshot.cluster, snapshot.now_s
     if cluster.is_mixed:
-        found = reserve_kind(snapshot, blocking, beliefs)
+        found = reserve_kind(snapshot, blocking, beliefs, quotas)
         return (found[0], *held_back_on(snapshot, *found, beliefs)) if found else (None, snapshot.jobs, frozenset())
     num_all = cluster.num_devices
-    reservation = find_reservation(snapshot.jobs, blocking, beliefs, snapshot.num_devices, num_all, now_s)
+    reservation = find_reservation(snapshot.jobs, blocking, beliefs, snapshot.num_devices, num_all, now_s, quotas)
     if reservation is None:
         return None, snapshot.jobs, frozenset()
     return (reservation, *held_back(snapshot.jobs, reservation, beliefs, num_all, now_s))
+
+
+def _overtaken(
+    snapshot: Snapshot,
+    allocation: Allocation,
+    jobs: Mapping[str, Job],
+    fixed: frozenset[str],
+    beliefs: Mapping[str, Belief],
+    quotas: Mapping[str, int],
+) -> tuple[Reservation | None, Sequence[JobView], frozenset[str]]:
+    """The same, if what ``allocation`` would start for good leaves no room for a job that it passes over.
+
+    From the next decision on, these starts would be a reason to keep devices for it: later ones are too late then.
+    """
+    none: tuple[None, Sequence[JobView], frozenset[str]] = (None, snapshot.jobs, frozenset())
+    workers = allocation.workers
+    waiting = [view for view in snapshot.jobs if not view.workers]
+    starting = {view.id for view in waiting if workers.get(view.id) and not beliefs[view.id].can_stop}
+    if not starting or snapshot.cluster.is_mixed:
+        return none
+    ahead: list[str] = []
+    for view in sorted(waiting, key=lambda view: -view.spec.priority):
+        if view.id in starting:
+            ahead.append(view.id)
+        elif not workers.get(view.id):
+            break
+    if len(ahead) == len(starting):
+        return none  # the others come later
+    taken = {device for name in fixed for device in jobs[name].wanted}
+    free = iter([device for device in range(sum(snapshot.cluster.devices_by_node)) if device not in taken])
+    # Where they will be does not matter here, only how many devices they will have.
+    started = [altered(jobs[name], {"wanted": tuple(islice(free, workers[name]))}) for name in ahead]
+    num_free = snapshot.num_devices - sum(len(job.wanted) for job in started)
+    blocking, num_all = [*(jobs[name] for name in fixed), *started], snapshot.cluster.num_devices
+    reservation = find_reservation([view], blocking, beliefs, num_free, num_all, snapshot.now_s, quotas)
+    if reservation is None:
+        return none
+    return (reservation, *held_back(snapshot.jobs, reservation, beliefs, num_all, snapshot.now_s))
 
 
 def outnumbers(state: State) -> bool:

@@ -19,6 +19,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from weft.control.state import Job
@@ -29,6 +30,7 @@ from weft.core.speed import SpeedCurve
 if TYPE_CHECKING:
     from weft.control.decision import Belief
 
+NO_QUOTAS: Mapping[str, int] = MappingProxyType({})
 PATIENCE_S = 120.0
 """How long jobs of unknown length may start ahead of a blocked job at the head of the queue."""
 _ROUNDED_TO_S = 10.0
@@ -102,19 +104,27 @@ def find_reservation(
     num_free: int,
     num_devices: int,
     now_s: float,
+    quotas: Mapping[str, int] = NO_QUOTAS,
 ) -> Reservation | None:
-    """The reservation of the first job that does not fit in ``num_free`` devices next to those ``blocking`` it."""
+    """The reservation of the first job that does not fit in ``num_free`` devices next to those ``blocking`` it.
+
+    A job that only its user's quota keeps waiting gets none: free devices would not help it.
+    """
     for view in sorted(views, key=lambda view: -view.spec.priority):
         least = _least(view.spec, num_devices)
         if view.workers or not num_free < least <= num_devices:
             continue
+        user = view.spec.user
+        held = {job.id: len(job.wanted) for job in blocking if job.spec.user == user}
+        room = quotas.get(user, num_devices + sum(held.values())) - sum(held.values())
         free, is_certain = num_free, True
         after: list[str] = []
         for end_s, num, known, names in _ends({job.id: job.wanted for job in blocking}, beliefs, now_s):
             free += num
             is_certain &= known
             after += names
-            if free >= least:
+            room += sum(held.get(name, 0) for name in names)
+            if free >= least and room >= least:
                 return Reservation(view.id, end_s, is_certain, free - least, tuple(after))
     return None
 
@@ -156,7 +166,7 @@ def held_back(
 
 
 def reserve_kind(
-    snapshot: Snapshot, blocking: Sequence[Job], beliefs: Mapping[str, Belief]
+    snapshot: Snapshot, blocking: Sequence[Job], beliefs: Mapping[str, Belief], quotas: Mapping[str, int] = NO_QUOTAS
 ) -> tuple[Reservation, str] | None:
     """The reservation of the first job that fits on no kind next to those ``blocking`` it, and the kind."""
     for view in sorted(snapshot.jobs, key=lambda view: -view.spec.priority):
@@ -165,8 +175,10 @@ def reserve_kind(
         found = []
         for kind, _ in view.curves:
             there = [job for job in blocking if snapshot.cluster.kind_of(job.wanted) == kind]
-            num_all = snapshot.cluster.by_kind[kind].num_devices
-            one = find_reservation([view], there, beliefs, snapshot.num_of_kind(kind), num_all, snapshot.now_s)
+            num_all, num_free = snapshot.cluster.by_kind[kind].num_devices, snapshot.num_of_kind(kind)
+            elsewhere = [job for job in blocking if job not in there and job.spec.user == view.spec.user]
+            left = {user: most - sum(len(job.wanted) for job in elsewhere) for user, most in quotas.items()}
+            one = find_reservation([view], there, beliefs, num_free, num_all, snapshot.now_s, left)
             if one is not None:
                 found.append((one, kind))
         if found:

@@ -159,14 +159,16 @@ class Scheduler:
         return replace(decided, allocation=replace(decided.allocation, valid_until_s=due_s))
 
     def _first_sizes(self, spec: JobSpec, cluster: Cluster, knowledge: Knowledge) -> tuple[int, ...]:
-        """Sizes for a job's first start: its smallest, or the requested one under a policy that never resizes.
+        """Sizes for a job's first start: its smallest, or, within its quota, the requested one under a policy that
+        never resizes.
 
         A job that cannot be resized later is given the best size at once.
         """
         allowed = spec.allowed_sizes(cluster.most_of_one_kind) or (spec.min_workers,)
         if not isinstance(self.policy, FixedSizePolicy):
             return allowed if knowledge.looks_fixed(spec.id) else allowed[:1]
-        return (max((size for size in allowed if size <= spec.requested_workers), default=allowed[0]),)
+        most = min(spec.requested_workers, self.options.quotas.get(spec.user, spec.requested_workers))
+        return (max((size for size in allowed if size <= most), default=allowed[0]),)
 
 
 _GATHER_S = 0.05

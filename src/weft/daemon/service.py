@@ -137,7 +137,7 @@ class Controller:
         can_resume = not is_plain_script(submission.launch)
 
         def make(state: State, now_s: float) -> tuple[list[Event], str]:
-            _check_fits(submission, state)
+            _check_fits(submission, state, self._scheduler.options.quotas)
             job_id = new_id(state.jobs)
             spec = submission.spec(job_id, now_s)
             self._knowledge.of(job_id).can_resume = can_resume
@@ -245,7 +245,7 @@ class Controller:
         can_resume = not is_plain_script(submission.launch)
 
         def ask(state: State, now_s: float) -> Outlook:
-            _check_fits(submission, state)
+            _check_fits(submission, state, self._scheduler.options.quotas)
             spec = submission.spec(new_id(state.jobs), now_s)
             with self._knowledge.supposing(spec.id, can_resume=can_resume):
                 workers, reason = self._scheduler.outlook(state, self._knowledge, spec, submission.total_steps, now_s)
@@ -379,12 +379,16 @@ def _status_of(cluster: Cluster, node: int) -> NodeStatus:
     return NodeStatus.LEAVING if node in cluster.leaving_nodes else NodeStatus.UP
 
 
-def _check_fits(submission: Submission, state: State) -> None:
+def _check_fits(submission: Submission, state: State, quotas: Mapping[str, int]) -> None:
     """Reject a job that could never run, even with every node up."""
     num_devices = sum(state.cluster.devices_by_node)
+    wants = f"{f'job {submission.name}' if submission.name else 'the job'} wants at least "
+    wants += plural(submission.min_workers, "worker")
     if not submission.spec("this-job", 0.0).allowed_sizes(num_devices):
-        name = f"job {submission.name}" if submission.name else "the job"
+        raise UsageError(f"{wants}, this cluster has {plural(num_devices, 'device')}: lower --workers or add nodes")
+    quota = quotas.get(submission.user)
+    if quota is not None and submission.min_workers > quota:
         raise UsageError(
-            f"{name} wants at least {plural(submission.min_workers, 'worker')}, this cluster has "
-            f"{plural(num_devices, 'device')}: lower --workers or add nodes"
+            f"{wants}, the quota of {submission.user} is {quota}: lower --workers or start the controller with a "
+            "larger --quota"
         )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from typing import Protocol
 
@@ -24,7 +24,7 @@ from weft.core.reason import (
     SharedWith,
 )
 from weft.core.snapshot import Allocation, JobView, Snapshot
-from weft.elastic.menu import Menu, offered_sizes
+from weft.elastic.menu import Menu, next_larger, offered_sizes
 from weft.elastic.rules import Rules
 
 
@@ -59,14 +59,15 @@ class Explainer:
         *,
         aligned: bool,
         keeps_sizes: bool,
+        larger: Callable[[Sequence[int], int], int | None] = next_larger,
     ) -> None:
         """``aligned``: whether the policy offers only sizes that fill nodes evenly.
 
-        ``keeps_sizes``: whether it runs every job at the size it asked for.
+        ``keeps_sizes``: whether it runs every job at the size it asked for; ``larger``: which size follows one.
         """
         self._policy_name, self._rules, self._menu_of = policy_name, rules, menu_of
         self.snapshot, self.allocation = snapshot, allocation
-        self._aligned, self._keeps_sizes = aligned, keeps_sizes
+        self._aligned, self._keeps_sizes, self._larger_of = aligned, keeps_sizes, larger
         self._views = {view.id: view for view in snapshot.jobs}
         self._partners = allocation.partners()
         self._above: dict[int, int] = {}
@@ -141,7 +142,7 @@ class Explainer:
         """The next larger size it may get, now or (while it is being explored) later."""
         cluster = self.snapshot.cluster
         sizes = offered_sizes(view.spec.allowed_sizes(cluster.num_devices), cluster, aligned=self._aligned)
-        return next((size for size in sizes if size > workers), None)
+        return self._larger_of(sizes, workers)
 
     @cached_property
     def _gainers(self) -> tuple[str, ...]:

@@ -6,7 +6,7 @@ import heapq
 from collections.abc import Sequence
 
 from weft.core.snapshot import Allocation, JobView, Snapshot
-from weft.elastic.menu import Growth, Menu
+from weft.elastic.menu import Growth, Menu, doubled
 from weft.elastic.policy import BasePolicy, ordered
 from weft.elastic.rules import Room, admitted, by_priority
 
@@ -70,8 +70,14 @@ class Doubling(MarginalPolicy):
     name = "doubling"
     because = "the job that gains most remaining time per added worker is doubled, until the devices are used"
 
+    aligned = False
+    """On nodes of three devices, hardly any power of two fills nodes evenly."""
+
     def growths(self, menu: Menu) -> Sequence[Growth | None]:
         return menu.doublings
+
+    def larger(self, sizes: Sequence[int], size: int) -> int | None:
+        return doubled(sizes, size)
 
 
 class Afs(BasePolicy):

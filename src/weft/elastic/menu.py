@@ -54,10 +54,11 @@ class Menu:
 
     @cached_property
     def doublings(self) -> tuple[Growth | None, ...]:
-        """For each size, the growth to twice that size; None if that is not allowed."""
+        """For each size, the growth to :func:`doubled`; None if that is not allowed."""
+        larger = [doubled(self.sizes, size) for size in self.sizes]
         return tuple(
-            self._growth(column, self.sizes.index(2 * size)) if 2 * size in self.sizes else None
-            for column, size in enumerate(self.sizes)
+            self._growth(column, self.sizes.index(size)) if size is not None else None
+            for column, size in enumerate(larger)
         )
 
     def _growth(self, column: int, after: int) -> Growth:
@@ -116,7 +117,7 @@ class MenuBook:
 def menu_of(spec: JobSpec, curve: SpeedCurve, cluster: Cluster, *, aligned: bool) -> Menu:
     """The sizes ``spec`` may have on ``cluster`` for which ``curve`` has a step time.
 
-    ``aligned`` keeps only those that fill nodes without odd remainders, or all if there are none.
+    ``aligned`` leaves out those that fill nodes with odd remainders, where similar sizes do better.
     """
     known = [size for size in spec.allowed_sizes(cluster.num_devices) if size in curve.times]
     allowed = offered_sizes(known, cluster, aligned=aligned)
@@ -128,11 +129,21 @@ def menu_of(spec: JobSpec, curve: SpeedCurve, cluster: Cluster, *, aligned: bool
 
 
 def offered_sizes(allowed: Sequence[int], cluster: Cluster, *, aligned: bool) -> Sequence[int]:
-    """Those of the ``allowed`` sizes that a policy considers."""
+    """Those of the ``allowed`` sizes, smallest first, that a policy considers.
+
+    A size that packs badly is left out only if there is one that packs well in its place: more than half and less than
+    twice as large.  Otherwise a job with a menu of powers of two could not grow beyond two workers on nodes of three.
+    """
     if not aligned:
         return allowed
     node = max(cluster.devices_by_node)
-    return [size for size in allowed if packs_well(size, node)] or allowed
+    even = [size for size in allowed if packs_well(size, node)]
+
+    def is_replaced(size: int) -> bool:
+        place = bisect_right(even, size / 2)
+        return place < len(even) and even[place] < 2 * size
+
+    return [size for size in allowed if packs_well(size, node) or not is_replaced(size)]
 
 
 def packs_well(size: int, node: int) -> bool:
@@ -147,6 +158,20 @@ def packs_well(size: int, node: int) -> bool:
         return node % size == 0 or size & (size - 1) == 0
     half = node // 2 if node % 2 == 0 else node
     return size % node == 0 or (size % half == 0 and size <= 4 * node)
+
+
+def next_larger(sizes: Sequence[int], size: int) -> int | None:
+    """The smallest of ``sizes`` above ``size``."""
+    return next((larger for larger in sizes if larger > size), None)
+
+
+def doubled(sizes: Sequence[int], size: int) -> int | None:
+    """The next power of two, or else twice ``size``, if it is one of ``sizes``.
+
+    >>> [doubled(range(1, 13), size) for size in (1, 2, 3, 4, 8)], doubled((3, 6, 12), 3)
+    ([2, 4, 4, 8, None], 6)
+    """
+    return next((larger for larger in (1 << size.bit_length(), 2 * size) if larger in sizes), None)
 
 
 def _padded(menus: list[Menu]) -> MenuTable:

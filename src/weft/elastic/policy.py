@@ -12,7 +12,7 @@ from weft.core.snapshot import Allocation, Snapshot
 from weft.elastic.explainer import DecisionExplainer, Explainer
 from weft.elastic.kind_explainer import MixedExplainer
 from weft.elastic.kind_turns import decide_in_turn
-from weft.elastic.menu import MenuBook
+from weft.elastic.menu import MenuBook, next_larger
 from weft.elastic.rules import Rules
 
 
@@ -70,7 +70,12 @@ class BasePolicy(ABC):
             allocation,
             aligned=self.aligned,
             keeps_sizes=self.keeps_sizes,
+            larger=self.larger,
         )
+
+    def larger(self, sizes: Sequence[int], size: int) -> int | None:
+        """The size that a job with ``size`` workers gets next."""
+        return next_larger(sizes, size)
 
     def explain(self, snapshot: Snapshot, allocation: Allocation, job: str) -> Reason:
         """Why ``job`` has the workers it has in ``allocation``."""

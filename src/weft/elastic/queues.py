@@ -51,7 +51,7 @@ class Fifo(FixedSizePolicy):
             if size and room.fits(jobs[row], size):
                 room.take(jobs[row], size)
                 sizes[row] = size
-            elif size > room.devices:
+            elif size > room.devices and size <= room.quotas.get(jobs[row].spec.user, size):
                 break  # none overtakes, but a job that is held back by its quota is skipped
         workers = {jobs[row].spec.id: size for row, size in sizes.items()}
         return Allocation(workers, valid_until_s=self.rules.next_due_s(snapshot))

@@ -37,7 +37,7 @@ class BelievedLengths:
         self._source, self._error, self._seed = source, error, seed
         self._history = LengthHistory()
         self._learns = source is not Lengths.KNOWN
-        self._least_s = least_assumed_s(USUAL_S, restart_s)
+        self._restart_s = restart_s
 
     def factor(self, run: JobRun) -> float:
         """Believed over true length; constant, as with a wrong target."""
@@ -54,7 +54,8 @@ class BelievedLengths:
         if self._source is Lengths.DECLARED and done < total * factor:
             return total * factor - done
         step_s = curve.times[curve.sizes[0]].step_s
-        return self._history.remaining_s(self._kin(run), done * step_s, self._least_s) / step_s
+        least_s = least_assumed_s(USUAL_S, run.job.start_cost_s(self._restart_s))
+        return self._history.remaining_s(self._kin(run), done * step_s, least_s) / step_s
 
     def progressed(self, unfinished: Iterable[tuple[JobRun, SpeedCurve]]) -> None:
         """Record how far all unfinished jobs have come."""

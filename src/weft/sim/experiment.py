@@ -11,7 +11,7 @@ from weft.elastic import policy_named
 from weft.errors import UsageError
 from weft.sim.bounds import lower_bound
 from weft.sim.device_kinds import KindGroup, cluster_of_kinds
-from weft.sim.readers.assembly import fit_requests
+from weft.sim.readers.assembly import MAX_TIME_S, fit_requests
 from weft.sim.replay import simulate
 from weft.sim.replay_options import SimulationOptions
 from weft.sim.result import SimulationResult
@@ -98,6 +98,12 @@ def at_load(workload: Workload, load: float) -> Workload:
         return workload
     if not 0 < load < float("inf"):
         raise UsageError(f"a load of {load}: expected a number above 0; 1 leaves the workload unchanged")
+    last_s = max(job.spec.submitted_s for job in workload.jobs) / load
+    if last_s > MAX_TIME_S:
+        raise UsageError(
+            f"at a load of {load:g}, the last job would be submitted after {last_s:g} s: "
+            f"expected at most {MAX_TIME_S:g} (32 years)"
+        )
     jobs = tuple(replace(job, spec=replace(job.spec, submitted_s=job.spec.submitted_s / load)) for job in workload.jobs)
     return replace(workload, jobs=jobs)
 

@@ -25,6 +25,7 @@ from weft.core.cluster import Cluster
 from weft.core.engine import StartOrder
 from weft.core.events import Event, JobSubmitted, NodeFailed, NodeRepaired, WorkersExited
 from weft.core.job import Launch
+from weft.core.plural import plural
 from weft.core.reason import NoReport, Reason, in_words
 from weft.core.snapshot import Policy
 from weft.errors import UsageError
@@ -49,7 +50,9 @@ def simulate(
     progress: Progress | None = None,
 ) -> SimulationResult:
     """Replay ``workload`` on ``cluster`` under ``policy``; calls ``progress`` with (finished jobs, all jobs)."""
-    return _Replay(workload, cluster, policy, options or SimulationOptions(), progress).run()
+    replay = _Replay(workload, cluster, policy, options or SimulationOptions(), progress)
+    replay.refuse_beyond_quotas()
+    return replay.run()
 
 
 def continued(
@@ -71,6 +74,7 @@ def continued(
     ordered = sorted(jobs.values(), key=lambda job: job.spec.submitted_s)
     replay = _Replay(Workload("queue", tuple(ordered), quotas), state.cluster, policy, options, None)
     replay.fixed = fixed
+    replay.refuse_beyond_quotas(running=frozenset(name for name in fixed if state.jobs.active[name].devices))
     replay.take_over(state, now_s, tried, guessed)
     return replay.run()
 
@@ -101,6 +105,21 @@ class _Replay:
                     f"job {job.spec.id} needs at least {job.spec.min_workers} workers, this cluster has "
                     f"{cluster.most_of_one_kind} devices{' of one kind' if cluster.is_mixed else ''}: "
                     "lower its minimum or add nodes"
+                )
+
+    def refuse_beyond_quotas(self, running: frozenset[str] = frozenset()) -> None:
+        """A job whose user's quota is too small would wait forever, and policies would reconsider it forever.
+
+        Those ``running``, which must not be stopped, keep what they have.
+        """
+        quotas = self.workload.quotas
+        for job in self.workload.jobs if quotas else ():
+            spec, quota = job.spec, quotas.get(job.spec.user)
+            least = spec.allowed_sizes(self.cluster.most_of_one_kind)[0]
+            if quota is not None and least > quota and spec.id not in running:
+                raise UsageError(
+                    f"job {spec.id} needs at least {plural(least, 'worker')}, but the quota of {spec.user} is {quota}: "
+                    "raise the quota or lower the job's minimum"
                 )
 
     def take_over(

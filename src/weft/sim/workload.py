@@ -71,6 +71,8 @@ class TrueJob:
     def __post_init__(self) -> None:
         if not (math.isfinite(self.total_steps) and self.total_steps > 0):
             raise UsageError(f"job {self.spec.id} has {self.total_steps} steps: expected a positive number")
+        if self.start_s is not None and not 0 <= self.start_s < math.inf:
+            raise UsageError(f"a start of job {self.spec.id} costs {self.start_s} s: expected a finite number >= 0")
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ from tests.unit.daemon.test_scheduling import World
 
 from weft.control.queue_order import PATIENCE_S, QueuePlace, place_in_words
 from weft.core.events import Fate, WorkersExited
+from weft.elastic.registry import POLICIES
 
 
 def finish(world: World, name: str) -> None:
@@ -55,6 +56,37 @@ def test_devices_that_the_blocked_job_will_leave_free_are_used() -> None:
     world.submit("long", max_workers=4, total_steps=1_000_000)
     world.decide()
     assert (world.workers("three"), world.workers("long")) == (0, 1)
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_jobs_of_unknown_length_do_not_start_ahead_of_one_that_several_free_devices_cannot_hold(policy: str) -> None:
+    """The devices become free together, and an earlier job takes one of them."""
+    world = World(2, policy=policy)
+    world.submit("first", max_workers=2, min_workers=2, total_steps=None)
+    world.decide()
+    for name, num in (("a", 1), ("two", 2), ("later", 1)):
+        world.submit(name, max_workers=num, min_workers=num, total_steps=None)
+    world.now_s += PATIENCE_S + 1
+    finish(world, "first")
+    world.decide()
+    assert [world.workers(name) for name in ("a", "two", "later")] == [1, 0, 0]
+    if policy != "fifo":
+        assert world.state.jobs["two"].reason == "waits for 2 devices; a must end first"
+        assert world.state.jobs["later"].reason_code == "UnknownLength"
+    finish(world, "a")
+    world.decide()
+    assert world.workers("two") == 2
+
+
+def test_a_short_job_starts_ahead_of_one_that_several_free_devices_cannot_hold() -> None:
+    world = World(2, policy="exact")
+    world.has_run("train", step_s=1.0)
+    world.submit("a", max_workers=1, total_steps=10_000, title="train-1")
+    world.submit("two", max_workers=2, min_workers=2)
+    world.submit("long", max_workers=1, total_steps=1_000_000, title="train-2")
+    world.submit("short", max_workers=1, total_steps=100, title="train-3")
+    world.decide()
+    assert [world.workers(name) for name in ("a", "two", "long", "short")] == [1, 0, 0, 1]
 
 
 @pytest.mark.parametrize("policy", ["balanced", "exact", "doubling", "optimus", "afs", "equal"])
@@ -153,3 +185,30 @@ def test_no_start_is_promised_where_a_users_quota_may_hold_jobs_back(quotas: dic
     world.submit("b", max_workers=1, total_steps=1000)
     world.decide()
     assert world.scheduler.queue["b"].is_certain == (not quotas)
+
+
+def test_no_devices_are_kept_for_a_job_that_only_its_users_quota_holds_back() -> None:
+    world = World(2, quotas={"ana": 1})
+    world.submit("a", max_workers=1, total_steps=None)
+    world.decide()
+    world.submit("beyond", max_workers=2, min_workers=2, total_steps=None, user="ana")
+    world.now_s += PATIENCE_S + 1
+    world.submit("later", max_workers=1, total_steps=None)
+    world.decide()
+    assert (world.workers("beyond"), world.workers("later")) == (0, 1)
+
+
+def test_devices_are_kept_until_both_they_and_the_users_quota_are_free() -> None:
+    world = World(4, quotas={"ana": 2})
+    world.submit("ana1", max_workers=2, min_workers=2, total_steps=None, user="ana")
+    world.submit("other", max_workers=1, total_steps=None)
+    world.decide()
+    world.submit("ana2", max_workers=2, min_workers=2, total_steps=None, user="ana")
+    world.now_s += PATIENCE_S + 1
+    for name in ("later", "last"):
+        world.submit(name, max_workers=1, total_steps=None)
+    world.decide()
+    assert (world.workers("later"), world.workers("last")) == (1, 0)
+    finish(world, "ana1")
+    world.decide()
+    assert (world.workers("ana2"), world.workers("last")) == (2, 0)

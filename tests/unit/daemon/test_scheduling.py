@@ -89,6 +89,14 @@ def test_fixed_size_policies_start_jobs_at_the_requested_size(policy: str) -> No
     assert world.workers("a") == 4
 
 
+@pytest.mark.parametrize("policy", ["fifo", "srtf", "tiresias"])
+def test_a_job_that_asks_for_more_than_its_quota_runs_within_it_if_it_can(policy: str) -> None:
+    world = World(8, policy=policy, quotas={"ana": 2})
+    world.submit("a", max_workers=4, user="ana")
+    world.decide()
+    assert world.workers("a") == 2
+
+
 @pytest.mark.parametrize("policy", list(POLICIES))
 def test_silent_job_is_never_stopped_for_another(policy: str) -> None:
     world = World(2, policy=policy, hold_s=0.0)

@@ -114,6 +114,14 @@ def test_a_job_too_large_for_the_cluster_is_refused_with_what_to_do(controller: 
     assert controller.jobs() == []
 
 
+def test_a_job_beyond_its_users_quota_is_refused_instead_of_waiting_forever(open_controller: Open) -> None:
+    controller = open_controller(quotas={"ana": 2})
+    with pytest.raises(UsageError, match=r"job gpt wants at least 3 workers, the quota of ana is 2: lower"):
+        controller.submit(a_job(name="gpt", min_workers=3, max_workers=3, user="ana"))
+    assert controller.jobs() == []
+    controller.submit(a_job(name="gpt", min_workers=2, max_workers=3, user="ana"))
+
+
 def test_explain_covers_the_time_before_a_controller_restart(open_controller: Open, engine: ScriptedEngine) -> None:
     controller = open_controller()
     job_id = controller.submit(a_job(max_workers=2))

@@ -12,7 +12,7 @@ from random_snapshots import snapshots
 
 from weft.core.cluster import Cluster
 from weft.core.job import JobSpec
-from weft.core.reason import in_words
+from weft.core.reason import NoRoom, in_words
 from weft.core.snapshot import Allocation, JobView, Snapshot
 from weft.core.speed import SpeedCurve, StepTime
 from weft.elastic import POLICIES, Rules, policy_named
@@ -102,6 +102,40 @@ def test_fifo_lets_a_job_that_waited_too_long_in_before_those_of_higher_priority
     assert policy.decide(snapshot).workers == {"running": 3}
     later = replace(snapshot, jobs=(starved, favoured))
     assert policy.decide(later).workers == {"starved": 2, "favoured": 1}
+
+
+def test_fifo_lets_other_users_pass_a_job_that_is_beyond_its_users_quota() -> None:
+    running = JobView(JobSpec("running", 0.0, max_workers=2, requested_workers=2), CURVE, 100.0, workers=2)
+    beyond = JobView(JobSpec("beyond", 1.0, 3, 3, 3, user="ana"), CURVE, 100.0)
+    other = JobView(JobSpec("other", 2.0, user="bo"), CURVE, 100.0)
+    snapshot = Snapshot(10.0, Cluster.uniform(1, 4), (running, beyond, other), quotas={"ana": 2})
+    assert policy_named("fifo").decide(snapshot).workers == {"running": 2, "other": 1}
+
+
+@pytest.mark.parametrize(("num_nodes", "per_node"), [(4, 3), (2, 5), (2, 6), (4, 4), (1, 12)])
+def test_doubling_goes_on_whatever_the_number_of_devices_in_a_node(num_nodes: int, per_node: int) -> None:
+    job = JobView(JobSpec("a", 0.0, max_workers=8), CURVE, 1000.0)
+    snapshot = Snapshot(0.0, Cluster.uniform(num_nodes, per_node), (job,))
+    assert policy_named("doubling").decide(snapshot).workers == {"a": 8}
+
+
+@pytest.mark.parametrize("name", ["balanced", "exact", "doubling", "optimus", "afs", "equal"])
+@pytest.mark.parametrize("per_node", [3, 5, 6, 7])
+def test_a_job_that_scales_only_to_powers_of_two_grows_on_nodes_of_any_size(name: str, per_node: int) -> None:
+    sizes = (1, 2, 4, 8, 16)
+    curve = SpeedCurve({size: CURVE.times[size] for size in sizes})
+    job = JobView(JobSpec("a", 0.0, max_workers=16, sizes=sizes), curve, 1000.0)
+    snapshot = Snapshot(0.0, Cluster.uniform(2, per_node), (job,))
+    assert policy_named(name).decide(snapshot).workers == {"a": 4 if per_node == 3 else 8}
+
+
+def test_doubling_explains_a_size_with_the_next_power_of_two() -> None:
+    policy = policy_named("doubling")
+    jobs = tuple(JobView(JobSpec(name, 0.0, max_workers=16), CURVE, 1000.0) for name in ("a", "b"))
+    snapshot = Snapshot(0.0, Cluster.uniform(1, 5), jobs)
+    allocation = policy.decide(snapshot)
+    assert allocation.workers == {"a": 2, "b": 2}
+    assert policy.explain(snapshot, allocation, "a") == NoRoom(2, 4)
 
 
 @pytest.mark.parametrize("name", POLICIES)

@@ -97,6 +97,10 @@ def test_comments_and_blank_lines_are_for_people(tmp_path: Path) -> None:
         (HEADER + "bert,0,3,5,1:1 2:2\n", "queue.csv:2: workers is 3, a size the job's profile lacks"),
         (HEADER + "bert,0,16,5,16:1\n", "queue.csv:2: job bert wants 16 GPUs, this cluster has 8"),
         (HEADER + "bert,0,1,1e300,1:0.5\n", "queue.csv:2: job bert runs for 5e+299 s: expected at most 1e+09"),
+        (
+            "name,submitted_s,duration_s,workers,weight\na,0,10,1,1e308\n",
+            "queue.csv:2: weight is 1e308: expected 1e-06 to 1e+06",
+        ),
         (HEADER + "bert,1e300,1,5,1:0.5\n", "queue.csv:2: job bert is submitted after 1e+300 s: expected at most"),
         (
             "name,submitted_s,application,batch_size\na,0,bert,32\n",

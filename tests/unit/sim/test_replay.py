@@ -206,11 +206,12 @@ def test_a_job_larger_than_the_cluster_is_refused_by_name() -> None:
         replay([big])
 
 
-def test_a_quota_that_lets_no_job_run_is_an_error_not_an_endless_replay() -> None:
+@pytest.mark.parametrize("policy", POLICIES)
+def test_a_quota_that_lets_a_job_never_run_is_an_error_not_an_endless_replay(policy: str) -> None:
     jobs = (TrueJob(JobSpec("a", 0.0, min_workers=4, max_workers=4, user="ada"), LINEAR, 1.0),)
     workload = Workload("stuck", jobs, quotas={"ada": 2})
-    with pytest.raises(UsageError, match="leaves a waiting"):
-        simulate(workload, Cluster.uniform(2, 4), policy_named("fifo"), AT_ONCE)
+    with pytest.raises(UsageError, match="job a needs at least 4 workers, but the quota of ada is 2: raise the quota"):
+        simulate(workload, Cluster.uniform(2, 4), policy_named(policy), AT_ONCE)
 
 
 def test_where_a_job_sits_decides_how_fast_it_is() -> None:
@@ -310,6 +311,25 @@ def test_an_unknown_length_is_not_leaked_to_the_policy() -> None:
     jobs = [job("short", 0.0, 10.0), job("long", 0.0, 1e5)]
     simulate(Workload("test", tuple(jobs)), Cluster.uniform(2, 4), Spy(), SimulationOptions(lengths=Lengths.UNKNOWN))
     assert set(seen) == {300.0}, "ten restarts, whatever the job"
+
+
+def test_a_job_of_unknown_length_is_assumed_to_need_ten_of_its_own_starts() -> None:
+    seen: dict[str, float] = {}
+
+    class Spy(Balanced):
+        def decide(self, snapshot: Snapshot) -> Allocation:
+            seen.update((view.id, view.remaining_steps) for view in snapshot.jobs if not view.attained_device_s)
+            return super().decide(snapshot)
+
+    jobs = (job("usual", 0.0, 10.0), replace(job("slow", 0.0, 10.0), start_s=90.0))
+    simulate(Workload("test", jobs), Cluster.uniform(2, 4), Spy(), SimulationOptions(lengths=Lengths.UNKNOWN))
+    assert seen == {"usual": 300.0, "slow": 900.0}
+
+
+@pytest.mark.parametrize("start_s", [-1.0, float("nan"), float("inf")])
+def test_a_start_that_takes_no_real_time_is_refused(start_s: float) -> None:
+    with pytest.raises(UsageError, match="a start of job a costs"):
+        replace(job("a", 0.0, 10.0), start_s=start_s)
 
 
 @pytest.mark.parametrize("is_first_of_family", [True, False])

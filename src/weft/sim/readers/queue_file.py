@@ -25,6 +25,7 @@ import yaml
 from weft.core.job import JobSpec
 from weft.core.plain_yaml import compose, line_of, mapping, scalar
 from weft.core.speed import StepTime
+from weft.core.submission import MAX_WEIGHT
 from weft.errors import InputError
 from weft.sim.readers.application_profiles import ApplicationFolder
 from weft.sim.readers.assembly import SourcedJob, check_size, job_spec
@@ -92,7 +93,7 @@ class QueueReader:
                 requested_workers=requested,
                 sizes=sizes,
                 user=row.cells.get("user", ""),
-                weight=row.positive("weight") if row.has("weight") else 1.0,
+                weight=_weight(row) if row.has("weight") else 1.0,
                 priority=row.integer("priority") if row.has("priority") else 0,
                 may_share=_yes_or_no(row, "may_share", default=True),
             ),
@@ -157,6 +158,13 @@ def _by_size(row: Row, column: str) -> dict[int, float]:
             raise row.error(f"{column} has {size_text} workers twice: remove one", column)
         values[int(size_text)] = cell.non_negative(column)
     return values
+
+
+def _weight(row: Row) -> float:
+    weight = row.positive("weight")
+    if not 1 / MAX_WEIGHT <= weight <= MAX_WEIGHT:
+        raise row.error(f"weight is {row.cells['weight']}: expected {1 / MAX_WEIGHT:g} to {MAX_WEIGHT:g}", "weight")
+    return weight
 
 
 def _yes_or_no(row: Row, column: str, *, default: bool) -> bool:
