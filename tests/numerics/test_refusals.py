@@ -135,6 +135,19 @@ def test_buffers_that_stay_local_may_differ_between_workers() -> None:
     weft.overlap(model, sgd(model), ignore=["extra"]).detach()
 
 
+@pytest.mark.parametrize("case", ["sparse buffer", "expanded buffer", "meta buffer"])
+@on_workers(1)
+def test_one_worker_alone_trains_with_buffers_that_cannot_be_sent(case: str) -> None:
+    model = MODELS[case][0]()
+    optimizer = sgd(model)
+    weft.overlap(model, optimizer)
+    before = model.weight.detach().clone()
+    for _ in range(2):
+        model(torch.ones(1, 2)).sum().backward()
+        optimizer.step()
+    assert not torch.equal(model.weight, before)
+
+
 @on_workers(2)
 def test_one_worker_refuses_and_the_other_does_not_hang() -> None:
     model = Tower()

@@ -101,7 +101,8 @@ def overlap(
     try:
         _check_options(bucket_bytes, comm_dtype)
         plans = checks.check_local(model, optimizers, eager, ignored)
-        values = described_values(model, ignored, broadcast_buffers)
+        if dist.get_world_size(group) > 1:
+            values = described_values(model, ignored, broadcast_buffers)
     except OverlapError as error:
         refusal = error
     except Exception as error:  # unexpected, but the other workers must not wait for us
