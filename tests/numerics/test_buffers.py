@@ -233,3 +233,22 @@ def test_submodules_take_the_device_before_they_compute_when_another_job_shares_
             step.step()
             step.zero_grad()
     handle.detach()
+
+
+@on_workers(2)
+def test_buffers_that_are_views_with_gaps_follow_rank_0() -> None:
+    model: Any = made(Parts)
+    spread = torch.randn(4, 6)
+    model.register_buffer("column", spread[:, 1])
+    model.register_buffer("conjugate", torch.randn(3, dtype=torch.complex64).conj())
+    handle = weft.overlap(model, sgd(model))
+    for step in range(2):
+        model.training_step(step).backward()
+        handle.parts[0].optimizer.step()
+        model.column += dist.get_rank() + 1
+    model.training_step(2).backward()
+    handle.detach()
+    mine, other = gathered(buffers_of(model))
+    assert_same(mine, other)
+    assert model.column.stride() == (6,)
+    assert torch.equal(spread[:, 1], model.column)

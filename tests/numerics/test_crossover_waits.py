@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -16,7 +17,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 import weft
 from gates import NotedGate, behind
-from training import Tower, adamw, made, with_ddp, with_weft
+from training import Tower, adamw, assert_same, batch_generator, made, with_ddp, with_weft
 from weft.errors import UsageError
 from weft.overlap.transport.gloo import GlooTransport
 from weft.process.turns import TURNS
@@ -191,3 +192,27 @@ def test_a_second_communication_hook_is_refused_with_an_alternative() -> None:
             weft.crossover(torch.nn.Linear(2, 2), comm_hook=allreduce_hook)
         with pytest.raises(UsageError, match=r"expected a torch\.nn\.Module"):
             weft.crossover([1])
+
+
+@on_workers(2)
+def test_join_while_taking_turns_has_ddp_bits_or_is_refused() -> None:
+    found = []
+    for shares in (False, True):
+        torch.manual_seed(3)
+        model = DistributedDataParallel(torch.nn.Linear(4, 3))
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        with behind(NotedGate()) if shares else nullcontext():
+            weft.crossover(model)
+            with model.join():
+                for step in range(2 + 2 * dist.get_rank()):
+                    optimizer.zero_grad()
+                    model(torch.randn(2, 4, generator=batch_generator(step))).square().mean().backward()
+                    optimizer.step()
+            found.append({name: value.detach().clone() for name, value in model.named_parameters()})
+            if shares:  # the hook does not know how many workers still have batches
+                with (
+                    pytest.raises(UsageError, match="divide_by_initial_world_size=True"),
+                    model.join(divide_by_initial_world_size=False),
+                ):
+                    model(torch.ones(1, 4))
+    assert_same(found[1], found[0])

@@ -16,10 +16,10 @@ import torch.distributed as dist
 
 import weft
 from hang_limit import HANG_S
-from training import Tower, adafactor, adamw, assert_same, made, with_ddp, with_weft
+from training import Tower, adafactor, adamw, assert_differ, assert_same, made, sgd, with_ddp, with_weft
 from weft.errors import OverlapError
 from weft.overlap.transport.groups import timeout_of
-from workers import call_on_workers, on_workers
+from workers import call_on_workers, gathered, on_workers
 
 
 def held_by_this_process() -> dict[str, int]:
@@ -214,3 +214,22 @@ def train_until_the_other_stops(rendezvous: str) -> str:
 def test_a_stopped_worker_is_detected_within_the_users_timeout(tmp_path: Path) -> None:
     waited, _ = call_on_workers(2, train_until_the_other_stops, rendezvous=str(tmp_path / "short"))
     assert "look for the first error in its log" in waited
+
+
+@on_workers(4)
+def test_halves_of_the_workers_can_train_their_own_models_and_then_make_groups_together() -> None:
+    halves = [dist.new_group(half) for half in ([0, 2], [1, 3])]
+    group = halves[dist.get_rank() % 2]
+    if dist.get_rank() % 2:  # the halves need not do the same
+        dropped = made(Tower)
+        weft.overlap(dropped, sgd(dropped), process_group=group).detach()
+    run = with_weft(made(Tower), adamw, process_group=group).train(3)
+    own = gathered(run.parameters())
+    assert_same(own[0], own[2])
+    assert_same(own[1], own[3])
+    assert_differ(own[0], own[1])
+    assert run.handle is not None
+    run.handle.detach()
+    total = torch.ones(1)
+    dist.all_reduce(total, group=dist.new_group())
+    assert total.item() == 4

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import datetime
 import os
 import subprocess
 import sys
@@ -10,6 +11,7 @@ import time
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 import torch
@@ -109,6 +111,52 @@ def test_state_requested_after_every_step_is_right_while_buckets_are_tuned() -> 
             run.train(1, first=step)
         if dist.get_rank() == 0:
             assert_equal_states(found.optimizer.state_dict(), expected.optimizer.state_dict())
+
+
+class LastLayerFirst(nn.Module):
+    """Its first step shows another order of gradients than that of its parameters, so the plan changes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(16, 16) for _ in range(4))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for layer in reversed(self.layers):
+            x = layer(x)
+        return x
+
+
+@on_workers(4)
+def test_state_read_in_a_step_hook_while_another_worker_changes_its_plan_is_answered() -> None:
+    model = made(LastLayerFirst)
+    optimizer = adamw(model)
+    saved: list[dict[str, Any]] = []
+
+    def save(*_: object) -> None:
+        if dist.get_rank() == 3 and not saved:
+            dist.recv(torch.zeros(1), 0)  # it waits only for workers 1 and 2 to learn the new plan
+            saved.append(optimizer.state_dict())
+
+    optimizer.register_step_post_hook(save)  # before weft's own, so it runs while this worker is still in its step
+    group = dist.new_group(timeout=datetime.timedelta(seconds=20))
+    handle = weft.overlap(model, optimizer, bucket_bytes=512, process_group=group)
+    service: Any = handle.schedule._state_changes.service
+    exchange, began = service.exchange, []
+
+    def exchanged(*runs: Any) -> Any:
+        if dist.get_rank() == 0 and not began:
+            began.append(True)
+            dist.send(torch.zeros(1), 3)
+        return exchange(*runs)
+
+    with patch.object(service, "exchange", exchanged):
+        model(torch.ones(2, 16)).sum().backward()
+        optimizer.step()
+    assert began or dist.get_rank() > 0
+    full = optimizer.state_dict()
+    for state in saved:
+        assert_equal_states(state, full)
+    handle.detach()
 
 
 def save_after(steps: int, path: str) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
@@ -99,6 +99,53 @@ def test_different_models_on_two_workers_are_refused() -> None:
     optimizer = sgd(same) if dist.get_rank() else adamw(same)
     refused(same, optimizer, "AdamW.*SGD")
     refused(same, sgd(same), "bucket_bytes=64.*bucket_bytes=128", bucket_bytes=64 * (1 + dist.get_rank()))
+
+
+def _frozen_parameter(rank: int, shapes: Sequence[int], dtypes: Sequence[torch.dtype] = (torch.float32,) * 2) -> Any:
+    return nn.Parameter(torch.ones(shapes[rank], dtype=dtypes[rank]), requires_grad=False)
+
+
+# What each worker adds to the same model under the name "extra"; none of it is trained.
+UNLIKE: dict[str, Callable[[int], Any]] = {
+    "frozen, shape": lambda rank: _frozen_parameter(rank, (3, 4)),
+    "frozen, dtype": lambda rank: _frozen_parameter(rank, (4, 4), (torch.float32, torch.float64)),
+    "frozen, one worker": lambda rank: _frozen_parameter(rank, (4, 4)) if rank else None,
+    "buffer, shape": lambda rank: torch.zeros((2, 3) if rank else (3, 2)),
+    "buffer, size": lambda rank: torch.zeros(3 + rank),
+    "buffer, dtype": lambda rank: torch.zeros(4, dtype=torch.int32 if rank else torch.float32),
+    "buffer, one worker": lambda rank: torch.zeros(4) if rank else None,
+}
+
+
+@pytest.mark.parametrize("case", UNLIKE)
+@on_workers(2)
+def test_frozen_parameters_and_buffers_that_differ_between_workers_are_refused_on_all(case: str) -> None:
+    torch.manual_seed(0)
+    model = Tower()
+    extra = UNLIKE[case](dist.get_rank())
+    (model.register_parameter if isinstance(extra, nn.Parameter) else model.register_buffer)("extra", extra)
+    refused(model, sgd(model), "workers have different models")
+
+
+@on_workers(2)
+def test_buffers_that_stay_local_may_differ_between_workers() -> None:
+    model = Tower()
+    model.register_buffer("extra", torch.zeros(3 + dist.get_rank()))
+    weft.overlap(model, sgd(model), broadcast_buffers=False).detach()
+    weft.overlap(model, sgd(model), ignore=["extra"]).detach()
+
+
+@pytest.mark.parametrize("case", ["sparse buffer", "expanded buffer", "meta buffer"])
+@on_workers(1)
+def test_one_worker_alone_trains_with_buffers_that_cannot_be_sent(case: str) -> None:
+    model = MODELS[case][0]()
+    optimizer = sgd(model)
+    weft.overlap(model, optimizer)
+    before = model.weight.detach().clone()
+    for _ in range(2):
+        model(torch.ones(1, 2)).sum().backward()
+        optimizer.step()
+    assert not torch.equal(model.weight, before)
 
 
 @on_workers(2)
@@ -213,11 +260,20 @@ def _overlapping() -> nn.Module:
     return model
 
 
+def _with_buffer(buffer: torch.Tensor) -> nn.Module:
+    model = nn.Linear(2, 2)
+    model.register_buffer("table", buffer)
+    return model
+
+
 MODELS: dict[str, tuple[Callable[[], nn.Module], str]] = {
     "nothing to train": (_frozen, "nothing to overlap"),
     "complex": (_complex, "real parameters only"),
     "shared memory": (_overlapping, "same nn.Parameter"),
     "meta": (lambda: nn.Linear(2, 2, device="meta"), "meta device"),
+    "sparse buffer": (lambda: _with_buffer(torch.eye(3).to_sparse()), "table is sparse.*ignore"),
+    "expanded buffer": (lambda: _with_buffer(torch.ones(1).expand(4)), r"table .*clone\(\).*ignore"),
+    "meta buffer": (lambda: _with_buffer(torch.ones(3, device="meta")), "table is on the meta device.*ignore"),
 }
 
 

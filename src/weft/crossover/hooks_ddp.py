@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch.nn.parallel import DistributedDataParallel
 
+from weft.errors import UsageError
 from weft.process.turns import TURNS
 from weft.worker.ddp_reduction import CommHook, reduction_of
 
@@ -29,6 +30,12 @@ def hook_ddp(model: DistributedDataParallel, comm_hook: CommHook | None, comm_st
 
     def before_forward(*inputs: Any, **kwargs: Any) -> Any:
         nonlocal num_forwards
+        if comm_hook is None and ddp._join_config.enable and not ddp._divide_by_initial_world_size:
+            raise UsageError(
+                "model.join(divide_by_initial_world_size=False) does not work with weft.crossover: its communication "
+                "hook averages over all workers, because DDP does not tell it how many still have batches; use "
+                "divide_by_initial_world_size=True"
+            )
         num_forwards += torch.is_grad_enabled()
         waits = num_forwards <= _FORWARDS_UNTIL_SETTLED or ddp.will_sync_module_buffers()
         if waits or ddp._join_config.enable:

@@ -18,7 +18,7 @@ from weft.errors import OverlapError
 from weft.overlap import checks
 from weft.overlap.buffers import BufferSync
 from weft.overlap.compiled import CompiledModules
-from weft.overlap.first_values import agree_on_values
+from weft.overlap.first_values import agree_on_values, described_values
 from weft.overlap.flat import FlatMemory
 from weft.overlap.handle import Overlap
 from weft.overlap.initial_state import WholeState
@@ -97,9 +97,12 @@ def overlap(
     ignored = {*ignore, *_ignored_by_ddp(model)}
     refusal: OverlapError | None = None
     plans: list[checks.PartPlan] = []
+    values: list[str] = []
     try:
         _check_options(bucket_bytes, comm_dtype)
         plans = checks.check_local(model, optimizers, eager, ignored)
+        if dist.get_world_size(group) > 1:
+            values = described_values(model, ignored, broadcast_buffers)
     except OverlapError as error:
         refusal = error
     except Exception as error:  # unexpected, but the other workers must not wait for us
@@ -107,7 +110,7 @@ def overlap(
     device = plans[0].parameters[0].device if plans else _any_device(group)
     settings = f"eager={eager} tune={tune} bucket_bytes={bucket_bytes} comm_dtype={comm_dtype} enabled={enabled}"
     settings += f" exact_clipping={exact_clipping} broadcast_buffers={broadcast_buffers} ignore={sorted(ignored)}"
-    description = [settings, f"on {device.type}", *(line for plan in plans for line in _describe(plan))]
+    description = [settings, f"on {device.type}", *(line for plan in plans for line in _describe(plan)), *values]
     checks.check_alike(group, device, [] if refusal else description, refusal)
     check_device(device)  # now known to be the same on all workers
     close_abandoned(group, checks.meeting_device(group, device))

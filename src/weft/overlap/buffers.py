@@ -21,6 +21,7 @@ import torch.distributed as dist
 
 from weft.errors import OverlapError
 from weft.overlap import checks
+from weft.overlap.first_values import as_bytes
 from weft.overlap.timing import StepClock
 from weft.overlap.transport.base import Transport
 from weft.process.turns import TURNS
@@ -123,7 +124,7 @@ class BufferSync:
         """Copy one worker's buffers to all, now, over a gloo group.  Collective."""
         buffers = self._buffers()
         if buffers and self.enabled:
-            packed = torch.cat([_line(buffer).cpu() for buffer in buffers.values()])
+            packed = torch.cat([as_bytes(buffer).cpu() for buffer in buffers.values()])
             dist.broadcast(packed, group_src=source, group=group)
             _unpack(packed, buffers, lambda name, buffer: True)
 
@@ -143,7 +144,7 @@ class BufferSync:
         packed = torch.zeros(num_bytes, dtype=torch.uint8, device=device)
         if self._transport.rank == 0 and valid:
             packed[0] = _VALID
-            torch.cat([_line(buffer).to(device) for buffer in buffers.values()], out=packed[_HEADER_BYTES:])
+            torch.cat([as_bytes(buffer).to(device) for buffer in buffers.values()], out=packed[_HEADER_BYTES:])
         kept = buffers if valid else {}
         versions = [buffer._version for buffer in kept.values()]
         self._message = _Message(
@@ -162,10 +163,6 @@ class BufferSync:
     def _difference(self, buffers: dict[str, torch.Tensor]) -> str:
         before, now = set(self._layout), set(_layout(buffers))
         return ", ".join(sorted(name for name, *_ in before ^ now)[:1])
-
-
-def _line(buffer: torch.Tensor) -> torch.Tensor:
-    return buffer.detach().reshape(-1).view(torch.uint8)
 
 
 def _unpack(

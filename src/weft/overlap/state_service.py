@@ -13,7 +13,8 @@ a step has every worker's gradient.
 
 [Note: no deadlocks]  All workers may ask at the same time, each after a different number of changes.  So the thread
 waits only for requests: one that cannot be answered yet is postponed until the state has caught up, and an answer
-counts as in flight until the asker confirms it.
+counts as in flight until the asker confirms it.  Before state moves to another plan, all workers meet: one that is
+still asking, perhaps in an optimizer hook of the user's, would wait for answers while the others wait for its state.
 
 [Note: leaving]  Rank 0 often writes the last checkpoint when the other workers have reached the end of the script.  So
 a worker that ends without an error stays until all others are leaving, too, or are gone, or the process group's timeout
@@ -93,7 +94,8 @@ class StateService:
 
     @contextmanager
     def moving(self) -> Iterator[None]:
-        """The state moves inside; no request is answered meanwhile."""
+        """The state moves inside; no request is answered meanwhile.  Collective: see [Note: no deadlocks]."""
+        self.exchange([()] * (len(self._others) + 1))
         with self._lock:
             yield
 
