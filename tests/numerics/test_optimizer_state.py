@@ -270,22 +270,69 @@ if how == "two models":
                 thread.join()
 if rank == 1 and how == "error":
     raise KeyError("worker 1 fails")
-if rank == 0 and how != "error":
+if rank == 0 and how not in ("error", "drop"):
     # Rank 1 has nothing to do any more: it is at the end of the script long before this.
     torch.save(optimizer.state_dict(), folder + "/optimizer.pt")
 if how == "destroy":
     dist.destroy_process_group()
+if how == "drop":
+    from weft.overlap.open_connections import _OPEN
+    del model, optimizer
+    _OPEN.clear()  # as when the garbage collector finds the process group
+    gc.collect()
+    deadline_s = time.monotonic() + 10
+    while not closing:
+        assert time.monotonic() < deadline_s, "the thread answers forever"
+        time.sleep(0.01)
 print("done", rank)
+"""
+
+# As on a busy machine, where closing connections takes long.
+CLOSES_SLOWLY = """
+import gc, sys, time
+sys.path.insert(0, sys.argv[4])
+from weft.overlap import state_service
+answer, closing = state_service._answer, []
+def answer_and_close_slowly(*args):
+    answer(*args)
+    closing.append(True)
+    time.sleep(0.5)
+    print("closed")
+state_service._answer = answer_and_close_slowly
 """
 
 
 @pytest.mark.parametrize("how", ["plain", "destroy", "two models", "error"])
 def test_the_last_checkpoint_is_written_while_the_other_worker_exits(how: str, tmp_path: Path) -> None:
+    codes, results = ends_of_two_workers(LAST_WORD, how, tmp_path)
+    if how == "error":
+        assert codes[1] != 0
+        assert "worker 1 fails" in results[1][1]
+        assert codes[0] == 0  # it needed nothing more from the other
+        return
+    assert codes == [0, 0], results
+    assert [stdout.strip() for stdout, _ in results] == ["done 0", "done 1"]
+    assert [stderr for _, stderr in results] == ["", ""]
+    saved = torch.load(tmp_path / "optimizer.pt")
+    assert saved["state"][0]["exp_avg"].shape == (20, 20)
+    assert saved["state"][0]["step"] == 3
+
+
+@pytest.mark.parametrize("how", ["destroy", "drop"])
+def test_a_worker_that_has_trained_everything_is_not_aborted_at_its_exit(how: str, tmp_path: Path) -> None:
+    """Seen twice in a benchmark: the interpreter shut down while a thread was still closing its connections."""
+    codes, results = ends_of_two_workers(CLOSES_SLOWLY + LAST_WORD, how, tmp_path)
+    assert codes == [0, 0], results
+    assert [sorted(stdout.splitlines()) for stdout, _ in results] == [["closed", "done 0"], ["closed", "done 1"]]
+
+
+def ends_of_two_workers(script: str, how: str, tmp_path: Path) -> tuple[list[int], list[tuple[str, str]]]:
+    """Exit codes, and what was written."""
     source = str(Path(sys.modules["weft"].__file__ or "").parents[1])
     environment = {**os.environ, "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
     workers = [
         subprocess.Popen(
-            [sys.executable, "-c", LAST_WORD, how, str(rank), str(tmp_path), source],
+            [sys.executable, "-c", script, how, str(rank), str(tmp_path), source],
             env=environment,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -299,15 +346,4 @@ def test_the_last_checkpoint_is_written_while_the_other_worker_exits(how: str, t
         for worker in workers:
             worker.kill()
             worker.communicate()
-    codes = [worker.returncode for worker in workers]
-    if how == "error":
-        assert codes[1] != 0
-        assert "worker 1 fails" in results[1][1]
-        assert codes[0] == 0  # it needed nothing more from the other
-        return
-    assert codes == [0, 0], results
-    assert [stdout.strip() for stdout, _ in results] == ["done 0", "done 1"]
-    assert [stderr for _, stderr in results] == ["", ""]
-    saved = torch.load(tmp_path / "optimizer.pt")
-    assert saved["state"][0]["exp_avg"].shape == (20, 20)
-    assert saved["state"][0]["step"] == 3
+    return [worker.returncode for worker in workers], results

@@ -42,7 +42,7 @@ import torch.distributed as dist
 
 from weft.errors import OverlapError
 from weft.overlap.state_runs import StateRun, decode, encode
-from weft.overlap.transport.groups import end_group, timeout_of
+from weft.overlap.transport.groups import end_group, is_open, timeout_of
 
 _ASK, _SIZE, _DATA, _MOVED_SIZE, _MOVED_DATA, _BYE = 1, 2, 3, 4, 5, 6
 _FOREVER = datetime.timedelta(days=3650)
@@ -52,7 +52,7 @@ _STOP, _THANKS = -1, -2
 _LEAVING, _DROPPED = 1.0, 2.0
 _MAX_GOODBYE_S = 60.0
 
-# Threads that still answer, in order of creation, which is the same on all workers of a group.
+# Threads that may still run, in order of creation, which is the same on all workers of a group.
 _ANSWERING: dict[threading.Thread, weakref.ref[StateService]] = {}
 
 
@@ -83,8 +83,10 @@ class StateService:
         self._thread = threading.Thread(
             target=_answer, args=(weakref.ref(self), backend, num_workers - 1, goodbyes), name="weft-state", daemon=True
         )
+        for ended in [thread for thread, service in _ANSWERING.items() if not (thread.is_alive() or service())]:
+            del _ANSWERING[ended]
         _ANSWERING[self._thread] = weakref.ref(self)
-        self._drop = weakref.finalize(self, _say_goodbye, backend, self._others, goodbyes, self._thread)
+        self._drop = weakref.finalize(self, _say_goodbye, backend, self._others, goodbyes)
         self._drop.atexit = False
         self._thread.start()
 
@@ -182,6 +184,7 @@ class StateService:
         self._drop.detach()
         _ANSWERING.pop(self._thread, None)
         said = [torch.zeros(1) for _ in self._others]
+        limit_s = self._timeout.total_seconds()
         try:
             # One receive per worker: unlike recv_anysource, it fails if that worker is gone.
             waits = [self._recv_from([word], other, _BYE) for word, other in zip(said, self._others, strict=True)]
@@ -194,8 +197,10 @@ class StateService:
             for stop in stops:
                 stop.wait(self._timeout)
         except RuntimeError:
-            return  # a worker is gone or has failed: there is no need to stay
-        self._thread.join(self._timeout.total_seconds())
+            if is_open(self._group):
+                return  # a worker is gone or has failed: there is no need to stay
+            limit_s = min(limit_s, _MAX_GOODBYE_S)  # the group was destroyed here, which ends the thread
+        self._thread.join(limit_s)
 
     def asked(self, other: int, num_changes: int, parameter: int) -> None:
         """A message from another worker; called by the thread."""
@@ -271,14 +276,10 @@ def _answer(service_of: weakref.ref[StateService], backend: Any, num_others: int
             with suppress(RuntimeError):  # the asker is gone
                 goodbyes.append(backend.send([torch.tensor([_GONE])], other, _SIZE))
         del service  # not kept while waiting
-    if service_of() is None:  # otherwise the others still wait for our own goodbye
-        _ANSWERING.pop(threading.current_thread(), None)
 
 
-def _say_goodbye(backend: Any, others: Sequence[int], sent: list[Any], thread: threading.Thread) -> None:
+def _say_goodbye(backend: Any, others: Sequence[int], sent: list[Any]) -> None:
     """What :meth:`StateService.leave` sends, without waiting; the messages in flight are kept in ``sent``."""
-    if not thread.is_alive():
-        _ANSWERING.pop(thread, None)
     with suppress(RuntimeError):  # a worker is gone
         for other in others:
             sent.append(backend.send([torch.tensor([_DROPPED])], other, _BYE))
@@ -288,7 +289,8 @@ def _say_goodbye(backend: Any, others: Sequence[int], sent: list[Any], thread: t
 def _leave_all() -> None:
     """At exit: a thread that wakes up in gloo while the interpreter shuts down crashes the process.
 
-    A worker that ends with an error does not stay, so that its supervisor notices immediately.
+    So does one that has nothing left to answer but still closes its connections, after which it needs the interpreter
+    once more.  A worker that ends with an error does not stay, so that its supervisor notices immediately.
     """
     if hasattr(sys, "last_type"):
         return
