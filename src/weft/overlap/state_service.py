@@ -51,6 +51,8 @@ _EVERYTHING = -1
 _STOP, _THANKS = -1, -2
 _LEAVING, _DROPPED = 1.0, 2.0
 _MAX_GOODBYE_S = 60.0
+# A thread that is ending takes milliseconds; one that still waits for a lost worker never ends, and harms nobody.
+_MAX_ENDING_S = 1.0
 
 # Threads that may still run, in order of creation, which is the same on all workers of a group.
 _ANSWERING: dict[threading.Thread, weakref.ref[StateService]] = {}
@@ -197,9 +199,8 @@ class StateService:
             for stop in stops:
                 stop.wait(self._timeout)
         except RuntimeError:
-            if is_open(self._group):
-                return  # a worker is gone or has failed: there is no need to stay
-            limit_s = min(limit_s, _MAX_GOODBYE_S)  # the group was destroyed here, which ends the thread
+            # A worker is gone, which may have ended the thread, too; or the group was destroyed here, which ends it.
+            limit_s = _MAX_ENDING_S if is_open(self._group) else min(limit_s, _MAX_GOODBYE_S)
         self._thread.join(limit_s)
 
     def asked(self, other: int, num_changes: int, parameter: int) -> None:
