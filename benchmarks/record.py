@@ -16,6 +16,7 @@ import json
 import os
 import platform
 import subprocess
+import sys
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -55,6 +56,17 @@ def machine() -> dict[str, Any]:
         "python": platform.python_version(),
         "weft": __version__,
     }
+
+
+def without_own_paths(text: str) -> str:
+    """For results that are published: where things are on this machine is nobody's business.
+
+    >>> without_own_paths(f"{sys.executable} failed")
+    'python failed'
+    """
+    for path, name in ((sys.executable, "python"), (sys.prefix, "VENV"), (str(Path(__file__).parents[1]), "WEFT")):
+        text = text.replace(path, name)
+    return text
 
 
 def provenance(command: str) -> dict[str, str]:
@@ -128,7 +140,12 @@ class RowRecord:
         for row in self.rows:
             first = row["key"].partition(" ")[0]
             parts[first if first in self.asides else "rows"].append(row)
-        return {**provenance(self.command), "machine": machine(), **parts, "failures": self.failures}
+        return {
+            **provenance(self.command),
+            "machine": machine(),
+            **parts,
+            "failures": [without_own_paths(words) for words in self.failures],
+        }
 
     def save(self, text: str) -> None:
         """Both files; ``text`` is what people read."""

@@ -114,3 +114,9 @@ def test_a_published_page_is_what_its_json_file_says(name: str, tmp_path: Path) 
     assert path.with_suffix(".md").read_text() == PARTS[name].page(document)
     PARTS[name].draw(document, tmp_path / "figure.png")
     assert (tmp_path / "figure.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_published_results_do_not_say_where_things_are_on_the_machine(tmp_path: Path) -> None:
+    record = RowRecord(tmp_path, "overlap", "weft bench overlap")
+    record.failures.append(f"`{sys.executable} -m benchmarks.overlap_worker` failed in {Path(__file__).parents[3]}/src")
+    assert record.document()["failures"] == ["`python -m benchmarks.overlap_worker` failed in WEFT/src"]
