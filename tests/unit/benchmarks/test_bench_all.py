@@ -11,7 +11,7 @@ import pytest
 from benchmarks import all_command
 from benchmarks.all_command import arguments_of, chosen, plan_lines, run_all, share_out
 from benchmarks.parts import PARTS, Todo
-from benchmarks.record import code_id
+from benchmarks.record import RowRecord, code_id
 
 from weft.errors import UsageError, WeftError
 
