@@ -262,11 +262,3 @@ def _weft(workload: Workload, findings: Findings) -> Trainer:
 @contender("weft_eager")
 def _weft_eager(workload: Workload, findings: Findings) -> Trainer:
     return WeftTrainer(workload, eager=True)
-
-
-def _with_buckets_of(size_mb: int) -> Maker:
-    return lambda workload, findings: WeftTrainer(workload, tune=False, bucket_bytes=size_mb << 20)
-
-
-for _size_mb in (1, 2, 4, 8, 16, 25):
-    contender(f"weft_{_size_mb}mb")(_with_buckets_of(_size_mb))

@@ -19,7 +19,7 @@ from benchmarks.program import parse, say
 from benchmarks.record import markdown_table
 
 NUM_JOBS, NUM_READERS = 2000, 8
-NUM_ROUNDS, MEASURED_S = 3, 20.0
+NUM_ROUNDS, MEASURED_S = 2, 15.0
 NUM_BARS, NUM_BAR_DEVICES, NUM_FRAMES = 10_000, 64, 300
 MAX_CORE = 0.01
 """Of a core, per open dashboard."""

@@ -164,15 +164,6 @@ _REAL = {
         _adamw,
         _module_list("blocks"),
     ),
-    # Words: half of the bytes sit in the first and the last layer, where no schedule can hide them.
-    "vocabulary": Workload(
-        "vocabulary",
-        lambda: LanguageModel(vocabulary=6144, width=512, num_layers=6, num_heads=8, length=80),
-        token_batch(vocabulary=6144, num_sequences=7, length=80),
-        F.cross_entropy,
-        _adamw,
-        _module_list("blocks"),
-    ),
     "resnet": Workload("resnet", _resnet, _class_batch((4, 3, 32, 32), 100), F.cross_entropy, _sgd, _children),
     "mlp": Workload(
         "mlp",

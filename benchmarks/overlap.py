@@ -72,24 +72,26 @@ def run_scenarios(
 def _add_memory(
     scenarios: Sequence[Scenario], record: RowRecord, end_s: float, on_progress: OnProgress, timeout_s: float
 ) -> None:
-    """Peak memory, once per model, in processes of its own; last, and only as long as there is time."""
-    for model in dict.fromkeys(scenario.model for scenario in scenarios if scenario.timed is None):
-        rows = [row for row in record.rows if row["model"] == model and record.measured(row["key"]) is not None]
-        scenario = next(one for one in scenarios if one.model == model)
+    """Memory, once per model and layout, in processes of its own; last, and only as long as there is time."""
+    for scenario in {one.layout: one for one in scenarios if one.shows_memory}.values():
+        keys = [one.key for one in scenarios if one.layout == scenario.layout]
+        rows = [row for row in record.rows if row["key"] in keys and record.measured(row["key"]) is not None]
         is_late = time.monotonic() + len(MEMORY_CONTENDERS) * scenario.memory("ddp").fixed_s > end_s
         if not rows or is_late or any(row["peak_bytes"] for row in rows):
             continue
-        peaks: dict[str, int] = {}
+        found: dict[str, dict[str, int]] = {"peak_bytes": {}, "settled_bytes": {}}
         try:
-            with Testbed(scenario.num_hosts, START_RATE_BITS_PER_S) as bed:
+            workers = scenario.workers_per_host
+            with Testbed(scenario.num_hosts, START_RATE_BITS_PER_S, workers_per_host=workers) as bed:
                 for contender in MEMORY_CONTENDERS:
-                    on_progress(0, f"{model}: memory of {contender}")
+                    on_progress(0, f"{scenario.label}: memory of {contender}")
                     memory = _work(bed, "overlap_memory", scenario.memory(contender), None, timeout_s)
-                    peaks[contender] = memory["peak_bytes"]
+                    for field, of_contender in found.items():
+                        of_contender[contender] = memory[field]
         except HostFailed as failure:
-            record.failures.append(f"{model}, memory: {failure}")
+            record.failures.append(f"{scenario.label}, memory: {failure}")
         for row in rows:
-            row["peak_bytes"] = peaks
+            row |= found
         keep(record)
 
 

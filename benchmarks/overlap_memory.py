@@ -16,7 +16,7 @@ import torch.distributed as dist
 from benchmarks.contenders import Findings, make_contender
 from benchmarks.models import find_workload
 from benchmarks.overlap_scenarios import scenario_from_json
-from benchmarks.overlap_worker import NUM_BATCHES, Lane
+from benchmarks.overlap_worker import NUM_BATCHES, Lane, timed_size
 
 
 def resident_bytes(field: str) -> int:
@@ -27,22 +27,32 @@ def resident_bytes(field: str) -> int:
     return int(match[1]) * 1024
 
 
+def proportional_bytes() -> int:
+    """Memory of this process; what it shares with others is divided among them."""
+    text = Path("/proc/self/smaps_rollup").read_text()
+    match = re.search(r"^Pss:\s+(\d+) kB", text, re.MULTILINE)
+    if match is None:
+        raise OSError("/proc/self/smaps_rollup has no field Pss: memory of workers can only be measured on Linux")
+    return int(match[1]) * 1024
+
+
 def main(argument: str) -> None:
     scenario = scenario_from_json(json.loads(argument))
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
     try:
-        workload = find_workload(scenario.model)
+        workload = find_workload(scenario.model, timed_size(scenario))
         batches = workload.batches(dist.get_rank(), NUM_BATCHES)
         dist.barrier()
-        before_bytes = resident_bytes("VmRSS")
+        before_bytes, before_share = resident_bytes("VmRSS"), proportional_bytes()
         lane = Lane(scenario.contenders[0], make_contender(scenario.contenders[0], workload, Findings()), batches)
         lane.warm_up(scenario.effort)
         peak_bytes = resident_bytes("VmHWM") - before_bytes
+        settled_bytes = proportional_bytes() - before_share
         dist.barrier()
         lane.trainer.close()
         if dist.get_rank() == 0:
-            print(json.dumps({"result": {"peak_bytes": peak_bytes}}), flush=True)
+            print(json.dumps({"result": {"peak_bytes": peak_bytes, "settled_bytes": settled_bytes}}), flush=True)
     finally:
         dist.destroy_process_group()
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.figures import Document, head
-from benchmarks.overlap_results import compared_rows, reading_order
+from benchmarks.overlap_results import reading_order, real_rows
 from benchmarks.overlap_rows import MAX_ERROR, best_of, error_of, predicted_names, speedup
 from benchmarks.record import Row
 from weft.sim.figure_style import CONTENDERS, INK, QUIET, WIDTH_IN, legend_below, pyplot, save
@@ -32,10 +32,10 @@ def draw(document: Document, path: Path) -> None:
     """Step times above, speedups below, one column per model; panels without rows are left out."""
     plt = pyplot()
     rows: Sequence[Row] = document["rows"]
-    real = [row for row in compared_rows(rows) if row["model"] != "vocabulary"]
+    real = real_rows(rows)
     models = list(dict.fromkeys(row["model"] for row in real))
-    growth = sorted((row for row in rows if row["emulated_compute"]), key=reading_order)
-    num_columns = max(1, len(models) + bool(growth))
+    emulated = sorted((row for row in rows if row["emulated_compute"]), key=reading_order)
+    num_columns = max(1, len(models) + bool(emulated))
     size = (WIDTH_IN, 6.2)
     figure, axes = plt.subplots(2, num_columns, figsize=size, squeeze=False, layout="constrained", sharey="row")
     for column, model in enumerate(models):
@@ -45,11 +45,11 @@ def draw(document: Document, path: Path) -> None:
         _speedups(axes[1][column], own, places, "network / compute")
         for axis in axes[:, column]:
             axis.set_xlim(0, max([*places, 2.3]) * 1.06)
-    if growth:
-        hosts = list(range(len(growth)))
-        names = [_layout(row) for row in growth]
-        _step_times(axes[0][-1], growth, hosts, "hosts (x workers)", "emulated compute")
-        _speedups(axes[1][-1], growth, hosts, "hosts")
+    if emulated:
+        hosts = list(range(len(emulated)))
+        names = [_layout(row) for row in emulated]
+        _step_times(axes[0][-1], emulated, hosts, "hosts (x workers)", "emulated compute")
+        _speedups(axes[1][-1], emulated, hosts, "hosts")
         for axis in axes[:, -1]:
             axis.set_xticks(hosts, names)
             axis.set_xlim(-0.4, len(hosts) - 0.6)

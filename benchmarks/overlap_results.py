@@ -17,14 +17,12 @@ from benchmarks.overlap_rows import (
     speedup,
     variant,
 )
-from benchmarks.overlap_scenarios import CONTENDERS, MODELS, SWEEP_CONTENDERS
+from benchmarks.overlap_scenarios import CONTENDERS, MODELS
 from benchmarks.record import Row, RowRecord, headline, markdown_table, sources
 
 NAME = "overlap"
 # The rows of popular models; they are not those of the models that are trained here.
 PROFILES_NAME = "overlap_profiles"
-SWEEP_COLUMNS = ("ddp", "weft", *SWEEP_CONTENDERS)
-GROWTH_COLUMNS = ("alone", "ddp", "ddp_1mb", "ddp_best", "weft_1mb", "weft_25mb", "weft", "bound")
 SHARED_COLUMNS = ("alone", "ddp", "ddp_best", "ddp_plan", "weft", "bound")
 DEFINITIONS = (
     "Milliseconds per step: the median over rounds, in which all contenders take turns in the same worker processes; "
@@ -37,16 +35,12 @@ DEFINITIONS = (
     "Ratios: how many times as fast weft is, the geometric mean over rounds, with its 95 % confidence interval (paired "
     "t on the logarithms). Where a system has several variants, the table quotes the fastest."
 )
-OLDER = (
-    "Rows without a measured network time are from before 2026-11-17: their network/compute uses the line rate, DeAR "
-    "had fixed buckets of 25 MB, and their bound was computed from medians of single phases, which on this machine can "
-    "sum to less than the median step (1150 of 1319 ms in the transformer's first row): another reason for a bound "
-    "below `alone`."
-)
 
 SHARED = (
     "20 MB in 16 equal layers, compute 1200 ms. **on a link**: bytes that the busiest host sent per step, as counted "
-    "by its interface, over the size of the model; two levels need 2 (H - 1) / H of it."
+    "by its interface, over the size of the model; two levels need 2 (H - 1) / H of it. **connections, memory**: what a "
+    "worker uses for weft, its model included; shared memory is divided among those who share it. Memory is measured "
+    "for the largest layout only."
 )
 
 
@@ -68,40 +62,32 @@ def keep(record: RowRecord) -> None:
     record.save(markdown(record.document()))
 
 
-def reading_order(row: Row) -> tuple[bool, int, int, int, float, bool]:
+def reading_order(row: Row) -> tuple[bool, int, int, int, float]:
     model = MODELS.index(row["model"]) if row["model"] in MODELS else len(MODELS)
-    return row["emulated_compute"], model, row["workers_per_host"], row["hosts"], row["ratio_wanted"], is_sweep(row)
+    return row["emulated_compute"], model, row["workers_per_host"], row["hosts"], row["ratio_wanted"]
 
 
-def is_sweep(row: Row) -> bool:
-    return "weft_4mb_ms" in row
-
-
-def compared_rows(rows: Sequence[Row]) -> list[Row]:
-    return [row for row in rows if not row["emulated_compute"] and not is_sweep(row)]
+def real_rows(rows: Sequence[Row]) -> list[Row]:
+    """Those of models that were really trained."""
+    return [row for row in rows if not row["emulated_compute"]]
 
 
 def markdown(document: dict[str, Any]) -> str:
     """The whole page."""
     rows: list[Row] = document["rows"]
-    real, growth = compared_rows(rows), [row for row in rows if row["emulated_compute"]]
+    real, emulated = real_rows(rows), [row for row in rows if row["emulated_compute"]]
     lines = ["# Overlap benchmark", "", headline(document), *sources(rows), "", DEFINITIONS]
-    if any(row.get("network_ms") is None for row in rows):
-        lines += ["", OLDER]
     if real:
         lines += ["", "## Each peer at its best", "", *best_table(real)]
-        lines += ["", "## Every contender", "", *_times(real, [*CONTENDERS, "bound", "eager_bound"])]
+        lines += ["", "## Every contender", "", *_times(real)]
         lines += ["", "## How many times as fast is weft?", "", *_ratios(real)]
-    swept = [row for row in rows if is_sweep(row)]
-    if swept:
-        lines += ["", "## The tuned plan and buckets of one size", "", *_times(swept, SWEEP_COLUMNS)]
-    shared = [row for row in growth if row.get("part") == "hosts"]
-    growth = [row for row in growth if row not in shared]
+    shared = [row for row in emulated if row["part"] == "hosts"]
     if shared:
         lines += ["", "## Several workers per host, emulated compute", "", SHARED, "", *_shared_table(shared)]
-    if growth:
-        lines += ["", "## More hosts, emulated compute", "", *_times(growth, GROWTH_COLUMNS), "", *_ratios(growth)]
-    predicted = [row for row in growth if row.get("predicted_ms")]
+    profiled = [row for row in emulated if row not in shared]
+    if profiled:
+        lines += ["", "## Popular models, emulated compute", "", *_times(profiled), "", *_ratios(profiled)]
+    predicted = [row for row in profiled if row.get("predicted_ms")]
     if predicted:
         cores = int(document["machine"]["cores"])
         lines += ["", "## Predicted by `weft predict`'s model", "", PREDICTED, "", *_predictions(predicted, cores), ""]
@@ -132,7 +118,8 @@ def best_table(rows: Sequence[Row]) -> list[str]:
 _HEADS = ("model", "hosts", "network/compute", "rounds")
 
 
-def _times(rows: Sequence[Row], names: Sequence[str]) -> list[str]:
+def _times(rows: Sequence[Row]) -> list[str]:
+    names = [*CONTENDERS, "bound", "eager_bound"]
     shown = [name for name in names if any(row.get(f"{name}_ms") for row in rows)]
     heads = [*_HEADS, *(name.replace("_", " ") for name in shown)]
     return markdown_table(heads, [[*_name(row), *(_number(row.get(f"{name}_ms")) for name in shown)] for row in rows])
@@ -152,7 +139,7 @@ def _shared_table(rows: Sequence[Row]) -> list[str]:
     """What sharing a link costs each contender, and what two levels leave on it."""
     names = [name for name in SHARED_COLUMNS if any(row.get(f"{name}_ms") for row in rows)]
     heads = ["hosts", "link, Mb/s", "rounds", *(name.replace("_", " ") for name in names)]
-    heads += ["weft vs best DDP", "DDP on a link", "weft on a link", "least"]
+    heads += ["weft vs best DDP", "DDP on a link", "weft on a link", "least", "connections, weft", "memory, weft"]
     body = []
     for row in rows:
         best = best_of(row, "DDP")
@@ -162,14 +149,15 @@ def _shared_table(rows: Sequence[Row]) -> list[str]:
         for name in ("ddp", "weft"):
             sent = row["wire_bytes_per_step"].get(name)
             cells.append("-" if sent is None else f"{sent / row['gradient_bytes']:.2f}")
-        body.append([*cells, f"{2 * (1 - 1 / row['hosts']):.2f}"])
+        cells.append(f"{2 * (1 - 1 / row['hosts']):.2f}")
+        memory = row.get("settled_bytes", {}).get("weft")
+        body.append([*cells, str(row["connections"]["weft"]), "-" if memory is None else f"{memory / 1e6:.0f} MB"])
     return markdown_table(heads, body)
 
 
 def brief_rows(rows: Sequence[Row]) -> list[Row]:
-    """Real models where the network takes about as long as compute, and emulated ones on more hosts."""
-    real = [row for row in compared_rows(rows) if row["ratio_wanted"] in (1.0, 1.3)]
-    return real + [row for row in rows if row["emulated_compute"] and row.get("part") != "hosts"]
+    """Real models where the network takes about as long as compute."""
+    return [row for row in real_rows(rows) if row["ratio_wanted"] == 1.0]
 
 
 def brief_models(document: Mapping[str, Any]) -> list[str]:
@@ -186,7 +174,7 @@ def brief_models(document: Mapping[str, Any]) -> list[str]:
 
 def brief_hosts(document: Mapping[str, Any]) -> list[str]:
     """Several workers per host."""
-    return _shared_table([row for row in document["rows"] if row.get("part") == "hosts"])
+    return _shared_table([row for row in document["rows"] if row["part"] == "hosts"])
 
 
 def brief_profiles(document: Mapping[str, Any]) -> list[str]:

@@ -19,13 +19,12 @@ FIELDS = (
 )
 # Contenders that are the same system with other options: a table quotes the best of each.
 PEERS = {
-    "DDP": ("ddp", "ddp_best", "ddp_list", "ddp_plan", "ddp_1mb"),
+    "DDP": ("ddp", "ddp_best", "ddp_list", "ddp_plan"),
     "FSDP2": ("fsdp2", "fsdp2_async"),
     "DeAR": ("dear",),
 }
 _WORDS = {
     "ddp": "default",
-    "ddp_1mb": "1 MB",
     "ddp_list": "list of sizes",
     "ddp_plan": "weft's plan",
     "fsdp2": "synchronous",
@@ -74,8 +73,9 @@ def make_row(scenario: Scenario, rate_bits_per_s: float, result: Mapping[str, An
         "connections": {name: lane.get("num_connections") for name, lane in measured.items()},
         "state_bytes": {name: lane["state_bytes"] for name, lane in measured.items()},
         "round_ms": {name: [_ms(seconds) for seconds in lane["round_s"]] for name, lane in measured.items()},
-        # Measured last, in processes of their own, once per model.
+        # Measured last, in processes of their own, once per model and for the largest layout.
         "peak_bytes": {},
+        "settled_bytes": {},
         "predicted_ms": predicted_ms(scenario, rate_bits_per_s, shape, result["latency_s"]),
         "plans": {name: lane["plan"] for name, lane in measured.items() if "plan" in lane},
         "tuning_steps": {name: lane["num_tuning_steps"] for name, lane in measured.items() if "plan" in lane},

@@ -6,25 +6,23 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-RATIOS = (0.3, 0.7, 1.0, 1.3, 2.0)
+# Of the model with the shortest step; the others are measured where compute and network take equally long.
+RATIOS = (1.0, 0.3, 2.0)
 MODELS = ("transformer", "resnet", "mlp")
 CONTENDERS = (
     *("alone", "ddp", "ddp_best", "ddp_list", "ddp_plan", "fsdp2", "fsdp2_async"),
     *("dear", "weft", "weft_eager"),
 )
-# Where the network matters less, only the contenders that differ there.
+# Where compute and network differ, only the contenders that gain from it: FSDP2 alone takes minutes a row on gloo.
 FEW = ("alone", "ddp", "ddp_best", "dear", "weft", "weft_eager")
-FEWEST = ("alone", "ddp", "ddp_best", "dear", "weft")
-GROWING = ("alone", "ddp", "ddp_best", "weft")
-# One size for all buckets, without tuning: what the tuned plan is compared with.
-SWEEP_CONTENDERS = tuple(f"weft_{size}mb" for size in (1, 2, 4, 8, 16, 25))
 # Several times slower than the others: one timed step a round shows that as well as several.
 SLOW = frozenset({"fsdp2", "fsdp2_async"})
 TUNED = frozenset({"weft", "weft_eager"})
-FULL_MINUTES = 88.0
+FULL_MINUTES = 45.0
+MANY_WORKERS = 16
 QUICK_MINUTES = 4.5
 # Seconds of a step alone, to estimate how long a run takes; measured on two cores of an AMD EPYC.
-_ALONE_S = {"transformer": 1.1, "vocabulary": 1.1, "resnet": 0.28, "mlp": 0.33, "tiny": 0.01}
+_ALONE_S = {"transformer": 0.8, "resnet": 0.19, "mlp": 0.27, "tiny": 0.01}
 _START_S = 6.0
 _START_S_PER_WORKER = 1.0
 
@@ -84,31 +82,35 @@ class Scenario:
     timed: Timed | None = None
     workers_per_host: int = 1
     part: str = "models"
-    """The part of the run that it belongs to, for ``--only``: models, sizes, growth, or hosts."""
+    """The part of the run that it belongs to, for ``--only``: models or hosts."""
 
     @property
     def key(self) -> str:
         """The name of its row."""
-        sweep = " sweep" if self.is_sweep else ""
         workers = f" x {self.workers_per_host}" if self.workers_per_host > 1 else ""
-        return f"{self.model} {self.num_hosts} hosts{workers} {self.ratio:g}{sweep}"
-
-    @property
-    def is_sweep(self) -> bool:
-        return "weft_4mb" in self.contenders
+        return f"{self.model} {self.num_hosts} hosts{workers} {self.ratio:g}"
 
     @property
     def label(self) -> str:
         hosts = f"{self.num_hosts} hosts"
         if self.workers_per_host > 1:
             hosts += f" of {self.workers_per_host} workers"
-        return f"{self.model}, {hosts}, ratio {self.ratio:g}{', sizes' if self.is_sweep else ''}"
+        return f"{self.model}, {hosts}, ratio {self.ratio:g}"
 
     def calibration(self) -> Scenario:
         """The same workers alone, to learn how long the compute takes."""
         num_steps = self.effort.num_calibration_steps
         effort = replace(self.effort, num_warmup_steps=3, min_rounds=1, max_rounds=1, num_steps_per_round=num_steps)
         return replace(self, contenders=("alone",), effort=effort)
+
+    @property
+    def layout(self) -> tuple[str, int, int]:
+        return self.model, self.num_hosts, self.workers_per_host
+
+    @property
+    def shows_memory(self) -> bool:
+        """Memory of emulated models says something only where many workers have connections and buffers."""
+        return self.timed is None or self.num_hosts * self.workers_per_host >= MANY_WORKERS
 
     def memory(self, contender: str) -> Scenario:
         """One contender in processes of its own, to see how much memory it takes."""
@@ -196,32 +198,21 @@ def within(scenarios: Sequence[Scenario], left_s: float) -> Scenario:
 
 
 def full_run() -> list[Scenario]:
-    """Three models at five ratios on 2 hosts, several layouts of emulated hosts, and bucket sizes.
+    """Three models on 2 hosts, several workers per host, and one model at other ratios.
 
-    In order of value, for a run with a limit: first a row of each model where compute and network take equally long.
+    In order of value, for a run with a limit.  More hosts are in the rows of popular models.
     """
     long = Effort(round_budget_s=110.0)
     # Short steps differ by more from one to the next, and more of them fit into a minute.
     short = Effort(round_budget_s=150.0, min_rounds=5, max_rounds=20, num_steps_per_round=2, num_sweep_steps=2)
-    emulated = Effort(round_budget_s=60.0, ddp_sweep_mb=(1.0, 4.0))
-    real = {
-        ratio: [
-            Scenario(model, 2, ratio, contenders_at(model, ratio), long if model == "transformer" else short)
-            for model in MODELS
-        ]
-        for ratio in RATIOS
-    }
-    # A model whose first and last layers are large, where no schedule reaches the bound: by how much, once.
-    vocabulary = Scenario("vocabulary", 2, 1.3, FEWEST, long)
-    sweep = Scenario("transformer", 2, 1.0, ("alone", "ddp", "weft", *SWEEP_CONTENDERS), long, part="sizes")
-    growth = [Scenario("timed", hosts, 1.0, GROWING, emulated, GROWING_SIZE, part="growth") for hosts in (8, 4, 2)]
-    *shared, sixteen = shared_hosts(emulated)
-    first = [*real.pop(1.0), *shared, *growth]
-    return [*first, *real.pop(1.3), sixteen, vocabulary, *(row for rows in real.values() for row in rows), sweep]
+    models = [
+        Scenario(model, 2, 1.0, contenders_at(model, 1.0), long if model == "transformer" else short)
+        for model in MODELS
+    ]
+    others = [Scenario("mlp", 2, ratio, contenders_at("mlp", ratio), short) for ratio in RATIOS if ratio != 1.0]
+    return [*models, *shared_hosts(Effort(round_budget_s=60.0, ddp_sweep_mb=(1.0, 4.0))), *others]
 
 
-# Half as long as the default: nothing but the number of hosts differs from row to row.
-GROWING_SIZE = Timed(num_parameters=2_500_000, compute_s=0.6)
 # Workers per host and link rate of two hosts, as a user measured them.
 SHARED_HOSTS = ((1, 134e6), (2, 200e6), (4, 234e6))
 SHARED_CONTENDERS = ("alone", "ddp", "ddp_best", "ddp_plan", "weft")
@@ -229,24 +220,26 @@ SHARED_CONTENDERS = ("alone", "ddp", "ddp_best", "ddp_plan", "weft")
 
 def shared_hosts(effort: Effort) -> list[Scenario]:
     """Several workers per host: 20 MB in 16 layers on two hosts, and sixteen workers on four."""
-    timed = Timed(num_parameters=5_000_000, num_layers=16)
+    timed = Timed(num_layers=16)
     # With two hosts a link carries half of the model each way, in each of two phases.
     full_s = timed.num_parameters * 32 / timed.compute_s
-    rows = [(2, workers, round(full_s / rate, 3)) for workers, rate in SHARED_HOSTS]
-    return [
-        Scenario("timed", hosts, ratio, SHARED_CONTENDERS, effort, timed, workers, part="hosts")
-        for hosts, workers, ratio in (*rows, (4, 4, 1.0))
+    rows = [
+        Scenario("timed", 2, round(full_s / rate, 3), SHARED_CONTENDERS, effort, timed, workers, part="hosts")
+        for workers, rate in SHARED_HOSTS
     ]
+    # Half as large and half as long: with eight workers per core, the row shows that they run and what they need.
+    half = replace(timed, num_parameters=timed.num_parameters // 2, compute_s=timed.compute_s / 2)
+    return [*rows, Scenario("timed", 4, 1.0, SHARED_CONTENDERS, effort, half, 4, part="hosts")]
 
 
 def contenders_at(model: str, ratio: float) -> tuple[str, ...]:
-    """All contenders where the network takes about as long as compute; FSDP2 alone takes minutes a row on gloo.
+    """All contenders where the network takes about as long as compute.
 
-    Eager tunes itself for another 60 steps: the rows that every run has are without it.
+    Eager tunes itself for another 60 steps: only the model with the shortest step has it.
     """
-    if ratio in (1.0, 1.3):
-        return tuple(name for name in CONTENDERS if ratio > 1.0 or name != "weft_eager")
-    return FEWEST if model == "transformer" else FEW
+    if ratio != 1.0:
+        return FEW
+    return CONTENDERS if model == "mlp" else tuple(name for name in CONTENDERS if name != "weft_eager")
 
 
 def quick_run() -> list[Scenario]:
@@ -263,7 +256,7 @@ def quick_run() -> list[Scenario]:
     return [
         Scenario("mlp", 2, 1.0, everybody, effort),
         Scenario("mlp", 2, 0.3, ("alone", "ddp", "weft"), effort),
-        Scenario("timed", 4, 1.0, ("alone", "ddp", "ddp_best", "dear", "weft"), effort, small, part="growth"),
+        Scenario("timed", 4, 1.0, ("alone", "ddp", "ddp_best", "dear", "weft"), effort, small, part="hosts"),
     ]
 
 

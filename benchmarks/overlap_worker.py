@@ -93,11 +93,16 @@ class Lane:
         }
 
 
+def timed_size(scenario: Scenario) -> TimedSize | None:
+    """The size of a model whose compute is emulated."""
+    timed = scenario.timed
+    return TimedSize(timed.num_parameters, timed.num_layers, timed.compute_s, timed.layers) if timed else None
+
+
 def run(scenario: Scenario) -> dict[str, Any]:
     """Measure every contender of the scenario in this rank."""
     timed = scenario.timed
-    size = TimedSize(timed.num_parameters, timed.num_layers, timed.compute_s, timed.layers) if timed else None
-    workload = find_workload(scenario.model, size)
+    workload = find_workload(scenario.model, timed_size(scenario))
     effort = scenario.effort
     batches = workload.batches(dist.get_rank(), NUM_BATCHES)
     findings = Findings(bucket_scale=timed.bucket_scale if timed else 1.0)

@@ -31,9 +31,9 @@ from weft.demo.contest import play_arrivals
 from weft.errors import ControllerError, UsageError
 
 HOSTS = (2, 4)
-ROUNDS = 3
+ROUNDS = 2
 QUICK_STEPS = 0.25
-MINUTES_PER_PLAY = {2: 2.7, 4: 1.7}
+MINUTES_PER_PLAY = {2: 2.5, 4: 1.55}
 # Enough steps to include the first ones after a start, which are slower.
 PROBES = tuple(QueueJob(f"probe-{model}", model, 0.0, num_steps=4, asked_workers=2) for model in MODELS)
 

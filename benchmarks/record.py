@@ -5,8 +5,9 @@ Benchmarks that take long keep their rows one by one (:class:`RowRecord`): each 
 interrupted run resumes where it stopped.  A result is of one version of the code: its first row replaces all rows of
 another one.
 
-[Note: the code that was measured]  A commit that only adds results must not make them look out of date.  What counts
-is the content of every Python file of weft and of the benchmarks (``code_id``); the commit is for people.
+[Note: the code that was measured]  A commit that only adds results, or shows them differently, must not make them look
+out of date.  What counts is the content of every Python file of weft, and of the benchmarks that do not merely plan or
+show (``code_id``); the commit is for people.
 """
 
 from __future__ import annotations
@@ -32,6 +33,9 @@ from weft.version import __version__
 CHECKOUT_FOLDER = Path("benchmarks") / "results"
 ELSEWHERE = Path("weft-bench")
 QUICK = "quick"
+# Benchmark files that change no measurement: they divide the time, or make tables and figures of what is there.
+ONLY_SHOW = ("all_command.py", "parts.py", "redraw.py", "docs_tables.py", "layer_summary.py", "figures.py")
+ONLY_SHOW_ENDINGS = ("_plot.py", "_results.py", "_figure.py", "brief_tables.py", "pictures.py")
 Row = dict[str, Any]
 
 
@@ -79,10 +83,17 @@ def provenance(command: str) -> dict[str, str]:
 def code_id() -> str:
     """The same for the same Python files, whatever the commit; see the note above."""
     digest = hashlib.sha256()
-    for folder in (Path(weft.__file__).parent, Path(__file__).parent):
-        for path in sorted(folder.rglob("*.py")):
-            digest.update(f"{path.relative_to(folder)}\0".encode() + path.read_bytes())
+    for path, name in sorted(measured_code().items(), key=lambda item: item[1]):
+        digest.update(f"{name}\0".encode() + path.read_bytes())
     return digest.hexdigest()[:12]
+
+
+def measured_code() -> dict[Path, str]:
+    """The files that a measurement may depend on, with their names in the package."""
+    ours, weft_folder = Path(__file__).parent, Path(weft.__file__).parent
+    own = [path for path in ours.rglob("*.py") if not (path.name in ONLY_SHOW or path.name.endswith(ONLY_SHOW_ENDINGS))]
+    found = {path: f"weft/{path.relative_to(weft_folder)}" for path in weft_folder.rglob("*.py")}
+    return found | {path: f"benchmarks/{path.relative_to(ours)}" for path in own}
 
 
 @cache

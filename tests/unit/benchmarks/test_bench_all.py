@@ -11,7 +11,7 @@ import pytest
 from benchmarks import all_command
 from benchmarks.all_command import arguments_of, chosen, plan_lines, run_all, share_out
 from benchmarks.parts import PARTS, Todo
-from benchmarks.record import RowRecord, code_id
+from benchmarks.record import ONLY_SHOW, RowRecord, code_id, measured_code
 
 from weft.errors import UsageError, WeftError
 
@@ -64,9 +64,9 @@ def test_a_dry_run_measures_nothing(started: list[list[str]], tmp_path: Path) ->
 def test_a_budget_makes_fewer_rounds_and_the_plan_says_so() -> None:
     parts = chosen("overlap,elastic,restart")
     todo = {part.name: Todo(1, 1, part.minutes) for part in parts}
-    limits = share_out(parts, todo, 33.0)
+    limits = share_out(parts, todo, 26.5)
     assert limits["elastic"] == PARTS["elastic"].minutes  # it has no rounds to give up
-    assert sum(limits.values()) == pytest.approx(33.0)
+    assert sum(limits.values()) == pytest.approx(26.5)
     assert any("with enough time" in line for line in plan_lines(parts, todo, limits))
     words = arguments_of(PARTS["restart"], quick=False, minutes=limits["restart"], fresh=False, out=None)
     assert words == ["--rounds", "1"]
@@ -96,6 +96,13 @@ def test_every_benchmark_runs_with_the_same_python(started: list[list[str]], tmp
     run_all(**{**OPTIONS, "only": "lease_handover", "quick": True}, out=tmp_path)
     assert started == [["-m", "benchmarks.lease_handover", "--quick", "--out", str(tmp_path)]]
     assert Path(sys.executable).exists()
+
+
+def test_a_new_figure_makes_no_result_look_out_of_date_but_a_new_worker_does() -> None:
+    names = set(measured_code().values())
+    assert {"benchmarks/overlap_worker.py", "benchmarks/elastic/comparison.py", "weft/overlap/round.py"} <= names
+    assert not {f"benchmarks/{name}" for name in ("overlap_plot.py", "queue_results.py", *ONLY_SHOW)} & names
+    assert all((RESULTS.parent / name).exists() for name in ONLY_SHOW)
 
 
 def test_there_is_one_current_result_per_benchmark() -> None:

@@ -155,5 +155,5 @@ def test_the_table_shows_the_gain_and_a_picture_is_drawn(
 
 
 def test_a_row_that_does_not_exist_is_named(measured: RowRecord) -> None:
-    with pytest.raises(UsageError, match=r"equal plain 0\.5"):
+    with pytest.raises(UsageError, match=r"equal plain 1\.2"):
         bench(["crossover", "--only", "equal nonsense"], "weft bench")

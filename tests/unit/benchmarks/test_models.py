@@ -7,7 +7,7 @@ from benchmarks.models import TimedSize, Workload, find_workload
 from weft.errors import UsageError
 
 TIMED = TimedSize(num_parameters=2_400, num_layers=4, compute_s=0.0)
-WORKLOADS = [find_workload(name, TIMED) for name in ("transformer", "vocabulary", "resnet", "mlp", "tiny", "timed")]
+WORKLOADS = [find_workload(name, TIMED) for name in ("transformer", "resnet", "mlp", "tiny", "timed")]
 
 
 @pytest.mark.parametrize("workload", WORKLOADS, ids=lambda w: w.name)
