@@ -38,9 +38,9 @@ DEFINITIONS = (
 
 SHARED = (
     "20 MB in 16 equal layers, compute 1200 ms. **on a link**: bytes that the busiest host sent per step, as counted "
-    "by its interface, over the size of the model; two levels need 2 (H - 1) / H of it. **connections, memory**: what a "
-    "worker uses for weft, its model included; shared memory is divided among those who share it. Memory is measured "
-    "for the largest layout only."
+    "by its interface, over the size of the model; two levels need 2 (H - 1) / H of it. **connections, memory**: of one "
+    "worker with weft, its model included; shared memory is divided among those who share it. Memory is measured for the "
+    "largest layout only."
 )
 
 

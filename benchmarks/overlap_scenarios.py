@@ -18,7 +18,7 @@ FEW = ("alone", "ddp", "ddp_best", "dear", "weft", "weft_eager")
 # Several times slower than the others: one timed step a round shows that as well as several.
 SLOW = frozenset({"fsdp2", "fsdp2_async"})
 TUNED = frozenset({"weft", "weft_eager"})
-FULL_MINUTES = 45.0
+FULL_MINUTES = 30.0
 MANY_WORKERS = 16
 QUICK_MINUTES = 4.5
 # Seconds of a step alone, to estimate how long a run takes; measured on two cores of an AMD EPYC.
