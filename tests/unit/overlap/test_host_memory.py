@@ -37,6 +37,28 @@ def test_what_one_writes_the_other_reads_in_the_same_place(pair: Pair) -> None:
     assert torch.equal(pair[0].of_neighbor(ours[400:700].view(3, 100), 1)[2], torch.arange(200.0, 300.0))
 
 
+def test_one_place_read_twice_shows_what_the_neighbor_wrote_in_between(pair: Pair) -> None:
+    ours, theirs = (memory.allocate(1000, torch.float32) for memory in pair)
+    for number in range(2):
+        theirs.fill_(number)
+        assert torch.equal(pair[0].of_neighbor(ours, 1), torch.full((1000,), float(number)))
+        assert torch.equal(pair[0].of_neighbor(ours.view(10, 100), 1), torch.full((10, 100), float(number)))
+        assert torch.equal(pair[0].of_neighbor(ours.view(torch.int32), 1), theirs.view(torch.int32))
+
+
+def test_new_memory_at_the_address_of_freed_memory_is_read_from_the_neighbors_new_memory(pair: Pair) -> None:
+    for number in range(3):
+        ours, theirs = (memory.allocate(5000, torch.float32) for memory in pair)
+        theirs.fill_(number)
+        assert torch.equal(pair[0].of_neighbor(ours, 1), torch.full((5000,), float(number)))
+        del ours, theirs  # the kernel gives the same addresses to the next ones
+
+
+def test_own_memory_is_among_the_neighbors(pair: Pair) -> None:
+    ours, _ = (memory.allocate(1000, torch.float32) for memory in pair)
+    assert pair[0].of_neighbor(ours[100:200], 0).data_ptr() == ours[100:200].data_ptr()
+
+
 def test_memory_that_is_not_shared_is_refused(pair: Pair) -> None:
     with pytest.raises(OverlapError, match="not shared"):
         pair[0].of_neighbor(torch.zeros(4), 1)

@@ -66,7 +66,10 @@ class Stretch(mmap.mmap):
     """Shared memory of this worker, and its neighbors' stretches with the same number."""
 
     number: int
+    start: int
     neighbors: dict[int, Stretch]
+    # Tensors in neighbors' stretches, by rank, offset, type, and shape: steps ask for the same ones again and again.
+    views: dict[tuple[int, int, torch.dtype, torch.Size], torch.Tensor]
 
     def address(self) -> int:
         return ctypes.addressof(ctypes.c_char.from_buffer(self))
@@ -137,7 +140,8 @@ class HostMemory:
         descriptor = _make_file(num_bytes)
         stretch = Stretch(descriptor, num_bytes)
         stretch.number = self._num_allocated
-        stretch.neighbors = {self.rank: stretch}
+        stretch.start = stretch.address()
+        stretch.neighbors, stretch.views = {}, {}
         weakref.finalize(stretch, os.close, descriptor)
         self._stretches = [*(known for known in self._stretches if known() is not None), weakref.ref(stretch)]
         slot = self._slot(stretch.number)
@@ -149,18 +153,24 @@ class HostMemory:
 
     def of_neighbor(self, tensor: torch.Tensor, rank: int) -> torch.Tensor:
         """A neighbor's counterpart of our ``tensor`` (contiguous): same stretch, same offset."""
+        if rank == self.rank:
+            return tensor
         stretch, offset = self._found(tensor)
-        if rank not in stretch.neighbors:
-            stretch.neighbors[rank] = self._open(stretch.number, rank)
-        line = torch.frombuffer(stretch.neighbors[rank], dtype=tensor.dtype, count=tensor.numel(), offset=offset)
-        return line.view(tensor.shape)
+        key = (rank, offset, tensor.dtype, tensor.shape)
+        view = stretch.views.get(key)
+        if view is None:
+            if rank not in stretch.neighbors:
+                stretch.neighbors[rank] = self._open(stretch.number, rank)
+            line = torch.frombuffer(stretch.neighbors[rank], dtype=tensor.dtype, count=tensor.numel(), offset=offset)
+            view = stretch.views[key] = line.view(tensor.shape)
+        return view
 
     def _found(self, tensor: torch.Tensor) -> tuple[Stretch, int]:
         address = tensor.data_ptr()
         for known in self._stretches:
             stretch = known()
-            if stretch is not None and 0 <= address - stretch.address() < len(stretch):
-                return stretch, address - stretch.address()
+            if stretch is not None and 0 <= address - stretch.start < len(stretch):
+                return stretch, address - stretch.start
         raise OverlapError("memory that is not shared was given to a transport that shares it: please report this")
 
     def _open(self, number: int, rank: int) -> Stretch:

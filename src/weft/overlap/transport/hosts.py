@@ -58,6 +58,8 @@ class HostsTransport:
         self._other_hosts = [h for h in range(len(layout.hosts)) if h != self._host]
         # Our own row last: sums for other hosts are sent first.
         self._sent_rows = [row for row in layout.rows_of(self.rank) if row != self.rank]
+        # Which of a host's workers receives which shards' new values.
+        self._rows_of = {neighbor: layout.rows_of(neighbor) for neighbor in memory.neighbors}
         # On each other host, the worker that sums our row and receives our new values.
         self._counterparts = [layout.delegate(h, self.rank) for h in self._other_hosts]
         # One row of the stage for each host's sum of our row, then one for each sum that we send.
@@ -154,12 +156,13 @@ class HostsTransport:
         memory.await_all(Done.TAKEN, index, count, "copy parameters")
         if index not in self._opened:
             self._let_land(exchange, tag)
-        own = _shards(exchange.region, exchange)[self.rank]
-        _copy(_shards(exchange.landing, exchange)[self.rank], own)
+        assert exchange.landing is not None
+        _copy_shard(exchange.landing, exchange.region, self.rank, exchange.shard)
         memory.tell(Done.UPDATED, index)
         arrival = torch.tensor([count + 1], dtype=torch.int32)
         values_tag = self.messages.tag(exchange, tag, MessageKind.GATHER)
         arrival_tag = self.messages.tag(exchange, tag, MessageKind.ARRIVAL)
+        own = _shards(exchange.region, exchange)[self.rank]
         for other in self._counterparts:
             send = self.messages.send_to[other]
             exchange.send_works += [send(own, values_tag), send(arrival, arrival_tag)]
@@ -171,15 +174,14 @@ class HostsTransport:
         count = memory.count(Done.UPDATED, index)
         self._wait(exchange.gather_works, "parameters")
         self._await(lambda: memory.await_all(Done.UPDATED, index, count, "send parameters"))
-        region = _shards(exchange.region, exchange)
         assert exchange.landing is not None
-        for neighbor in memory.neighbors:
-            landing = _shards(memory.of_neighbor(exchange.landing, neighbor), exchange)
-            for row in self._layout.rows_of(neighbor):
+        for neighbor, rows in self._rows_of.items():
+            landing = memory.of_neighbor(exchange.landing, neighbor)
+            for row in rows:
                 if row not in memory.neighbors:
                     self._await(partial(memory.await_arrival, neighbor, index, row, count))
                 if row != self.rank:
-                    _copy(region[row], landing[row])
+                    _copy_shard(exchange.region, landing, row, exchange.shard)
         memory.tell(Done.TAKEN, index)
         self._opened.discard(index)
 
@@ -242,6 +244,7 @@ def _shards(values: torch.Tensor | None, exchange: Exchange) -> torch.Tensor:
     return values.view(-1, exchange.shard)
 
 
-def _copy(target: torch.Tensor, source: torch.Tensor) -> None:
+def _copy_shard(target: torch.Tensor, source: torch.Tensor, row: int, shard: int) -> None:
     """Without any active torch mode: a forward in any mode waits for parameters, and must not see these copies."""
-    ctypes.memmove(target.data_ptr(), source.data_ptr(), source.numel() * source.element_size())
+    num_bytes = shard * target.element_size()
+    ctypes.memmove(target.data_ptr() + row * num_bytes, source.data_ptr() + row * num_bytes, num_bytes)
