@@ -94,3 +94,10 @@ def test_a_hostile_name_is_unchanged_in_json_and_harmless_in_a_terminal(
         assert "\u202e" not in shown.out
     controller.cancel(job_id, reason=name)
     assert all(character.isprintable() or character == "\n" for character in weft("wait", job_id).err)
+
+
+@pytest.mark.parametrize("job", [["job.yaml"], ["--", "python", "train.py"]])
+def test_a_job_next_to_the_schema_is_refused_instead_of_forgotten(weft: Any, job: list[str]) -> None:
+    shown = weft("submit", "--schema", *job)
+    assert (shown.code, shown.out) == (2, "")
+    assert "--schema only prints the JSON schema of job files: leave out the job" in shown.err
