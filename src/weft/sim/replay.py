@@ -28,6 +28,7 @@ from weft.core.job import Launch
 from weft.core.plural import plural
 from weft.core.reason import NoReport, Reason, in_words
 from weft.core.snapshot import Policy
+from weft.elastic import assignment_problem
 from weft.errors import UsageError
 from weft.sim.beliefs import SimulatedBeliefs
 from weft.sim.outages import NodeOutage, outages
@@ -55,6 +56,7 @@ def simulate(
     """Replay ``workload`` on ``cluster`` under ``policy``; calls ``progress`` with (finished jobs, all jobs)."""
     replay = _Replay(workload, cluster, policy, options or SimulationOptions(), progress)
     replay.refuse_beyond_quotas()
+    assignment_problem.load()  # here, and not within the first decision that repacks nodes
     return replay.run()
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from dataclasses import replace
 from itertools import pairwise
 
@@ -374,3 +376,23 @@ def test_nodes_that_fail_too_often_for_any_job_are_refused_instead_of_replayed_f
 def test_values_that_make_a_replay_impossible_are_refused(values: dict[str, float], message: str) -> None:
     with pytest.raises(UsageError, match=message):
         SimulationOptions(**values)  # type: ignore[arg-type]
+
+
+def test_decision_times_do_not_include_the_import_of_scipy() -> None:
+    """The first policy that repacks nodes would look slower than the others."""
+    script = """
+import sys
+from weft.core.cluster import Cluster
+from weft.elastic import policy_named
+from weft.sim import replay
+from weft.sim.synthetic import synthetic_workload
+decide, loaded = replay.decide, []
+def watched(*args, **options):
+    loaded.append("scipy.optimize" in sys.modules)
+    return decide(*args, **options)
+replay.decide = watched
+replay.simulate(synthetic_workload("synthetic:none:2", num_devices=4), Cluster.uniform(1, 4), policy_named("fifo"))
+print(set(loaded))
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert done.stdout == "{True}\n", done.stderr
