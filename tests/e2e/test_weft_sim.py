@@ -164,6 +164,11 @@ def test_the_examples_run(name: str) -> None:
         (["--trace", "t.json", "--gpus", "2,4"], "--trace shows one cluster"),
         (["--plot", "out.gif"], "out.gif: --plot: expected a file name ending in .png"),
         (["--plot", "missing/out.png"], "missing/out.png: --plot: the folder does not exist"),
+        (["--handover-s", "0.1"], "--handover-s needs --crossover"),
+        (["--node-repair-s", "60"], "--node-repair-s needs --node-mtbf-s"),
+        (["--explore", "--speeds", "known"], "use only one of --explore and --speeds"),
+        (["--cluster", "4xT4:4", "--gpus", "64"], "--cluster and --gpus both set the number of devices"),
+        (["--cluster", "4xT4:4", "--gpus-per-node", "2"], "every group in --cluster has one"),
         (["--no-such-option"], "there is no option '--no-such-option'"),
     ],
 )

@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 # In larger workloads, events and allocations are recorded only if --plot or --trace needs them.
 MAX_RECORDED_JOBS = 20_000
 _DEFAULT_GPUS = "64"
+_DEFAULT_GPUS_PER_NODE = 4
+_DEFAULT_REPAIR_S = 1800.0
+_DEFAULT_HANDOVER_S = 0.001
 
 COLUMNS = (
     Column("policy", "policy"),
@@ -48,9 +51,10 @@ def sim(
         Path | None, Option("folder of application profiles", "../profiles next to the workload", metavar="DIR")
     ] = None,
     gpus: Annotated[
-        str, Option("GPUs in the cluster; a list such as 32,64,128 makes a sweep", metavar="N[,N...]")
-    ] = _DEFAULT_GPUS,
-    gpus_per_node: Annotated[int, Option("GPUs per node", min=1)] = 4,
+        str | None,
+        Option("GPUs in the cluster; a list such as 32,64,128 makes a sweep", _DEFAULT_GPUS, metavar="N[,N...]"),
+    ] = None,
+    gpus_per_node: Annotated[int | None, Option("GPUs per node", str(_DEFAULT_GPUS_PER_NODE), min=1)] = None,
     cluster: Annotated[
         str,
         Option(
@@ -69,7 +73,7 @@ def sim(
     ] = "",
     policy: Annotated[str, Option("policies to compare, such as balanced,fifo", "all", metavar="NAME[,NAME...]")] = "",
     restart_s: Annotated[float, Option("time a job loses when it starts or restarts")] = 30.0,
-    seed: Annotated[int, Option("random seed")] = 0,
+    seed: Annotated[int, Option("random seed of synthetic jobs, prediction errors, and node failures")] = 0,
     crossover: Annotated[bool, Option("let two jobs take turns on a device")] = False,
     adapt_batch: Annotated[
         bool, Option("let each job train with the batch size that makes the most progress, within its profile's range")
@@ -85,11 +89,17 @@ def sim(
     lengths: Annotated[
         str, Option("what the policy knows about lengths: known, declared, history, unknown", metavar="SOURCE")
     ] = "known",
-    speeds: Annotated[str, Option("known, or explored: only at sizes a job has run with", metavar="SOURCE")] = "known",
+    speeds: Annotated[
+        str | None, Option("known, or explored: only at sizes a job has run with", "known", metavar="SOURCE")
+    ] = None,
     explore: Annotated[bool, Option("the same as --speeds explored")] = False,
     node_mtbf_s: Annotated[float, Option("mean time between failures of a node; 0 means no failures")] = 0.0,
-    node_repair_s: Annotated[float, Option("how long a failed node stays down")] = 1800.0,
-    handover_s: Annotated[float, Option("with --crossover: cost of a handover between two jobs")] = 0.001,
+    node_repair_s: Annotated[
+        float | None, Option("with --node-mtbf-s: how long a failed node stays down", f"{_DEFAULT_REPAIR_S:g}")
+    ] = None,
+    handover_s: Annotated[
+        float | None, Option("with --crossover: cost of a handover between two jobs", f"{_DEFAULT_HANDOVER_S:g}")
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Simulate WORKLOAD under each policy and print completion times next to a lower bound on their mean."""
@@ -101,12 +111,17 @@ def sim(
     policies = _list(policy) or list(POLICIES)
     for name in policies:
         policy_named(name)
+    if handover_s is not None and not crossover:
+        raise UsageError("--handover-s needs --crossover: without it, no two jobs share a device")
+    if node_repair_s is not None and not node_mtbf_s:
+        raise UsageError("--node-repair-s needs --node-mtbf-s: without it, no node fails")
+    if explore and speeds is not None:
+        raise UsageError("--explore is the same as --speeds explored: use only one of --explore and --speeds")
+    per_node = gpus_per_node or _DEFAULT_GPUS_PER_NODE
     groups = _groups(cluster, kind_speed, gpus, gpus_per_node)
-    counts = [sum(group.num_devices for group in groups)] if groups else _counts(gpus, "--gpus")
+    counts = [sum(group.num_devices for group in groups)] if groups else _counts(gpus or _DEFAULT_GPUS, "--gpus")
     scenarios = [
-        Scenario(num_gpus, gpus_per_node, one_load, groups)
-        for one_load in _numbers(load, "--load")
-        for num_gpus in counts
+        Scenario(num_gpus, per_node, one_load, groups) for one_load in _numbers(load, "--load") for num_gpus in counts
     ]
     _check_outputs(plot, trace, scenarios)
     jobs = _read(workload, profiles, seed, scenarios, kind_speed, adapt_batch=adapt_batch)
@@ -118,11 +133,11 @@ def sim(
         seed=seed,
         prediction_error=prediction_error,
         lengths=Lengths(_one_of("--lengths", lengths, [one.value for one in Lengths])),
-        explore=explore or _one_of("--speeds", speeds, ["known", "explored"]) == "explored",
+        explore=explore or _one_of("--speeds", speeds or "known", ["known", "explored"]) == "explored",
         crossover=crossover,
-        handover_s=handover_s,
+        handover_s=_DEFAULT_HANDOVER_S if handover_s is None else handover_s,
         node_mtbf_s=node_mtbf_s,
-        node_repair_s=node_repair_s,
+        node_repair_s=_DEFAULT_REPAIR_S if node_repair_s is None else node_repair_s,
         explained_jobs=frozenset({explain} if explain else ()),
         record=bool(plot or trace) or len(jobs.jobs) <= MAX_RECORDED_JOBS,
     )
@@ -132,7 +147,7 @@ def sim(
     _print(outcomes, jobs, options, explain, as_json=as_json)
 
 
-def _groups(cluster: str, kind_speed: str, gpus: str, gpus_per_node: int) -> tuple[KindGroup, ...]:
+def _groups(cluster: str, kind_speed: str, gpus: str | None, gpus_per_node: int | None) -> tuple[KindGroup, ...]:
     """The devices in --cluster; none without the option."""
     from weft.sim.device_kinds import kind_groups
 
@@ -140,9 +155,11 @@ def _groups(cluster: str, kind_speed: str, gpus: str, gpus_per_node: int) -> tup
         if kind_speed:
             raise UsageError("--kind-speed needs device kinds: name them with --cluster, such as 16xT4:4,8xA100:8")
         return ()
-    if gpus != _DEFAULT_GPUS:
+    if gpus is not None:
         raise UsageError("--cluster and --gpus both set the number of devices: use only one of them")
-    return kind_groups(cluster, gpus_per_node)
+    if gpus_per_node is not None and all(":" in group for group in cluster.split(",")):
+        raise UsageError("--gpus-per-node is for groups without :M, and every group in --cluster has one: use only :M")
+    return kind_groups(cluster, gpus_per_node or _DEFAULT_GPUS_PER_NODE)
 
 
 def _one_of(option: str, value: str, known: list[str]) -> str:

@@ -61,6 +61,8 @@ def submit(
     that is not executable is run with `python`. The id is printed once the job is on disk.
     """
     if schema:
+        if file is not None or command is not None:
+            raise UsageError("--schema only prints the JSON schema of job files: leave out the job")
         from weft.core.job_file import job_schema
 
         render.print_json(job_schema())

@@ -13,12 +13,13 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import math
+import os
 import types
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn, Union, get_args, get_origin, get_type_hints
 
-from weft.cli.render import print_text
+from weft.cli.render import note, print_text
 from weft.cli.settings import Setting, settings_of
 from weft.core.command_line import Argument, Option, Rest, Tail
 from weft.core.nearest_name import nearest_name, unknown_name
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from weft.client import Client
 
 SEPARATOR = "--"
+_SCRIPTS = (".py", ".sh")
 _MAX_NUMBER = 10**300
 _MAX_S = 1_000_000_000
 """30 years: what the system can sleep."""
@@ -61,7 +63,7 @@ class Verb:
 
         ``settings``: values of options that are missing in ``args``, by name; by default those of the command ``prog``.
         """
-        parser, tail = self.parser(prog), None
+        parser, tail, typed = self.parser(prog), None, args
         if settings is None:
             settings = settings_of(prog.split()[1:], self.option_names())
         for parameter in self._parameters:
@@ -81,6 +83,7 @@ class Verb:
             # argparse turns the value of `--gpus=--` into an empty list.
             if isinstance(about, Option) and isinstance(value, list) and (not value or [] in value):
                 parser.error(f"{about.flag(parameter.name)}: expected a value, not {SEPARATOR!r}")
+        self._note_misplaced(typed, prog)
         values = {p.name: tail if isinstance(p.about, Tail) else getattr(found, p.name) for p in self._parameters}
         for group, kind in _groups(self._function).items():
             values[group] = kind(**{field.name: values.pop(field.name) for field in dataclasses.fields(kind)})
@@ -107,6 +110,29 @@ class Verb:
             cut = list(args).index(SEPARATOR)
             return args[:cut], list(args[cut + 1 :])
         return args, None
+
+    def _note_misplaced(self, args: Sequence[str], prog: str) -> None:
+        """Point out options after the script that the script does not seem to have, although the command does.
+
+        They belong to the script all the same.  After ``--`` they are meant to.
+        """
+        if not any(isinstance(p.about, Tail | Rest) for p in self._parameters):
+            return
+        typed = args[: args.index(SEPARATOR)] if SEPARATOR in args else args
+        script = next((word for word in typed if word.endswith(_SCRIPTS) and os.path.isfile(word)), None)
+        if script is None:
+            return
+        flags = {word.partition("=")[0] for word in typed[typed.index(script) + 1 :]} & {*self.flags()} - {"--help"}
+        try:
+            text = Path(script).read_text(errors="replace") if flags else ""
+        except OSError:
+            return
+        for flag in sorted(flags):
+            name = flag.removeprefix("--")
+            if name not in text and name.replace("-", "_") not in text:
+                note(
+                    f"{flag} comes after {script}, so it goes to the script: put options of `{prog}` before the script"
+                )
 
     def parser(self, prog: str) -> argparse.ArgumentParser:
         words = [_usage(parameter) for parameter in self._parameters if isinstance(parameter.about, Argument)]

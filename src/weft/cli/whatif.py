@@ -43,19 +43,18 @@ def whatif(
         render.print_json(answer)
         return
     plan, other = answer["plan"], answer["whatif"]
-    ends = {row["id"]: row for row in other["jobs"]}
-    cells = []
-    for row in plan["jobs"]:
-        then = ends[row["id"]]
-        cells.append(
-            (
-                row["id"],
-                shortened(render.plain(row["name"]), MAX_NAME),
-                render.duration(row["end_s"]),
-                render.duration(then["end_s"]),
-                _sizes(then),
-            )
+    now = {row["id"]: row for row in plan["jobs"]}
+    then = {row["id"]: row for row in other["jobs"]}
+    cells = [
+        (
+            job_id,
+            shortened(render.plain(row["name"]), MAX_NAME),
+            _end(now.get(job_id)),
+            _end(then.get(job_id)),
+            _sizes(then[job_id]) if job_id in then else "",
         )
+        for job_id, row in {**now, **then}.items()
+    ]
     if cells:
         render.print_columns(cells, ("ID", "NAME", "ENDS IN", "WHAT IF", "WORKERS"), [""] * len(cells))
     for title, one in (("current", plan), ("what if", other)):
@@ -70,6 +69,11 @@ def _summary(plan: PlanRow) -> str:
         return f"{where}: no job is running or waiting"
     mean, last = render.duration(plan["mean_jct_s"]), render.duration(plan["makespan_s"])
     return f"{where}: all done in {last}, mean completion time since submission {mean}"
+
+
+def _end(row: PlanJobRow | None) -> str:
+    """When the job ends; one that its user's quota keeps waiting is not in the forecast."""
+    return "-" if row is None else render.duration(row["end_s"])
 
 
 def _sizes(row: PlanJobRow) -> str:

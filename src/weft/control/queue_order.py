@@ -119,7 +119,7 @@ def find_reservation(
         room = quotas.get(user, num_devices + sum(held.values())) - sum(held.values())
         free, is_certain = num_free, True
         after: list[str] = []
-        for end_s, num, known, names in _ends({job.id: job.wanted for job in blocking}, beliefs, now_s):
+        for end_s, num, known, names in _ends([(job, job.wanted) for job in blocking], beliefs, now_s):
             free += num
             is_certain &= known
             after += names
@@ -231,7 +231,8 @@ def queue_places(
         return {}
     can_stop = {name for name in assigned if (belief := beliefs.get(name)) is not None and belief.can_stop}
     movable = [job.spec.priority for job in jobs if job.id in can_stop]
-    ends = [(end_s, num, known) for end_s, num, known, _ in _ends(assigned, beliefs, now_s)]  # sorted: a heap
+    placed = [(job, assigned[job.id]) for job in jobs if job.id in assigned]
+    ends = [(end_s, num, known) for end_s, num, known, _ in _ends(placed, beliefs, now_s)]  # sorted: a heap
     free = num_devices - sum(num for _, num, _ in ends)
     at_s, is_certain = now_s, True
     places: dict[str, QueuePlace] = {}
@@ -263,20 +264,24 @@ def _least(spec: JobSpec, num_devices: int) -> int:
 
 
 def _ends(
-    assigned: Mapping[str, Sequence[int]], beliefs: Mapping[str, Belief], now_s: float
+    placed: Iterable[tuple[Job, Sequence[int]]], beliefs: Mapping[str, Belief], now_s: float
 ) -> list[tuple[float, int, bool, list[str]]]:
     """When devices become free, how many, whether that is known, and of which jobs; both jobs of a pair together."""
     by_devices: dict[tuple[int, ...], tuple[float, bool, list[str]]] = {}
-    for name, devices in assigned.items():
+    for job, devices in placed:
         if devices:
-            end_s, known = _end(beliefs.get(name), len(devices), now_s)
+            belief = beliefs.get(job.id)
+            end_s, known = _end(belief, len(devices), now_s)
+            if belief is not None and job.devices == tuple(devices):
+                end_s -= min(now_s - job.changed_s, belief.restart_s)  # that much of its start is over
             before_s, before_known, names = by_devices.get(tuple(devices), (0.0, True, []))
-            by_devices[tuple(devices)] = (max(end_s, before_s), known and before_known, [*names, name])
+            by_devices[tuple(devices)] = (max(end_s, before_s), known and before_known, [*names, job.id])
     found = [(end_s, len(devices), known, names) for devices, (end_s, known, names) in by_devices.items()]
     return sorted(found, key=lambda one: one[:3])
 
 
 def _end(belief: Belief | None, num_workers: int, from_s: float) -> tuple[float, bool]:
+    """The end of a job that is started at that time."""
     if belief is None:
         return from_s, False
     curve = belief.curve

@@ -6,6 +6,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 
+def load() -> None:
+    """Import what the first call would import, for those who measure how long a decision takes."""
+    import scipy.optimize  # noqa: F401
+
+
 def best_assignment(weight: NDArray[np.float64]) -> list[int]:
     """A different column for each row of a square table, with the greatest total weight.
 

@@ -18,7 +18,7 @@ from weft.control.codec import state_from_json, state_to_json
 from weft.core.speed import StepTime
 from weft.core.status_rows import WhatifRow
 from weft.errors import ControllerError, UsageError, WeftError
-from weft.sim.queue_forecast import KnownJob, Question, Queue, assumptions, forecast
+from weft.sim.queue_forecast import KnownJob, Question, Queue, assumptions, forecast, left_out
 
 LIMIT_S = 20.0
 _NICENESS = 10
@@ -62,7 +62,8 @@ def main() -> None:
         plan = forecast(queue, Question())
         unchanged = question == Question()
         answer = {"plan": plan, "whatif": plan if unchanged else forecast(queue, question)}
-        answer["assumptions"] = assumptions(queue)
+        missing = [sentence for one in (Question(), question) for sentence in left_out(queue, one)]
+        answer["assumptions"] = [*dict.fromkeys(missing), *assumptions(queue)]
     except WeftError as error:
         answer = {"error": str(error)}
     json.dump(answer, sys.stdout, allow_nan=False)

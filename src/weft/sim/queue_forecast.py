@@ -7,7 +7,7 @@ times where there are some, and the remaining steps it believes in.  Times in th
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -79,13 +79,9 @@ class Question:
 
 
 def forecast(queue: Queue, question: Question) -> PlanRow:
-    """When each job starts and ends, and with how many workers."""
-    state = _without_stopping(queue.state, queue.now_s)
-    state = replace(state, cluster=replace(state.cluster, kinds=()))
-    for job_id, changes in question.jobs.items():
-        state = _changed(state, job_id, changes)
-    if question.devices is not None:
-        state = _resized(state, question.devices, queue.now_s)
+    """When each job starts and ends, and with how many workers; without those that their users' quotas keep waiting."""
+    state = _asked(queue, question)
+    state = _without(state, [job.id for job, _, _ in _beyond_quotas(queue, state)])
     name = question.policy or queue.policy
     policy = policy_named(name, Rules(hold_s=queue.hold_s, review_s=queue.review_s))
     if not state.jobs.active:
@@ -109,6 +105,15 @@ def forecast(queue: Queue, question: Question) -> PlanRow:
     fixed = frozenset(job_id for job_id in jobs if queue.known[job_id].is_fixed)
     result = continued(state, queue.now_s, jobs, tried, guessed, fixed, policy, options, queue.quotas)
     return _row(result, state, queue.now_s)
+
+
+def left_out(queue: Queue, question: Question) -> list[str]:
+    """The jobs that the forecast does not include, and why, in sentences."""
+    return [
+        f"{_name(job)} would wait until the quota of {job.spec.user} ({quota}) or its minimum "
+        f"({plural(least, 'worker')}) changes: it is not in the forecast."
+        for job, least, quota in _beyond_quotas(queue, _asked(queue, question))
+    ]
 
 
 def assumptions(queue: Queue) -> list[str]:
@@ -168,6 +173,34 @@ def _without_stopping(state: State, now_s: float) -> State:
         if job.state is JobState.STOPPING:
             state, _ = reduce(state, WorkersExited(now_s, job.id, job.attempt, Fate.STOPPED))
     return replace(state, jobs=JobTable(job for job in state.jobs.active.values() if not job.is_cancelled))
+
+
+def _asked(queue: Queue, question: Question) -> State:
+    """The state that the forecast of ``question`` starts from."""
+    state = _without_stopping(queue.state, queue.now_s)
+    state = replace(state, cluster=replace(state.cluster, kinds=()))
+    for job_id, changes in question.jobs.items():
+        state = _changed(state, job_id, changes)
+    return state if question.devices is None else _resized(state, question.devices, queue.now_s)
+
+
+def _beyond_quotas(queue: Queue, state: State) -> list[tuple[Job, int, int]]:
+    """Jobs that need more devices than their user may hold, and both numbers; not those that cannot be stopped."""
+    found = []
+    for job in state.jobs.active.values():
+        quota = queue.quotas.get(job.spec.user)
+        least = next(iter(job.spec.allowed_sizes(state.cluster.num_devices)), job.spec.min_workers)
+        if quota is not None and least > quota and not (job.devices and queue.known[job.id].is_fixed):
+            found.append((job, least, quota))
+    return found
+
+
+def _without(state: State, job_ids: Collection[str]) -> State:
+    """Without these jobs; the partner of one keeps the devices alone."""
+    alone = {"partner": None, "fills": False, "wanted_partner": None, "wanted_fills": False}
+    kept = [job for job in state.jobs.active.values() if job.id not in job_ids]
+    jobs = [altered(job, alone) if {job.partner, job.wanted_partner} & {*job_ids} else job for job in kept]
+    return replace(state, jobs=JobTable(jobs)) if job_ids else state
 
 
 def _changed(state: State, job_id: str, changes: Mapping[str, Any]) -> State:

@@ -28,6 +28,7 @@ from weft.core.job import Launch
 from weft.core.plural import plural
 from weft.core.reason import NoReport, Reason, in_words
 from weft.core.snapshot import Policy
+from weft.elastic import assignment_problem
 from weft.errors import UsageError
 from weft.sim.beliefs import SimulatedBeliefs
 from weft.sim.outages import NodeOutage, outages
@@ -39,6 +40,9 @@ from weft.sim.workload import TrueJob, Workload
 Progress = Callable[[int, int], None]
 
 _NEVER = float("inf")
+_FAILURES_PER_NODE = 100
+_LEAST_PROGRESS = 0.001
+"""If, while every node fails this often, no job gets closer to its end by this share, the replay would never end."""
 _NOTHING_TO_LAUNCH = Launch((), "")
 
 
@@ -52,6 +56,7 @@ def simulate(
     """Replay ``workload`` on ``cluster`` under ``policy``; calls ``progress`` with (finished jobs, all jobs)."""
     replay = _Replay(workload, cluster, policy, options or SimulationOptions(), progress)
     replay.refuse_beyond_quotas()
+    assignment_problem.load()  # here, and not within the first decision that repacks nodes
     return replay.run()
 
 
@@ -96,6 +101,9 @@ class _Replay:
         self.sharing = SharingTerms(options.handover_s) if options.crossover else None
         self.recorder = Recorder(enabled=options.record)
         self.num_finished = 0
+        self.num_failures = 0
+        self.left_steps: Mapping[str, float] = {}
+        """Remaining steps of the active jobs when they were last checked for progress."""
         self.due_s = _NEVER
         self.arrivals = iter(workload.jobs)
         self.fixed: frozenset[str] = frozenset()
@@ -234,6 +242,20 @@ class _Replay:
             if before[name].devices and not job.devices:
                 self.recorder.left(now_s, before[name])
         self.recorder.busy(now_s, self.engine.num_busy)
+        self.num_failures += outage.down
+        if outage.down and self.num_failures % (_FAILURES_PER_NODE * self.cluster.num_nodes) == 0:
+            self._refuse_to_stand_still()
+
+    def _refuse_to_stand_still(self) -> None:
+        before = self.left_steps
+        left = self.left_steps = {name: self.engine.runs[name].remaining_steps for name in self.state.jobs.active}
+        if before and all(left.get(name, 0.0) > (1 - _LEAST_PROGRESS) * steps for name, steps in before.items()):
+            options = self.options
+            raise UsageError(
+                f"policy {self.policy.name}: nodes fail so often (every {options.node_mtbf_s:g} s on average) that "
+                f"jobs make no progress: expected much longer than a start ({options.restart_s:g} s) and the time "
+                f"between decisions ({options.decision_interval_s:g} s): raise --node-mtbf-s"
+            )
 
     def _decide(self, now_s: float) -> None:
         self.due_s = _NEVER

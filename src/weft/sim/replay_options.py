@@ -7,6 +7,9 @@ from dataclasses import dataclass
 from weft.errors import UsageError
 from weft.sim.believed_lengths import Lengths
 
+MIN_NODE_MTBF_S = 1.0
+MAX_PREDICTION_ERROR = 10.0
+
 
 @dataclass(frozen=True, slots=True)
 class SimulationOptions:
@@ -44,5 +47,14 @@ class SimulationOptions:
             value = getattr(self, name)
             if not 0 <= value < float("inf"):
                 raise UsageError(f"{name} is {value}: expected a finite number >= 0")
+        if 0 < self.node_mtbf_s < MIN_NODE_MTBF_S:
+            raise UsageError(
+                f"node_mtbf_s is {self.node_mtbf_s:g}: expected at least {MIN_NODE_MTBF_S:g} s between two failures "
+                "of a node, or 0 for no failures"
+            )
+        if self.prediction_error > MAX_PREDICTION_ERROR:
+            raise UsageError(
+                f"prediction_error is {self.prediction_error:g}: expected at most {MAX_PREDICTION_ERROR:g}"
+            )
         if not 0 < self.node_repair_s < float("inf"):
             raise UsageError(f"node_repair_s is {self.node_repair_s}: expected a positive number")

@@ -8,10 +8,12 @@ factor, so any scheduler keeps working.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import torch
+
+from weft.worker.shards import distinct
 
 _GROUP_RATES = ("lr", "initial_lr", "max_lr", "min_lr")
 _SCHEDULER_RATES = ("base_lrs", "min_lrs", "max_lrs", "_last_lr")
@@ -58,19 +60,20 @@ class RateScaling:
             return
         ratio = wanted / self.factor
         self.factor = wanted
-        for optimizer in optimizers:
+        for optimizer in distinct(optimizers):
             for group in optimizer.param_groups:
                 for key in _GROUP_RATES:
                     if group.get(key) is not None:
                         group[key] = group[key] * ratio
-        for scheduler in schedulers:
-            _scale_scheduler(scheduler, ratio)
+        for scheduler in distinct(_with_inner(schedulers)):
+            for name in _SCHEDULER_RATES:
+                rates = getattr(scheduler, name, None)
+                if isinstance(rates, list):
+                    setattr(scheduler, name, [rate * ratio for rate in rates])
 
 
-def _scale_scheduler(scheduler: Any, ratio: float) -> None:
-    for name in _SCHEDULER_RATES:
-        rates = getattr(scheduler, name, None)
-        if isinstance(rates, list):
-            setattr(scheduler, name, [rate * ratio for rate in rates])
-    for inner in getattr(scheduler, "_schedulers", ()):  # ChainedScheduler, SequentialLR
-        _scale_scheduler(inner, ratio)
+def _with_inner(schedulers: Iterable[Any]) -> Iterator[Any]:
+    """The schedulers and those inside them, such as in a ChainedScheduler or a SequentialLR."""
+    for scheduler in schedulers:
+        yield scheduler
+        yield from _with_inner(getattr(scheduler, "_schedulers", ()))

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import nn
@@ -28,6 +28,8 @@ from weft.worker.manifest import TensorEntry
 
 REPLICATED_NAME = "replicated.pt"
 
+_T = TypeVar("_T")
+
 
 def rank_file_name(rank: int) -> str:
     return f"rank-{rank:05d}.pt"
@@ -36,6 +38,16 @@ def rank_file_name(rank: int) -> str:
 def unwrapped(model: nn.Module) -> nn.Module:
     """The module inside DistributedDataParallel: names must not depend on how it is trained."""
     return model.module if isinstance(model, DistributedDataParallel) else model
+
+
+def distinct(objects: Iterable[_T]) -> list[_T]:
+    """Each object once: ``run.resume`` may be given one under two names.
+
+    >>> model = object()
+    >>> distinct([model, model]) == [model]
+    True
+    """
+    return list({id(one): one for one in objects}.values())
 
 
 @dataclass(frozen=True)
@@ -48,7 +60,7 @@ class Registered:
 
     @property
     def handles(self) -> list[Overlap]:
-        found = (handle_of(model) for model in self.models.values())
+        found = (handle_of(model) for model in distinct(self.models.values()))
         return [handle for handle in found if handle is not None]
 
     def entries(self) -> dict[str, tuple[TensorEntry, ...]]:

@@ -18,7 +18,7 @@ from weft.worker.reports import Reporter
 from weft.worker.rng import derived_seed, restore_rng, seed_everything
 from weft.worker.sampling import Share
 from weft.worker.scaling import RateScaling
-from weft.worker.shards import Registered
+from weft.worker.shards import Registered, distinct
 from weft.worker.stopping import StopRequest
 from weft.worker.watchdog import NoWatchdog, Watchdog
 from weft.worker.weighting import ModelWeighting, UpdateCount, choose_weightings
@@ -75,7 +75,7 @@ class Stepper:
         registered = self.checkpointing.registered or Registered()
         updates = UpdateCount(registered.optimizers.values())
         weightings = choose_weightings(registered, data.may_be_uneven, self.peers.world_size, updates)
-        models = list(registered.models.values())
+        models = distinct(registered.models.values())
         noise = NoiseMeter(models, self.peers.world_size, updates, self.say) if self.measures_noise else None
         if noise is not None and data.script_batch_size is not None:
             self.reporter.tell_batch(data.batch_size, data.script_batch_size, noise.noise)

@@ -91,7 +91,9 @@ def choose_weightings(
     if not may_be_uneven or world_size == 1:
         return []
     weightings, unweighted = [], {}
-    for name, model in registered.models.items():
+    # By model: of one given under two names, each gradient must be multiplied only once.
+    names = {model: name for name, model in registered.models.items()}
+    for model, name in names.items():
         handle = handle_of(model)
         if handle is not None:
             parameters = [parameter for part in handle.parts for parameter in part.schedule.parameters]

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from tests.fake_controller import FakeController
 
+from weft.cli import load
 from weft.daemon.home import Home
 
 
@@ -94,3 +95,35 @@ def test_a_hostile_name_is_unchanged_in_json_and_harmless_in_a_terminal(
         assert "\u202e" not in shown.out
     controller.cancel(job_id, reason=name)
     assert all(character.isprintable() or character == "\n" for character in weft("wait", job_id).err)
+
+
+@pytest.mark.parametrize("job", [["job.yaml"], ["--", "python", "train.py"]])
+def test_a_job_next_to_the_schema_is_refused_instead_of_forgotten(weft: Any, job: list[str]) -> None:
+    shown = weft("submit", "--schema", *job)
+    assert (shown.code, shown.out) == (2, "")
+    assert "--schema only prints the JSON schema of job files: leave out the job" in shown.err
+
+
+def test_an_option_that_was_probably_meant_for_weft_is_pointed_out(
+    weft: Any,
+    home: Home,
+    controller: FakeController,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    """Without a word, `weft submit train.py --dry-run` would submit the job."""
+    monkeypatch.chdir(tmp_path)
+    Path("train.py").write_text("parser.add_argument('--workers')\n")
+    shown = weft("submit", "train.py", "--workers=2", "--dry-run", "--lr", "1")
+    assert shown.code == 0
+    assert " ".join(shown.err.split()).endswith(
+        "--dry-run comes after train.py, so it goes to the script: put options of `weft submit` before the script"
+    )
+    (job,) = controller.by_id.values()
+    assert job.launch is not None
+    assert job.launch.argv[-4:] == ("--workers=2", "--dry-run", "--lr", "1")
+    for own in (["train.py", "--workers=2"], ["--", "train.py", "--dry-run"], ["train.py", "--", "--dry-run"]):
+        assert "comes after" not in weft("submit", *own).err
+    load("run").parse(["train.py", "--share"], "weft run")  # type: ignore[union-attr]
+    assert "--share comes after train.py" in " ".join(capfd.readouterr().err.split())

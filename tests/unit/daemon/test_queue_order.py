@@ -7,6 +7,7 @@ from tests.unit.daemon.test_scheduling import World
 
 from weft.control.queue_order import PATIENCE_S, QueuePlace, place_in_words
 from weft.core.events import Fate, WorkersExited
+from weft.daemon.knowledge import Knowledge
 from weft.elastic.registry import POLICIES
 
 
@@ -45,6 +46,22 @@ def test_a_job_that_is_known_to_end_in_time_is_not_held_back() -> None:
     world.submit("long", max_workers=1, total_steps=1_000_000, title="train-3")
     world.decide()
     assert [world.workers(name) for name in ("short", "unmeasured", "long")] == [1, 0, 0]
+
+
+def test_a_job_that_would_end_after_the_blocked_one_can_start_is_held_back() -> None:
+    """The start of a job that runs is over: the devices become free by so much sooner."""
+    world = World(2)
+    world.knowledge = Knowledge(world.state.cluster, restart_prior_s=60.0)
+    world.has_run("train", step_s=1.0)
+    world.knowledge.of("a").can_resume = False
+    world.submit("a", max_workers=1, total_steps=1000, title="train-1")
+    world.decide()
+    world.now_s += 100.0  # in 1000 s, it ends
+    world.submit("two", max_workers=2, min_workers=2)
+    world.submit("later", max_workers=1, total_steps=980, title="train-2")  # with its start, it takes 1040 s
+    world.decide()
+    assert (world.workers("two"), world.workers("later")) == (0, 0)
+    assert world.scheduler.queue["two"].expected_start_s == 1100.0
 
 
 def test_devices_that_the_blocked_job_will_leave_free_are_used() -> None:

@@ -17,7 +17,7 @@ from weft.core.speed import StepTime
 from weft.elastic.registry import POLICIES
 from weft.errors import UsageError
 from weft.sim import forecast_process
-from weft.sim.queue_forecast import KnownJob, Question, Queue, assumptions, forecast
+from weft.sim.queue_forecast import KnownJob, Question, Queue, assumptions, forecast, left_out
 
 NOW_S = 1000.0
 SPEEDS = {1: StepTime(1.0), 2: StepTime(0.55), 4: StepTime(0.3)}
@@ -159,3 +159,32 @@ def test_a_forecast_on_devices_of_several_kinds_says_that_it_takes_them_for_one(
     assert {job["id"] for job in forecast(queue, Question())["jobs"]} == set(queue.known)
     assert any("equally fast" in sentence for sentence in assumptions(queue))
     assert not any("equally fast" in sentence for sentence in assumptions(a_queue(2)))
+
+
+def test_a_job_beyond_its_users_quota_does_not_hide_what_becomes_of_the_others() -> None:
+    queue = a_queue(1)
+    spec = JobSpec("big", 2.0, min_workers=3, max_workers=4, requested_workers=3, user="ana")
+    state, _ = reduce(queue.state, JobSubmitted(2.0, spec, name="gpt"))
+    queue = replace(queue, state=state, known={**queue.known, "big": known(50.0)}, quotas={"ana": 2})
+    assert {job["id"] for job in forecast(queue, Question())["jobs"]} == {"running", "waiting0"}
+    said = "gpt would wait until the quota of ana (2) or its minimum (3 workers) changes: it is not in the forecast."
+    smaller = Question(jobs={"big": {"min_workers": 1}})
+    assert (left_out(queue, Question()), left_out(queue, smaller)) == ([said], [])
+    assert {job["id"] for job in forecast(queue, smaller)["jobs"]} == {"running", "waiting0", "big"}
+    assert forecast_process.ask(queue, smaller, limit_s=600.0)["assumptions"][0] == said
+    # One that runs and cannot be stopped keeps its workers.
+    fixed = {**queue.known, "running": known(100.0, is_fixed=True)}
+    kept = forecast(replace(queue, known=fixed, quotas={"ana": 2, "": 1}), Question())
+    assert "running" in {job["id"] for job in kept["jobs"]}
+
+
+def test_the_partner_of_a_job_beyond_its_users_quota_keeps_the_devices_alone() -> None:
+    queue = a_queue(1)
+    spec = JobSpec("big", 2.0, min_workers=2, max_workers=2, requested_workers=2, user="ana")
+    state, _ = reduce(queue.state, JobSubmitted(2.0, spec))
+    pair = {"running": "big", "big": "running"}
+    state, _ = reduce(state, DevicesAssigned(600.0, {"running": (0, 1), "big": (0, 1)}, pair))
+    check(state)
+    queue = replace(queue, state=state, known={**queue.known, "big": known(50.0)}, quotas={"ana": 1}, handover_s=0.001)
+    plan = forecast(queue, Question())
+    assert {job["id"] for job in plan["jobs"]} == {"running", "waiting0"}

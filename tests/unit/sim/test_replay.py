@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from dataclasses import replace
 from itertools import pairwise
 
@@ -352,3 +354,45 @@ def test_a_size_is_believed_only_after_as_many_steps_as_the_controller_needs() -
         options = replace(AT_ONCE, explore=True, restart_s=2.0, measured_after_steps=num_steps)
         resized_s[num_steps] = replay([job("a", 0.0, 100.0)], options=options).spans[1].start_s
     assert resized_s == {0: 2.0, 5: 7.0}
+
+
+def test_nodes_that_fail_too_often_for_any_job_are_refused_instead_of_replayed_forever() -> None:
+    jobs = [job("a", 0.0, steps=800.0), job("b", 0.0, steps=800.0)]
+    options = SimulationOptions(node_mtbf_s=2.0, restart_s=60.0)
+    with pytest.raises(UsageError, match=r"nodes fail so often \(every 2 s .* a start \(60 s\).*raise --node-mtbf-s"):
+        replay(jobs, options=options)
+    # Slow, but not forever.
+    often = SimulationOptions(node_mtbf_s=60.0, node_repair_s=1.0, restart_s=30.0, decision_interval_s=0.0)
+    assert len(replay(jobs, options=often).jobs) == 2
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"node_mtbf_s": 0.000001}, "node_mtbf_s is 1e-06: expected at least 1 s"),
+        ({"prediction_error": 1e9}, r"prediction_error is 1e\+09: expected at most 10"),
+    ],
+)
+def test_values_that_make_a_replay_impossible_are_refused(values: dict[str, float], message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        SimulationOptions(**values)  # type: ignore[arg-type]
+
+
+def test_decision_times_do_not_include_the_import_of_scipy() -> None:
+    """The first policy that repacks nodes would look slower than the others."""
+    script = """
+import sys
+from weft.core.cluster import Cluster
+from weft.elastic import policy_named
+from weft.sim import replay
+from weft.sim.synthetic import synthetic_workload
+decide, loaded = replay.decide, []
+def watched(*args, **options):
+    loaded.append("scipy.optimize" in sys.modules)
+    return decide(*args, **options)
+replay.decide = watched
+replay.simulate(synthetic_workload("synthetic:none:2", num_devices=4), Cluster.uniform(1, 4), policy_named("fifo"))
+print(set(loaded))
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert done.stdout == "{True}\n", done.stderr

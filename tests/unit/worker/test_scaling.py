@@ -48,3 +48,12 @@ def test_a_resize_starts_a_new_warm_up_from_the_current_learning_rate() -> None:
         second.before_step(step, [], [])
         factors.append(second.factor)
     assert factors == [4.0, 3.5, 3.0, 2.5, 2.0, 2.0]
+
+
+def test_an_optimizer_and_a_scheduler_given_under_two_names_are_scaled_once() -> None:
+    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=0.1)
+    inner = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.9)
+    chained = torch.optim.lr_scheduler.ChainedScheduler([inner])
+    RateScaling(4.0, warmup_steps=0).before_step(0, [optimizer, optimizer], [inner, chained, chained])
+    assert optimizer.param_groups[0]["lr"] == pytest.approx(0.4)
+    assert inner.base_lrs == pytest.approx([0.4])

@@ -65,6 +65,21 @@ def test_a_model_may_be_given_both_bare_and_wrapped(process_group: None) -> None
     assert choose(register({"bare": model, "ddp": DistributedDataParallel(model), "sgd": sgd(model)})) == 1
 
 
+def test_a_model_given_under_two_names_is_weighted_once(process_group: None) -> None:
+    """Otherwise, the batches accumulated after the first would get the factor that corrects their weight twice."""
+    model = DistributedDataParallel(nn.Linear(2, 1, bias=False))
+    optimizer = sgd(model)
+    registered = register({"model": model, "same": model, "sgd": optimizer})
+    weightings = choose_weightings(registered, True, 3, UpdateCount([optimizer]))
+    for share in (Share(0, 1, 4), Share(0, 1, 2)):
+        for weighting in weightings:
+            weighting.set(share)
+    model(torch.ones(1, 2)).sum().backward()
+    (parameter,) = model.parameters()
+    assert parameter.grad is not None
+    assert parameter.grad.tolist() == [[0.5, 0.5]]
+
+
 def test_a_model_that_also_takes_turns_is_weighted(process_group: None) -> None:
     """DDP accepts one communication hook; weighting and crossover share it."""
     model = DistributedDataParallel(nn.Linear(2, 1, bias=False))
