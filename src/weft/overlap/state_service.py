@@ -43,6 +43,7 @@ import torch.distributed as dist
 from weft.errors import OverlapError
 from weft.overlap.state_runs import StateRun, decode, encode
 from weft.overlap.transport.groups import end_group, is_open, timeout_of
+from weft.process.native_threads import NativeThread
 
 _ASK, _SIZE, _DATA, _MOVED_SIZE, _MOVED_DATA, _BYE = 1, 2, 3, 4, 5, 6
 _FOREVER = datetime.timedelta(days=3650)
@@ -51,7 +52,7 @@ _EVERYTHING = -1
 _STOP, _THANKS = -1, -2
 _LEAVING, _DROPPED = 1.0, 2.0
 _MAX_GOODBYE_S = 60.0
-# A thread that is ending takes milliseconds; one that still waits for a lost worker never ends, and harms nobody.
+# A thread that is ending takes milliseconds; one that waits for a lost worker never ends (it is a NativeThread).
 _MAX_ENDING_S = 1.0
 
 # Threads that may still run, in order of creation, which is the same on all workers of a group.
@@ -82,8 +83,8 @@ class StateService:
         self._waiting: list[tuple[int, int, int]] = []
         self._in_flight: dict[int, list[Any]] = {}
         goodbyes: list[Any] = []
-        self._thread = threading.Thread(
-            target=_answer, args=(weakref.ref(self), backend, num_workers - 1, goodbyes), name="weft-state", daemon=True
+        self._thread = NativeThread(
+            _answer, args=(weakref.ref(self), backend, num_workers - 1, goodbyes), name="weft-state"
         )
         for ended in [thread for thread, service in _ANSWERING.items() if not (thread.is_alive() or service())]:
             del _ANSWERING[ended]
@@ -288,10 +289,9 @@ def _say_goodbye(backend: Any, others: Sequence[int], sent: list[Any]) -> None:
 
 
 def _leave_all() -> None:
-    """At exit: a thread that wakes up in gloo while the interpreter shuts down crashes the process.
+    """At exit: see [Note: leaving], and [Note: exit] in native_threads.py about threads that do not end here.
 
-    So does one that has nothing left to answer but still closes its connections, after which it needs the interpreter
-    once more.  A worker that ends with an error does not stay, so that its supervisor notices immediately.
+    A worker that ends with an error does not stay, so that its supervisor notices immediately.
     """
     if hasattr(sys, "last_type"):
         return

@@ -11,13 +11,13 @@ import errno
 import ipaddress
 import os
 import socket
-import threading
 import time
 
 import torch.distributed as dist
 from torch._C._distributed_c10d import Store, TCPStore
 
 from weft.errors import SessionError
+from weft.process.native_threads import NativeThread
 from weft.worker.environment import WorkerEnvironment
 
 _MAX_NAMED = 8
@@ -75,7 +75,7 @@ class _Place:
                 refused.append(error)
 
         # In a thread: if another program has the port, torch may wait forever for its answer.
-        greeting = threading.Thread(target=connect, name="weft-greeting", daemon=True)
+        greeting = NativeThread(connect, name="weft-greeting")
         greeting.start()
         greeting.join(max(self._left_s(), 1.0))
         if entered:

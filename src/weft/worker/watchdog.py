@@ -27,6 +27,7 @@ import torch.distributed as dist
 from torch._C._distributed_c10d import Store
 
 from weft.core.worker_environment import HUNG_EXIT_CODE
+from weft.process.native_threads import NativeThread
 
 _STEPS_OF_PATIENCE = 5.0
 _MAX_TICK_S = 5.0
@@ -127,12 +128,12 @@ class Watchdog:
         self._num_same = 0
         self._blamed: tuple[float, Verdict] | None = None  # when to leave because of whom
         self._closed = threading.Event()
-        self._thread: threading.Thread | None = None
+        self._thread: NativeThread | None = None
 
     # ---- the training thread
 
     def start(self) -> None:
-        self._thread = threading.Thread(target=self._watch, name="weft-watchdog", daemon=True)
+        self._thread = NativeThread(self._watch, name="weft-watchdog")
         self._thread.start()
 
     def step_done(self, step: int) -> None:

@@ -17,6 +17,7 @@ import torch
 
 from weft.core.checkpoint_files import FileEntry
 from weft.errors import CheckpointError
+from weft.process.native_threads import NativeThread
 from weft.process.turns import TURNS
 from weft.worker.checkpoint_folder import CheckpointFolder, write_file
 from weft.worker.manifest import Manifest
@@ -48,7 +49,7 @@ class CheckpointWriter:
         self._folder = folder
         self._peers = peers
         self._token = token
-        self._thread: threading.Thread | None = None
+        self._thread: NativeThread | None = None
         self._error: CheckpointError | None = None
 
     @property
@@ -58,9 +59,7 @@ class CheckpointWriter:
     def write(self, snapshot: CheckpointPart, *, in_background: bool) -> None:
         self.finish()
         if in_background:
-            self._thread = threading.Thread(
-                target=self._write_in_background, args=(snapshot,), name="weft-checkpoint", daemon=True
-            )
+            self._thread = NativeThread(self._write_in_background, args=(snapshot,), name="weft-checkpoint")
             self._thread.start()
         else:
             with TURNS.yielded(later=True):

@@ -20,6 +20,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from weft.errors import OverlapError
+from weft.process.native_threads import NativeThread
 
 _MAX_GOODBYE_S = 5.0
 
@@ -59,7 +60,7 @@ class RelayThread:
 
     def __init__(self, name: str) -> None:
         self._relays: queue.SimpleQueue[Relay | None] = queue.SimpleQueue()
-        self._thread = threading.Thread(target=_serve, args=(self._relays,), name=name, daemon=True)
+        self._thread = NativeThread(_serve, args=(self._relays,), name=name)
         self._thread.start()
 
     def add(self, relay: Relay) -> None:
