@@ -153,7 +153,7 @@ def test_the_examples_run(name: str) -> None:
 @pytest.mark.parametrize(
     ("args", "expected"),
     [
-        (["--policy", "balancd"], "there is no policy 'balancd': did you mean balanced?"),
+        (["--policy", "balancd"], "there is no policy 'balancd': did you mean 'balanced'?"),
         (["--gpus", "none"], "--gpus none: expected whole numbers above 0"),
         (["--gpus", "1"], "queue.csv:2: job a wants 2 GPUs, this cluster has 1"),
         (["--load", "nan"], "--load nan: expected numbers above 0"),

@@ -167,7 +167,7 @@ class _Replay:
             if now_s == _NEVER:
                 raise UsageError(
                     f"policy {self.policy.name} leaves {', '.join(list(self.state.jobs.active)[:3])} waiting on "
-                    f"{self.state.cluster.num_devices} devices forever: check quotas, sizes and the cluster"
+                    f"{self.state.cluster.num_devices} devices forever: check quotas, sizes, and the cluster"
                 )
             if predicted_s == now_s:
                 self._ends(now_s)

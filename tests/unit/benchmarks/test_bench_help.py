@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from pathlib import Path
 
 import pytest
 from benchmarks import (
@@ -15,10 +16,12 @@ from benchmarks import (
     queue_plan,
 )
 from benchmarks.overlap_scenarios import Scenario
+from benchmarks.parts import PARTS
 
 from weft.cli import load
 from weft.cli.completion import subcommands
 
+ROOT = Path(__file__).parents[3]
 BENCHMARKS = subcommands("bench")
 
 
@@ -105,3 +108,32 @@ def test_the_example_of_a_row_name_is_the_start_of_one(
     found = re.search(r'"(.*)"', option("--only", shown("crossover", capsys, monkeypatch))[0])
     assert found is not None
     assert any(row.key.startswith(found[1]) for row in crossover_scenarios.full_run())
+
+
+def test_the_manual_states_the_same_limits_as_the_benchmarks() -> None:
+    page = (ROOT / "docs" / "cli.md").read_text()
+    limits = (
+        f"{overlap_scenarios.FULL_MINUTES:g} (overlap; {profile_scenarios.FULL_MINUTES:g} with `--profiles`), "
+        f"{crossover_scenarios.FULL_MINUTES:g} (crossover), "
+        f"{all_command.FULL_MINUTES:g} (all; {all_command.QUICK_MINUTES:g} with `--quick`)"
+    )
+    assert f"| `--minutes N` | {limits} |" in page
+
+
+@pytest.mark.parametrize(
+    ("page", "sentence", "minutes"),
+    [
+        ("docs/overlap.md", r"A full run takes about (\d+) minutes", overlap_scenarios.FULL_MINUTES),
+        ("docs/crossover.md", r"A full run takes about (\d+) minutes", crossover_scenarios.FULL_MINUTES),
+        ("docs/scale.md", r"takes about (\d+) minutes", PARTS["scale"].minutes),
+        ("CONTRIBUTING.md", r"simulated nodes; takes about (\d+) minutes", PARTS["scale"].minutes),
+        ("CONTRIBUTING.md", r"in Chromium; takes about (\d+) minutes", PARTS["dashboard"].minutes),
+        ("CONTRIBUTING.md", r"planned for (\d+) minutes", all_command.FULL_MINUTES),
+        ("docs/results.md", r"in about (\d+) minutes", all_command.FULL_MINUTES),
+    ],
+)
+def test_a_page_says_how_long_a_benchmark_takes_as_its_plan_does(page: str, sentence: str, minutes: float) -> None:
+    text = " ".join((ROOT / page).read_text().split())
+    found = re.findall(sentence, text)
+    assert found
+    assert [stated for stated in found if abs(float(stated) - minutes) >= 1] == []
