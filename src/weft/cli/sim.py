@@ -13,6 +13,7 @@ from weft.cli.verb import Json
 from weft.core.cluster import MAX_DEVICES
 from weft.core.command_line import Argument, Option
 from weft.core.nearest_name import nearest_name
+from weft.core.plural import plural
 from weft.errors import InputError, UsageError
 
 if TYPE_CHECKING:
@@ -249,7 +250,7 @@ def _print(
         print_json(document)
         return
     shared = ", with crossover" if options.crossover else ""
-    title = f"{jobs.name}: {len(jobs.jobs)} jobs, restart {options.restart_s:g} s{shared}"
+    title = f"{jobs.name}: {plural(len(jobs.jobs), 'job')}, restart {options.restart_s:g} s{shared}"
     print_table(rows, _columns(rows), title=title)
     for line in _explanations(outcomes) if explain else ():
         print_text(f"{line['policy']:>9}  {duration(line['time_s']):>9}  {line['sentence']}", indent=22)

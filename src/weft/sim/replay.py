@@ -110,8 +110,8 @@ class _Replay:
         for job in workload.jobs:
             if not job.spec.allowed_sizes(cluster.most_of_one_kind):
                 raise UsageError(
-                    f"job {job.spec.id} needs at least {job.spec.min_workers} workers, this cluster has "
-                    f"{cluster.most_of_one_kind} devices{' of one kind' if cluster.is_mixed else ''}: "
+                    f"job {job.spec.id} needs at least {plural(job.spec.min_workers, 'worker')}, this cluster has "
+                    f"{plural(cluster.most_of_one_kind, 'device')}{' of one kind' if cluster.is_mixed else ''}: "
                     "lower its minimum or add nodes"
                 )
 
