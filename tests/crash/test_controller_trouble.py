@@ -54,7 +54,7 @@ def test_a_port_in_use_is_reported(tmp_path: Path) -> None:
 def test_an_unknown_policy_suggests_the_nearest_name(tmp_path: Path) -> None:
     refused = daemon(tmp_path / "home", "--port", "0", "--policy", "ballanced")
     assert refused.returncode == 2
-    assert "did you mean balanced?" in refused.stderr
+    assert "did you mean 'balanced'?" in refused.stderr
 
 
 def test_a_full_disk_acknowledges_nothing_and_work_resumes_when_space_is_free(

@@ -153,12 +153,16 @@ def test_the_examples_run(name: str) -> None:
 @pytest.mark.parametrize(
     ("args", "expected"),
     [
-        (["--policy", "balancd"], "there is no policy 'balancd': did you mean balanced?"),
+        (["--policy", "balancd"], "there is no policy 'balancd': did you mean 'balanced'?"),
         (["--gpus", "none"], "--gpus none: expected whole numbers above 0"),
         (["--gpus", "1"], "queue.csv:2: job a wants 2 GPUs, this cluster has 1"),
         (["--load", "nan"], "--load nan: expected numbers above 0"),
         (["--load", "1e-300"], "at a load of 1e-300, the last job would be submitted after"),
-        (["--restart-s", "-1"], "restart_s is -1.0"),
+        (
+            ["--restart-s", "-1"],
+            "--restart-s: -1 is out of range: expected a number of at least 0 and at most 1000000000",
+        ),
+        (["--decision-s", "-1"], "--decision-s: -1 is out of range"),
         (["--explain", "aa"], "there is no such job"),
         (["--profiles", "nowhere"], "nowhere: no such profiles folder"),
         (["--trace", "t.json", "--gpus", "2,4"], "--trace shows one cluster"),

@@ -21,35 +21,39 @@ PACKAGE = Path(__file__).resolve().parents[1]
 # In a checkout next to src/; in a wheel inside the package.
 PLACES = (PACKAGE.parents[1] / "benchmarks", PACKAGE / "bundled" / "benchmarks")
 
-Quick = Annotated[bool, Option("the short version, under 5 minutes")]
+Quick = Annotated[bool, Option("the short version, at most 5 minutes on a quiet machine")]
 Out = Annotated[Path | None, Option("folder for the results", "benchmarks/results in a checkout, else ./weft-bench")]
-Minutes = Annotated[float | None, Option("run fewer rounds and rows, to finish in about N minutes", "none", min=0.1)]
+# The defaults are constants of the benchmarks, which no command line loads: a test compares them.
+FEWER = "run fewer rounds and rows, to finish in about N minutes"
+OverlapMinutes = Annotated[
+    float | None, Option(FEWER, "30; with --quick 4.5, with --profiles 23", metavar="N", min=0.1)
+]
+CrossoverMinutes = Annotated[float | None, Option(FEWER, "13.5; with --quick 4.5", metavar="N", min=0.1)]
+AllMinutes = Annotated[float | None, Option(FEWER, "90; with --quick 5", metavar="N", min=0.1)]
 Fresh = Annotated[bool, Option("measure everything again, even what this version has already measured")]
 
 
 def overlap(
     quick: Quick = False,
     model: Annotated[
-        list[str] | None, Option("only rows of this model (transformer, resnet, mlp, timed); repeatable", "all")
+        list[str] | None,
+        Option("only rows of this model (transformer, resnet, mlp, timed); repeatable", "all"),
     ] = None,
-    profiles: Annotated[bool, Option("popular models (see weft predict), compute emulated, on 2 to 8 hosts")] = False,
+    profiles: Annotated[bool, Option("the models of weft predict instead, compute emulated, on 2 to 8 hosts")] = False,
     ratio: Annotated[
         list[float] | None, Option("only rows with this network/compute ratio, 0.3 to 2; repeatable", "all")
     ] = None,
-    only: Annotated[
-        list[str] | None, Option("only this part of the run (models, sizes, growth, hosts); repeatable", "all")
-    ] = None,
+    only: Annotated[list[str] | None, Option("only this part of the run (models, hosts); repeatable", "all")] = None,
     hosts: Annotated[list[int] | None, Option("only rows with this number of hosts; repeatable", "all")] = None,
-    minutes: Minutes = None,
+    minutes: OverlapMinutes = None,
     fresh: Fresh = False,
     out: Out = None,
     as_json: Json = False,
 ) -> None:
     """Step times of DDP, FSDP2, DeAR, and weft on a slow network.
 
-    Needs torch, root, and iproute2. Run nothing else at the same time. The full run is limited to 88 minutes
-    (--minutes), --profiles to 31. It saves every row: start it again to continue where it stopped. --model, --ratio,
-    --only, and --hosts select rows.
+    Needs torch, root, and iproute2. Run nothing else at the same time. Without --quick, every row is saved: start it
+    again to continue where it stopped. --model, --ratio, --only, and --hosts select rows.
     """
     _benchmark("overlap_command").overlap(
         _command(),
@@ -71,15 +75,15 @@ def crossover(
     only: Annotated[
         list[str] | None, Option('only rows whose name starts with this, such as "equal plain"; repeatable', "all")
     ] = None,
-    minutes: Minutes = None,
+    minutes: CrossoverMinutes = None,
     fresh: Fresh = False,
     out: Out = None,
     as_json: Json = False,
 ) -> None:
     """Step times of two jobs on the same hosts: one after the other, uncoordinated, taking turns.
 
-    Needs torch, root, and iproute2. Run nothing else at the same time. The full run is limited to 65 minutes
-    (--minutes) and saves every row: start it again to continue where it stopped.
+    Needs torch, root, and iproute2. Run nothing else at the same time. Without --quick, every row is saved: start it
+    again to continue where it stopped.
     """
     _benchmark("crossover_command").crossover(
         _command(), quick=quick, as_json=as_json, only=only, out=out, minutes=minutes, fresh=fresh
@@ -88,7 +92,9 @@ def crossover(
 
 def elastic(
     quick: Quick = False,
-    data: Annotated[Path | None, Option("folder of the public traces", "$WEFT_DATA, else ../shared/data")] = None,
+    data: Annotated[
+        Path | None, Option("folder of the public traces", "$WEFT_DATA, else ../shared/data if it exists")
+    ] = None,
     out: Out = None,
     as_json: Json = False,
 ) -> None:
@@ -98,19 +104,25 @@ def elastic(
 
 def queue(
     quick: Quick = False,
-    hosts: Annotated[list[int] | None, Option("number of hosts; repeatable", "2 and 4", min=2, max=16)] = None,
-    rounds: Annotated[int | None, Option("rounds, each contender once", "3, with --quick 1", min=1, max=100)] = None,
-    contender: Annotated[list[str] | None, Option("only this one (see above); repeatable", "all")] = None,
-    minutes: Annotated[float | None, Option("start no new run after N minutes", "none", min=0.1)] = None,
+    hosts: Annotated[
+        list[int] | None, Option("number of hosts; repeatable", "2 and 4; with --quick 2", min=2, max=16)
+    ] = None,
+    rounds: Annotated[
+        int | None, Option("rounds; each runs every contender once", "2; with --quick 1", min=1, max=100)
+    ] = None,
+    contender: Annotated[list[str] | None, Option("only this contender; repeatable", "all")] = None,
+    minutes: Annotated[
+        float | None, Option("start no new run of the queue after N minutes", "none", metavar="N", min=0.1)
+    ] = None,
     fresh: Fresh = False,
     out: Out = None,
     as_json: Json = False,
 ) -> None:
-    """A queue of jobs on a Ray cluster: FIFO with DDP, elastic, with overlap, with crossover; and simulated.
+    """Completion times of one queue of jobs on a Ray cluster, with each layer of weft added in turn.
 
-    Needs torch, Ray, root, and iproute2. Run nothing else at the same time. Two hosts take about 11 minutes per round.
-    Saves every run of the queue: start it again to continue where it stopped. Contenders: fifo_ddp, elastic_ddp,
-    elastic_overlap, elastic_overlap_crossover.
+    Needs torch, Ray, root, and iproute2. Run nothing else at the same time. Without --quick, every run of the queue is
+    saved: start it again to continue where it stopped. Contenders: fifo_ddp, elastic_ddp, elastic_overlap,
+    elastic_overlap_crossover.
     """
     _benchmark("queue_command").queue(
         _command(),
@@ -128,16 +140,15 @@ def queue(
 def all(
     quick: Quick = False,
     only: Annotated[str, Option("benchmarks to run, such as overlap,elastic", "all", metavar="NAME[,NAME...]")] = "",
-    minutes: Minutes = None,
+    minutes: AllMinutes = None,
     fresh: Fresh = False,
     dry_run: Annotated[bool, Option("print the plan and stop")] = False,
     out: Out = None,
 ) -> None:
     """Every benchmark, one after the other: all tables, JSON files, and figures.
 
-    Takes up to 90 minutes (5 with --quick; --minutes sets another limit) and names the benchmarks it has no time for.
-    Prints the plan first, and the remaining time after each benchmark. Keeps results that were measured on the same
-    code, so an interrupted run continues where it stopped.
+    Prints the plan first, with the benchmarks it has no time for, and the remaining time after each benchmark. Keeps
+    results that were measured on the same code, so an interrupted run continues where it stopped.
     """
     _benchmark("all_command").run_all(quick=quick, only=only, minutes=minutes, fresh=fresh, dry_run=dry_run, out=out)
 

@@ -12,6 +12,7 @@ from typing import Annotated
 from weft.cli import render
 from weft.cli.verb import Group, Json, connect
 from weft.core.command_line import Argument, Option
+from weft.core.plural import plural
 from weft.daemon.home import Home, default_home
 from weft.daemon.ids import is_id
 from weft.errors import InputError, MissingToolError, WeftError
@@ -47,7 +48,7 @@ def export(
     if as_json:
         render.print_json(answer)
     else:
-        tensors = f"{answer['tensors']} tensors of model {answer['model']}"
+        tensors = f"{plural(answer['tensors'], 'tensor')} of model {answer['model']}"
         render.print_text(f"wrote {tensors} at step {answer['step']} to {out}")
 
 

@@ -15,6 +15,7 @@ from importlib import metadata, util
 from pathlib import Path
 
 from weft.client import Client
+from weft.core.plural import plural
 from weft.crossover.gpu import has_mps
 from weft.daemon.disk import in_units, low_in_words, usage
 from weft.daemon.home import Home
@@ -107,12 +108,12 @@ def _devices(home: Home) -> Iterator[Finding]:
     cores = len(os.sched_getaffinity(0))
     total = os.cpu_count() or cores
     of = "" if cores == total else f" (of {total}; this process is limited to these)"
-    text = f"{len(gpus)} GPUs" if gpus else f"no GPUs: a device is a core, {cores} cores{of}"
+    text = plural(len(gpus), "GPU") if gpus else f"no GPUs: a device is a core, {plural(cores, 'core')}{of}"
     yield _good("devices", text)
     load = os.getloadavg()[0]
     if load > cores + 1:
         advice = "other programs compete with the jobs for CPU time: step times will vary"
-        yield _warning("load", f"{load:.1f} on {cores} cores", advice)
+        yield _warning("load", f"{load:.1f} on {plural(cores, 'core')}", advice)
 
 
 def _home(home: Home) -> Iterator[Finding]:

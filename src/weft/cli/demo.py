@@ -6,6 +6,7 @@ import os
 from typing import TYPE_CHECKING
 
 from weft.cli.verb import Json
+from weft.core.plural import plural
 
 if TYPE_CHECKING:
     from weft.demo.contest import Played
@@ -29,7 +30,7 @@ def demo(as_json: Json = False) -> None:
     played: dict[str, Played] = {}
     for policy, words in ((ELASTIC, "workers move between jobs"), (FIXED, "first in, first out, one worker per job")):
         most = num_devices if policy == ELASTIC else 1
-        render.note(f"{words}: {len(QUEUE)} jobs on {num_devices} devices")
+        render.note(f"{words}: {len(QUEUE)} jobs on {plural(num_devices, 'device')}")
         with temporary_controller(policy, num_devices=num_devices) as client, screen(words, num_devices) as look:
             played[policy] = play(client, QUEUE, min_workers=1, max_workers=most, on_look=look)
     _print(played[ELASTIC], played[FIXED], as_json=as_json)

@@ -23,7 +23,7 @@ _TEXT_COLUMN = 18
 
 def doctor(
     gpu: Annotated[
-        bool, Option("check weft.overlap on 2 or more GPUs: exactness, memory, speed; takes 5 minutes")
+        bool, Option("check weft.overlap on 2 or more GPUs: exactness, memory, speed; takes an estimated 5 minutes")
     ] = False,
     device: Annotated[
         str, Option("with --gpu: where to run; cpu tests the check itself, in seconds", choices=("cuda", "cpu"))
@@ -33,7 +33,7 @@ def doctor(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Check Python, torch, devices, WEFT_HOME, the controller, disk, limits, clock, and, with GPUs, MPS.
+    """Check Python, torch, devices, WEFT_HOME, controller, disk, limits, clock, shared memory, and, with GPUs, MPS.
 
     With --gpu: compare weft.overlap with DDP and FSDP2 on this machine's GPUs, and write a report to send back.
 

@@ -101,7 +101,7 @@ def _step(profile: str, compute_ms: float | None) -> StepProfile:
         return layers.step(compute_s)
     file = Path(profile)
     if not file.exists():
-        raise UsageError(f"--profile: {unknown_name('profile', profile, list(PROFILES))}; or give a trace file")
+        raise UsageError(f"--profile: {unknown_name('trace file or profile', profile, list(PROFILES))}")
     from weft.cli.trace import read_spans
 
     if file.stat().st_size > MAX_TRACE_BYTES:

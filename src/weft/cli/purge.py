@@ -8,6 +8,7 @@ from weft.cli import render
 from weft.cli.verb import Json, connect
 from weft.core.command_line import Option
 from weft.core.duration import parse_duration_s
+from weft.core.plural import plural
 from weft.daemon.disk import in_units
 
 
@@ -29,6 +30,6 @@ def purge(
     for job_id in done["jobs"]:
         print(job_id)
     word = "would be deleted" if dry_run else "deleted"
-    render.note(f"{len(done['jobs'])} jobs {word}, {in_units(done['freed_bytes'])}")
+    render.note(f"{plural(len(done['jobs']), 'job')} {word}, {in_units(done['freed_bytes'])}")
     for problem in done["problems"]:
         render.note(problem)

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from weft.core.command_line import Option, Rest
+from weft.core.plural import plural
 from weft.core.worker_environment import CHECKPOINT_DIR, JOB_ID, STALL_S
 from weft.engines.gang import GangPatience
 from weft.engines.output import Console
@@ -77,7 +78,7 @@ def run(
         patience=GangPatience(grace_s=grace_s, hang_s=hang_s),
     )
     if num_workers > devices.num_workers():
-        console.say(f"{num_workers} workers share {devices.num_workers()} devices: do not expect a speedup")
+        console.say(f"{num_workers} workers share {plural(devices.num_workers(), 'device')}: do not expect a speedup")
     try:
         raise SystemExit(supervise(job, console))
     finally:

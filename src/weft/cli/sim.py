@@ -13,6 +13,7 @@ from weft.cli.verb import Json
 from weft.core.cluster import MAX_DEVICES
 from weft.core.command_line import Argument, Option
 from weft.core.nearest_name import nearest_name
+from weft.core.plural import plural
 from weft.errors import InputError, UsageError
 
 if TYPE_CHECKING:
@@ -72,7 +73,7 @@ def sim(
         ),
     ] = "",
     policy: Annotated[str, Option("policies to compare, such as balanced,fifo", "all", metavar="NAME[,NAME...]")] = "",
-    restart_s: Annotated[float, Option("time a job loses when it starts or restarts")] = 30.0,
+    restart_s: Annotated[float, Option("time a job loses when it starts or restarts", min=0)] = 30.0,
     seed: Annotated[int, Option("random seed of synthetic jobs, prediction errors, and node failures")] = 0,
     crossover: Annotated[bool, Option("let two jobs take turns on a device")] = False,
     adapt_batch: Annotated[
@@ -84,8 +85,8 @@ def sim(
     ] = None,
     trace: Annotated[Path | None, Option("write a timeline for Perfetto to FILE", "none", metavar="FILE")] = None,
     explain: Annotated[str, Option("explain every decision about this job", "none", metavar="JOB")] = "",
-    decision_s: Annotated[float, Option("time between decisions; 0 decides after every event")] = 60.0,
-    prediction_error: Annotated[float, Option("relative error of the speeds and lengths the policy sees")] = 0.0,
+    decision_s: Annotated[float, Option("time between decisions; 0 decides after every event", min=0)] = 60.0,
+    prediction_error: Annotated[float, Option("relative error of the speeds and lengths the policy sees", min=0)] = 0.0,
     lengths: Annotated[
         str, Option("what the policy knows about lengths: known, declared, history, unknown", metavar="SOURCE")
     ] = "known",
@@ -93,12 +94,12 @@ def sim(
         str | None, Option("known, or explored: only at sizes a job has run with", "known", metavar="SOURCE")
     ] = None,
     explore: Annotated[bool, Option("the same as --speeds explored")] = False,
-    node_mtbf_s: Annotated[float, Option("mean time between failures of a node; 0 means no failures")] = 0.0,
+    node_mtbf_s: Annotated[float, Option("mean time between failures of a node; 0 means no failures", min=0)] = 0.0,
     node_repair_s: Annotated[
-        float | None, Option("with --node-mtbf-s: how long a failed node stays down", f"{_DEFAULT_REPAIR_S:g}")
+        float | None, Option("with --node-mtbf-s: how long a failed node stays down", f"{_DEFAULT_REPAIR_S:g}", min=0)
     ] = None,
     handover_s: Annotated[
-        float | None, Option("with --crossover: cost of a handover between two jobs", f"{_DEFAULT_HANDOVER_S:g}")
+        float | None, Option("with --crossover: cost of a handover between two jobs", f"{_DEFAULT_HANDOVER_S:g}", min=0)
     ] = None,
     as_json: Json = False,
 ) -> None:
@@ -249,7 +250,7 @@ def _print(
         print_json(document)
         return
     shared = ", with crossover" if options.crossover else ""
-    title = f"{jobs.name}: {len(jobs.jobs)} jobs, restart {options.restart_s:g} s{shared}"
+    title = f"{jobs.name}: {plural(len(jobs.jobs), 'job')}, restart {options.restart_s:g} s{shared}"
     print_table(rows, _columns(rows), title=title)
     for line in _explanations(outcomes) if explain else ():
         print_text(f"{line['policy']:>9}  {duration(line['time_s']):>9}  {line['sentence']}", indent=22)

@@ -297,9 +297,9 @@ def _converter(kind: Any, about: Argument | Option, name: str) -> Callable[[str]
             raise argparse.ArgumentTypeError(f"{shortened(text)!r} is not {_KINDS[kind]}") from None
         # Compared as is, never converted to float: a whole number may have any number of digits.
         if not (low <= value <= high and -_MAX_NUMBER < value < _MAX_NUMBER):
-            least = f" of at least {low}" if low > -math.inf else ""
-            most = f", at most {high}" if high < math.inf else ""
-            raise argparse.ArgumentTypeError(f"{shortened(text)} is out of range: expected {_KINDS[kind]}{least}{most}")
+            limits = [f"at least {low}"] * (low > -math.inf) + [f"at most {high}"] * (high < math.inf)
+            expected = " of ".join(filter(None, [_KINDS[kind], " and ".join(limits)]))
+            raise argparse.ArgumentTypeError(f"{shortened(text)} is out of range: expected {expected}")
         return value
 
     return convert

@@ -19,5 +19,7 @@ def parse_duration_s(text: str, what: str) -> float:
     found = re.fullmatch(r"([0-9]{1,9}(?:\.[0-9]{1,3})?)([smhdw])", text, flags=re.ASCII)
     seconds = float(found[1]) * _UNITS_S[found[2]] if found else 0.0
     if not 0 < seconds <= _MAX_S:
-        raise UsageError(f"{what} {text[:40]!r}: expected a number and a unit, such as 30d, 12h, 90m, or 45s")
+        raise UsageError(
+            f"{what} {text[:40]!r}: expected more than 0 and at most 100 years, such as 30d, 12h, 90m, or 45s"
+        )
     return seconds

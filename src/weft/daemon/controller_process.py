@@ -131,7 +131,7 @@ def _engine(home: Home, options: ControllerOptions) -> Engine:
     if options.engine == "ray":
         return _ray_engine(home, options)
     if options.address is not None or options.insecure_ray or {options.checkpoints, options.code} != {"shared"}:
-        raise UsageError("--address, --insecure-ray, --checkpoints and --code are for a Ray cluster: add --engine ray")
+        raise UsageError("--address, --insecure-ray, --checkpoints, and --code are for a Ray cluster: add --engine ray")
     if any((home.root / "ray" / "engine" / "orders").glob("*@*.json")):
         raise UsageError(
             f"jobs of {home.root} are still running on a Ray cluster: start the controller with --engine ray, as "

@@ -60,9 +60,11 @@ def sentences_of(event: Event) -> Iterator[tuple[str, str]]:
         case CancelRequested(job_id=job_id, reason=reason):
             yield job_id, reason or "canceled"
         case JobChanged(job_id=job_id):
-            names = ("weight", "priority", "min_workers", "max_workers")
-            given = [(name, getattr(event, name)) for name in names if getattr(event, name) is not None]
-            yield job_id, "changed: " + ", ".join(f"{name} is now {value:g}" for name, value in given)
+            given = [(words, getattr(event, name)) for name, words in _CHANGED.items()]
+            yield (
+                job_id,
+                "changed: " + ", ".join(f"{words} is now {value:g}" for words, value in given if value is not None),
+            )
         case DevicesAssigned(reasons=reasons, details=details):
             for job_id, reason in reasons.items():
                 yield job_id, f"{reason}; {details[job_id]}" if job_id in details else reason
@@ -72,6 +74,12 @@ def sentences_of(event: Event) -> Iterator[tuple[str, str]]:
             yield job_id, f"attempt {attempt} {_ENDS[fate]}{f': {event.reason}' if event.reason else ''}"
 
 
+_CHANGED = {
+    "weight": "weight",
+    "priority": "priority",
+    "min_workers": "minimum number of workers",
+    "max_workers": "maximum number of workers",
+}
 _ENDS = {
     Fate.COMPLETED: "completed",
     Fate.STOPPED: "stopped as requested",

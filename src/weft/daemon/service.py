@@ -302,7 +302,7 @@ class Controller:
             "jobs keep running"
         )
         num_left_out = self._faults.num_events_left_out
-        events = f"{num_left_out} events could not be applied and were skipped: see {self._home.log_file}"
+        events = f"skipped {plural(num_left_out, 'event')} that could not be applied: see {self._home.log_file}"
         found = [
             self._loop.waits_for_disk,
             low_in_words(self._home),

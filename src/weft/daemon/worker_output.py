@@ -88,16 +88,16 @@ def find_log(
         raise UnknownJobError(f"job {job_id} has no output because it has not been started yet: wait for it to run")
     chosen = newest if attempt is None else attempt
     if not 1 <= chosen <= newest:
-        raise UnknownJobError(f"job {job_id} has no attempt {chosen}: its attempts are 1 to {newest}")
+        has = "it has had only attempt 1" if newest == 1 else f"its attempts are 1 to {newest}"
+        raise UnknownJobError(f"job {job_id} has no attempt {chosen}: {has}")
     if attempt is None and not _ranks(attempts / str(chosen)):
         # It was just ordered: show the attempt before it.
         chosen = next((one for one in range(newest - 1, 0, -1) if _ranks(attempts / str(one))), newest)
     worker = rank or 0
     known = _ranks(attempts / str(chosen))
     if known and worker not in known:
-        raise UnknownJobError(
-            f"attempt {chosen} of job {job_id} has no worker {worker}: its workers are 0 to {max(known)}"
-        )
+        has = f"its workers are 0 to {max(known)}" if max(known) else "it has only worker 0"
+        raise UnknownJobError(f"attempt {chosen} of job {job_id} has no worker {worker}: {has}")
     folder = attempts / str(chosen)
     if folder.is_symlink() or attempts.is_symlink() or attempts.parent.is_symlink():
         raise UnknownJobError(f"{folder} is a link: weft reads only its own folders")

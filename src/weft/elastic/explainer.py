@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from typing import Protocol
 
+from weft.core.plural import plural
 from weft.core.reason import (
     AsRequested,
     AtMaximum,
@@ -86,7 +87,7 @@ class Explainer:
         times = view.curve.times
         if workers not in times or workers in view.curve.untried:
             return ""
-        words = f"{remaining_steps} steps to go, about {remaining_steps * times[workers].step_s:.0f} s"
+        words = f"{plural(remaining_steps, 'step')} to go, about {remaining_steps * times[workers].step_s:.0f} s"
         larger = self._larger(view, workers)
         if larger is None or larger not in times:
             return words

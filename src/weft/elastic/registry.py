@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable
 
+from weft.core.nearest_name import unknown_name
 from weft.elastic.balanced import Balanced
 from weft.elastic.marginal import Afs, Doubling, Optimus
 from weft.elastic.optimal import Exact
@@ -20,9 +20,7 @@ POLICIES: dict[str, Callable[[Rules | None], BasePolicy]] = {
 
 
 def policy_named(name: str, rules: Rules | None = None) -> BasePolicy:
-    """A new policy object; an unknown name raises an error that suggests the nearest one."""
+    """A new policy object; an unknown name raises an error that suggests the nearest one or lists all."""
     if name not in POLICIES:
-        near = difflib.get_close_matches(name, POLICIES, n=1, cutoff=0.4)
-        hint = f"did you mean {near[0]}? " if near else ""
-        raise UsageError(f"there is no policy {name!r}: {hint}the policies are {', '.join(POLICIES)}")
+        raise UsageError(unknown_name("policy", name, POLICIES))
     return POLICIES[name](rules)

@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from weft.core.plural import plural
 from weft.core.worker_environment import ATTEMPT
 from weft.errors import EngineError, InputError, UsageError
 
@@ -134,7 +135,8 @@ def checked_count(num_devices: int | None, machine: Devices) -> int:
     if not 1 <= num_devices <= MAX_WORKERS:
         raise EngineError(f"{num_devices} devices: expected 1 to {MAX_WORKERS} on one machine, one worker each")
     if machine.num_gpus and num_devices > machine.num_gpus:
-        raise EngineError(f"{num_devices} devices, but this machine has {machine.num_gpus} GPUs: use at most that many")
+        has = plural(machine.num_gpus, "GPU")
+        raise EngineError(f"{num_devices} devices, but this machine has {has}: use at most that many")
     return num_devices
 
 
@@ -146,7 +148,8 @@ def num_workers_of(text: str, devices: Devices) -> int:
         raise UsageError(f"--workers {text}: expected a whole number of at least 1, or auto for one per device")
     if int(text) > MAX_RUN_WORKERS:
         raise UsageError(
-            f"--workers {text}: expected at most {MAX_RUN_WORKERS}; this machine has {devices.num_workers()} devices"
+            f"--workers {text}: expected at most {MAX_RUN_WORKERS}; this machine has "
+            f"{plural(devices.num_workers(), 'device')}"
         )
     return int(text)
 

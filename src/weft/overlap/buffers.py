@@ -81,7 +81,8 @@ class BufferSync:
         changed = _layout(buffers) != self._layout
         if changed and self._transport.ordered:
             raise OverlapError(
-                f"buffers changed in shape, dtype or name since weft.overlap was called ({self._difference(buffers)}); "
+                f"buffers changed in shape, dtype, or name since weft.overlap was called "
+                f"({self._difference(buffers)}); "
                 "the other workers cannot be notified on this device: keep the buffers unchanged, or call detach() "
                 "before such a change and weft.overlap after it"
             )

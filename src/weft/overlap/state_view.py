@@ -155,7 +155,7 @@ class ParameterState(UserDict[str, Any]):
     def check_current(self) -> None:
         if self._stamp != self._source.stamp(self._number):
             raise OverlapError(
-                "this optimizer state was read before a later step(), load_state_dict() or write, and weft.overlap "
+                "this optimizer state was read before a later step(), load_state_dict(), or write, and weft.overlap "
                 "keeps only the newest: read optimizer.state[p] again, or clone() what you want to keep"
             )
 

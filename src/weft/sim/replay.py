@@ -110,8 +110,8 @@ class _Replay:
         for job in workload.jobs:
             if not job.spec.allowed_sizes(cluster.most_of_one_kind):
                 raise UsageError(
-                    f"job {job.spec.id} needs at least {job.spec.min_workers} workers, this cluster has "
-                    f"{cluster.most_of_one_kind} devices{' of one kind' if cluster.is_mixed else ''}: "
+                    f"job {job.spec.id} needs at least {plural(job.spec.min_workers, 'worker')}, this cluster has "
+                    f"{plural(cluster.most_of_one_kind, 'device')}{' of one kind' if cluster.is_mixed else ''}: "
                     "lower its minimum or add nodes"
                 )
 
@@ -167,7 +167,7 @@ class _Replay:
             if now_s == _NEVER:
                 raise UsageError(
                     f"policy {self.policy.name} leaves {', '.join(list(self.state.jobs.active)[:3])} waiting on "
-                    f"{self.state.cluster.num_devices} devices forever: check quotas, sizes and the cluster"
+                    f"{self.state.cluster.num_devices} devices forever: check quotas, sizes, and the cluster"
                 )
             if predicted_s == now_s:
                 self._ends(now_s)

@@ -111,7 +111,9 @@ def _parse(source: str) -> tuple[str, int]:
     if not count:
         return level, DEFAULT_JOBS
     if not count.isdecimal() or len(count) > len(str(MAX_JOBS)) or not 0 < int(count) <= MAX_JOBS:
-        raise UsageError(f"{source!r} requests {count!r} jobs: expected a number, such as {PREFIX}{level}:400")
+        raise UsageError(
+            f"{source!r} requests {count!r} jobs: expected a number from 1 to {MAX_JOBS}, such as {PREFIX}{level}:400"
+        )
     return level, int(count)
 
 

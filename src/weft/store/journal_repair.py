@@ -12,6 +12,7 @@ from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
+from weft.core.plural import plural
 from weft.errors import StoreError
 from weft.store import copy, database, mark, schema
 from weft.store.salvage import Row, salvaged_rows
@@ -29,7 +30,7 @@ class Repaired:
     """Numbers of events after the snapshot that could not be read although later ones could."""
 
     def __str__(self) -> str:
-        words = f"recovered the state after event {self.snapshot_seq} and {self.num_events} events after it"
+        words = f"recovered the state after event {self.snapshot_seq} and {plural(self.num_events, 'event')} after it"
         if self.missing:
             words += f"; events {', '.join(map(str, self.missing))} could not be read"
         if self.kept_as is not None:

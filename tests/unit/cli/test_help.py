@@ -67,7 +67,7 @@ def test_every_option_is_shown_with_its_default(command: list[str], weft: Any) -
         (["logs", "k3v9x2qa", "--stream", "errr"], "--stream: there is no value 'errr': did you mean 'err'?"),
         (["up", "--engine", "steam"], "--engine: there is no value 'steam': expected one of local"),
         (["up", "--devices", "two"], "--devices: 'two' is not a whole number"),
-        (["up", "--port", "70000"], "--port: 70000 is out of range: expected a whole number of at least 0, at most"),
+        (["up", "--port", "70000"], "--port: 70000 is out of range: expected a whole number of at least 0 and at most"),
         (["logs"], "required: ID"),
         (["explain", "a", "b"], "unexpected argument 'b'"),
         (["completion", "fsh"], "did you mean 'fish'?"),

@@ -75,7 +75,10 @@ def test_a_trace_of_ones_own_training_can_be_given(capsys: pytest.CaptureFixture
 @pytest.mark.parametrize(
     ("args", "words"),
     [
-        (("--profile", "resnet5", "--workers", "4", "--link", "1gbit"), "did you mean 'resnet50'"),
+        (
+            ("--profile", "resnet5", "--workers", "4", "--link", "1gbit"),
+            "profile 'resnet5': did you mean 'resnet50'?\n",
+        ),
         (("--profile", "resnet50", "--workers", "4", "--link", "fast"), "such as 10gbit"),
         (("--profile", "resnet50", "--workers", "4", "--link", "0gbit"), "such as 10gbit"),
         # Bytes: eight times as many bits.

@@ -76,7 +76,7 @@ def test_an_event_the_reducer_fails_on_is_skipped_now_and_after_a_restart(
     job_id = controller.submit(a_job())
     until(lambda: counted(controller, "an event"), "the fault")
     assert "a mistake of the reducer" in controller.job(job_id).reason
-    assert any("1 events could not be applied" in words for words in controller.warnings())
+    assert any("skipped 1 event that could not be applied" in words for words in controller.warnings())
     controller = open_controller()
     engine.end(job_id, 1, Fate.COMPLETED)
     assert until_over(controller, [job_id])[job_id].state is JobState.COMPLETED
@@ -126,7 +126,7 @@ def test_a_journal_whose_acknowledged_job_cannot_be_applied_is_not_used_unless_t
             Controller(home, journal, engine)
         assert len(list(journal.read())) == 2, "nothing was written or dropped"
     accepting = Controller(home, Journal(home.journal_file), engine, accept_loss=True)
-    assert any("2 events could not be applied" in words for words in accepting.warnings())
+    assert any("skipped 2 events that could not be applied" in words for words in accepting.warnings())
     assert 'weft_faults_total{where="an event"} 2.0' in accepting.metrics().decode()
     accepting.start()
     accepting.shutdown()

@@ -45,6 +45,20 @@ def test_a_log_that_is_not_a_file_is_refused_and_the_controller_keeps_answering(
     assert controller.job(job_id).id == job_id
 
 
+def test_an_attempt_or_a_worker_that_does_not_exist_is_answered_with_those_that_do(
+    controller: Controller, output: tuple[str, Path]
+) -> None:
+    job_id, path = output
+    path.write_text("")
+    with pytest.raises(UnknownJobError, match=r"no attempt 3: it has had only attempt 1$"):
+        controller.logs(job_id, attempt=3)
+    with pytest.raises(UnknownJobError, match=r"no worker 2: it has only worker 0$"):
+        controller.logs(job_id, rank=2)
+    path.with_name("rank1.out").write_text("")
+    with pytest.raises(UnknownJobError, match=r"no worker 2: its workers are 0 to 1$"):
+        controller.logs(job_id, rank=2)
+
+
 def test_a_folder_that_leads_elsewhere_is_not_followed(
     controller: Controller, output: tuple[str, Path], tmp_path: Path
 ) -> None:

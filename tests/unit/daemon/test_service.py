@@ -309,7 +309,8 @@ def test_a_changed_job_gets_what_it_may_now_have(controller: Controller, engine:
     controller.change_job(waiting, weight=3.0, priority=2, max_workers=4)
     spec = controller.job(waiting).spec
     assert (spec.weight, spec.priority, spec.min_workers, spec.max_workers) == (3.0, 2, 1, 4)
-    assert any("weight is now 3" in sentence.text for sentence in controller.explain(waiting))
+    changed = "changed: weight is now 3, priority is now 2, maximum number of workers is now 4"
+    assert changed in [sentence.text for sentence in controller.explain(waiting)]
     with pytest.raises(UsageError, match="min_workers <= max_workers"):
         controller.change_job(waiting, min_workers=5)
     with pytest.raises(UsageError, match="this cluster has 4 devices"):

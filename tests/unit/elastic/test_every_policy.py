@@ -212,7 +212,7 @@ def test_every_decision_can_be_explained_in_a_sentence(name: str) -> None:
 
 
 def test_unknown_policy_offers_the_nearest_name() -> None:
-    with pytest.raises(UsageError, match="did you mean balanced"):
+    with pytest.raises(UsageError, match="did you mean 'balanced'"):
         policy_named("balnced")
 
 

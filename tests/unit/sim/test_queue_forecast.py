@@ -127,7 +127,7 @@ def test_canceled_and_stopping_jobs_are_not_waited_for() -> None:
 def test_an_impossible_question_is_refused_with_what_was_expected() -> None:
     queue = a_queue(1)
     for question, words in (
-        (Question(policy="balancd"), "did you mean balanced"),
+        (Question(policy="balancd"), "did you mean 'balanced'"),
         (Question(devices=0), "expected 1 to"),
         (Question(jobs={"unknown": {"weight": 2.0}}), "not running or waiting"),
         (Question(jobs={"running": {"min_workers": 3, "max_workers": 2}}), "min_workers <= max_workers"),

@@ -49,6 +49,7 @@ def test_measured_applications_can_be_drawn_from(public_data: Path) -> None:
     [
         ("synthetic:moderat", "no level of contention 'moderat': did you mean 'moderate'"),
         ("synthetic:none:0", "requests '0' jobs: expected a number"),
+        ("synthetic:none:1000001", "expected a number from 1 to 1000000"),
         ("synthetic:none:many", "requests 'many' jobs: expected a number"),
     ],
 )
