@@ -6,6 +6,7 @@ import signal
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -60,7 +61,7 @@ class SessionLoader:
         self._place = place
         options = dict(options)
         self._has_processes = options.get("num_workers", 0) > 0
-        options["worker_init_fn"] = _WorkerStart(options.get("worker_init_fn"))
+        options["worker_init_fn"] = partial(_start_worker, options.get("worker_init_fn"))
         # Otherwise the DataLoader would draw from the script's generator, one extra time after every restart.
         options["generator"] = self._generator = torch.Generator()
         self._source: _MapSource | _StreamSource
@@ -247,17 +248,12 @@ class _Reseeding(Dataset[Any]):
         return [self._dataset[index] for index in indices]
 
 
-class _WorkerStart:
+def _start_worker(users: Callable[[int], None] | None, number: int) -> None:
     """Runs first in each loader process."""
-
-    def __init__(self, users: Callable[[int], None] | None) -> None:
-        self._users = users
-
-    def __call__(self, number: int) -> None:
-        # Ctrl-C reaches loader processes too, but they are needed until the current step is done.
-        signal.signal(signal.SIGINT, signal.SIG_IGN)
-        if self._users is not None:
-            self._users(number)
+    # Ctrl-C reaches loader processes too, but they are needed until the current step is done.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    if users is not None:
+        users(number)
 
 
 def _check(dataset: Any, place: LoaderPlace, batch_size: int, per_worker: bool, options: dict[str, Any]) -> None:

@@ -47,12 +47,11 @@ class Peers:
         return [json.loads(bytes(row[:length].tolist())) for row, length in zip(rows, lengths, strict=True)]
 
     def maximum(self, values: torch.Tensor) -> torch.Tensor:
-        """Element-wise over all workers, in place."""
-        if self.world_size > 1:
-            try:
-                dist.all_reduce(values, dist.ReduceOp.MAX, group=self.group)
-            except RuntimeError as error:
-                raise SessionError(_lost(self.rank, error)) from error
+        """Element-wise over all workers, in place; with two or more."""
+        try:
+            dist.all_reduce(values, dist.ReduceOp.MAX, group=self.group)
+        except RuntimeError as error:
+            raise SessionError(_lost(self.rank, error)) from error
         return values
 
     def maximum_later(self, values: torch.Tensor) -> Any:
