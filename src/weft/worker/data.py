@@ -5,7 +5,6 @@ from __future__ import annotations
 import signal
 import time
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -15,20 +14,13 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, Sampler, defa
 from weft.errors import InputError, UsageError
 from weft.process.turns import TURNS
 from weft.worker.rng import derived_seed, seed_everything
-from weft.worker.sampling import Share, batch_sizes, order_of_epoch, own_indices, share_of
+from weft.worker.sampling import LoaderPlace, Share, batch_sizes, order_of_epoch, own_indices, share_of
 from weft.worker.stream import BatchStream, shared_numbers
 
 # These choose the samples, which is the session's job.
 _NOT_PASSED_THROUGH = ("sampler", "batch_sampler", "generator")
 # After a wait this long for loader processes, the next one is offered to the other job.
 _LONG_WAIT_S = 0.005
-
-
-@dataclass(frozen=True, slots=True)
-class LoaderPlace:
-    rank: int
-    world_size: int
-    seed: int
 
 
 class SessionLoader:
@@ -199,7 +191,7 @@ class _StreamSource:
     ) -> None:
         self._place = place
         collate = options.pop("collate_fn", None) or default_collate
-        self._stream = BatchStream(dataset, batch_size, drop_last, place.rank, place.world_size, place.seed, collate)
+        self._stream = BatchStream(dataset, batch_size, drop_last, place, collate)
         self._loader: DataLoader[Any] = DataLoader(self._stream, batch_size=None, **options)
 
     def batches(self, epoch: int, position: int) -> Iterator[tuple[Share, Any]]:

@@ -21,14 +21,14 @@ from weft.worker.batch_rule import ruled_batch
 from weft.worker.channel import Channel
 from weft.worker.checkpoint_folder import CheckpointFolder
 from weft.worker.checkpointing import Checkpointing
-from weft.worker.data import LoaderPlace, SessionLoader
+from weft.worker.data import SessionLoader
 from weft.worker.environment import read_environment
 from weft.worker.joining import choose_device, choose_num_threads, join, peers_of_running_group
 from weft.worker.metric_writers import write_metrics
 from weft.worker.peers import Peers
 from weft.worker.reports import ProgressBar, Reporter
 from weft.worker.rng import seed_everything
-from weft.worker.sampling import Share
+from weft.worker.sampling import LoaderPlace, Share
 from weft.worker.scaling import RateScaling
 from weft.worker.stepper import End, LoopState, Stepper
 from weft.worker.stopping import StopRequest
