@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from weft.core.cluster import Cluster
-from weft.perf.fitting import SpeedSample, left_out_errors
+from weft.perf.fitting import MAX_EXTRAPOLATION, SpeedSample, fit_speed
 from weft.sim.readers.application_profiles import ApplicationFolder
 
 SIZES = (1, 2, 4, 8, 12, 16, 24, 32, 48, 64)
@@ -35,6 +35,17 @@ def fit_rows(data: Path) -> list[dict[str, Any]]:
             }
         )
     return rows
+
+
+def left_out_errors(samples: Sequence[SpeedSample]) -> Iterator[float]:
+    """Relative errors when each size is predicted from the others; sizes out of reach of the rest are skipped."""
+    for size in sorted({sample.workers for sample in samples}):
+        rest = [sample for sample in samples if sample.workers != size]
+        if rest and size <= MAX_EXTRAPOLATION * max(sample.workers for sample in rest):
+            model = fit_speed(rest)
+            for sample in samples:
+                if sample.workers == size:
+                    yield abs(model.predict_s(sample.shape) / sample.step_s - 1)
 
 
 def sample_tables(applications: ApplicationFolder, cluster: Cluster) -> Iterator[list[SpeedSample]]:

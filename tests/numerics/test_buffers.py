@@ -217,6 +217,19 @@ def test_buffers_that_change_on_one_worker_are_an_error_on_all(change: str, rank
         optimizer.zero_grad()
 
 
+@on_workers(2)
+def test_a_worker_that_has_lost_its_only_buffer_is_an_error_on_all() -> None:
+    model = made(lambda: nn.Linear(6, 2))
+    model.register_buffer("scale", torch.ones(()))
+    optimizer = sgd(model)
+    weft.overlap(model, optimizer)
+    if dist.get_rank() == 1:
+        del model.scale
+    model(torch.ones(3, 6)).sum().backward()
+    with pytest.raises(OverlapError, match="different models"):
+        optimizer.step()
+
+
 @pytest.mark.parametrize("optimizer", [adamw, replicated_sgd])
 @on_workers(2)
 def test_submodules_take_the_device_before_they_compute_when_another_job_shares_it(optimizer: Any) -> None:

@@ -99,7 +99,7 @@ class Copied:
     def __init__(self, values: torch.Tensor, event: RecordedEvent) -> None:
         self._values, self._event = values, event
 
-    def values(self) -> list[float]:
+    def __call__(self) -> list[float]:
         self._event.synchronize()
         with _disable_current_modes():
             return [float(value) for value in _PLAIN_TOLIST(self._values)]

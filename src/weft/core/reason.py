@@ -231,25 +231,15 @@ class Failed:
     what: str
 
 
+_Waiting = Resources | ClusterTooSmall | Reserved | HeldBack | UnknownLength | Priority
+_Running = Exploring | NoReport | NotResizable | AsRequested | AtMaximum | NoRoom | NoFaster | Hold
 Reason = (
-    Queued
-    | Resources
-    | ClusterTooSmall
-    | Reserved
-    | HeldBack
-    | UnknownLength
-    | Priority
+    _Waiting
+    | _Running
+    | Queued
     | Quota
     | Assigned
     | Preempted
-    | Exploring
-    | NoReport
-    | NotResizable
-    | AsRequested
-    | AtMaximum
-    | NoRoom
-    | NoFaster
-    | Hold
     | SharedWith
     | PolicyChoice
     | PolicyFailed
@@ -282,11 +272,11 @@ def in_words(reason: Reason, name_of: Callable[[str], str] = str) -> str:
     def named(job_id: str) -> str:
         return short_name(name_of(job_id))
 
+    if isinstance(reason, _Waiting):
+        return _waiting(reason, named)
+    if isinstance(reason, _Running):
+        return f"{plural(reason.workers, 'worker')}{_running(reason)}"
     match reason:
-        case Resources() | ClusterTooSmall() | Reserved() | HeldBack() | UnknownLength() | Priority():
-            return _waiting(reason, named)
-        case Exploring() | NoReport() | NotResizable() | AsRequested() | AtMaximum() | NoRoom() | NoFaster() | Hold():
-            return f"{plural(reason.workers, 'worker')}{_running(reason)}"
         case SharedWith():
             return _shared(reason, named)
         case Preempted(by, gave_up, workers):
@@ -321,10 +311,6 @@ def in_words(reason: Reason, name_of: Callable[[str], str] = str) -> str:
 def short_name(name: str) -> str:
     """The name of a job as it appears in a sentence about another one."""
     return name if len(name) <= _MAX_NAME else f"{name[: _MAX_NAME - 1]}…"
-
-
-_Waiting = Resources | ClusterTooSmall | Reserved | HeldBack | UnknownLength | Priority
-_Running = Exploring | NoReport | NotResizable | AsRequested | AtMaximum | NoRoom | NoFaster | Hold
 
 
 def _waiting(reason: _Waiting, named: Callable[[str], str]) -> str:

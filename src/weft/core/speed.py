@@ -33,8 +33,8 @@ class SpeedCurve:
 
     Compared by identity on purpose: jobs of one kind share one curve, and policies cache what they derive from it.
 
-    >>> SpeedCurve({1: StepTime(1.0), 4: StepTime(0.4, 0.1)}).steps_per_s(4)
-    2.5
+    >>> SpeedCurve({4: StepTime(0.4, 0.1), 1: StepTime(1.0)}).sizes
+    (1, 4)
     """
 
     times: Mapping[int, StepTime]
@@ -55,10 +55,6 @@ class SpeedCurve:
     def sizes(self) -> tuple[int, ...]:
         """The numbers of workers with a known step time, smallest first."""
         return tuple(sorted(self.times))
-
-    def steps_per_s(self, num_workers: int) -> float:
-        """Speed at ``num_workers``; 0 without workers."""
-        return 1.0 / self.times[num_workers].step_s if num_workers else 0.0
 
 
 def fastest(curves: Mapping[str, SpeedCurve]) -> SpeedCurve:

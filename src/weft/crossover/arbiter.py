@@ -23,7 +23,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from weft.crossover.lease_events import (
-    AskBack,
     Asked,
     Command,
     Event,
@@ -140,6 +139,7 @@ class Arbiter:
         self.token = 0
         """Of the last grant; valid only while there is a holder."""
         self.is_asked_back = False
+        """Whether the holder should give the device back at its next border."""
         self.is_lead = is_lead
         self.forecaster = Forecaster()
         self.to_publish: TurnOrder | None = None
@@ -260,19 +260,15 @@ class Arbiter:
 
     def _press(self, holder: Member, waiting: Sequence[Member]) -> list[Command]:
         """Recall, ask back, or overrule the holder."""
-        commands: list[Command] = []
         rank = holder.rank(self._now_s, self.limits)
         equals = [member for member in waiting if member.rank(self._now_s, self.limits) >= rank]
         if equals and self._since(equals) >= self.limits.hard_s:
             self.num_overruled += 1
-            commands.append(Overrule(holder.key, self.token))
             self._free()
-            return commands
+            return [Overrule(holder.key, self.token)]
         if not self.is_asked_back and any(self._should_give_way(holder, member, rank) for member in equals):
             self.is_asked_back = True
-            commands.append(AskBack(holder.key, self.token))
-        commands.append(Recall(holder.key, self.token))
-        return commands
+        return [Recall(holder.key, self.token)]
 
     def _since(self, waiting: Sequence[Member]) -> float:
         first_s = min(self._pressing_since(member) for member in waiting)

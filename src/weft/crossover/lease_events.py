@@ -84,14 +84,6 @@ class Recall:
 
 
 @dataclass(frozen=True, slots=True)
-class AskBack:
-    """Make this member give the device back at its next border."""
-
-    member: int
-    token: int
-
-
-@dataclass(frozen=True, slots=True)
 class Overrule:
     """Invalidate this member's token: it has lost the device, whatever it does."""
 
@@ -99,4 +91,4 @@ class Overrule:
     token: int
 
 
-Command = Grant | Recall | AskBack | Overrule
+Command = Grant | Recall | Overrule

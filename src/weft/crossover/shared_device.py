@@ -7,7 +7,7 @@ from typing import Protocol
 
 from weft.crossover import lease_kernel
 from weft.crossover.arbiter import Arbiter
-from weft.crossover.lease_events import AskBack, Event, Grant, Overrule, Recall, Released
+from weft.crossover.lease_events import Event, Grant, Overrule, Recall, Released
 from weft.crossover.phases import TurnLimits
 from weft.crossover.shared_page import ASKED_BACK, IDLE, NUM_EQUALS, NUM_WAITING, PAUSED, STATE, TOKEN, TURN, Page
 
@@ -48,8 +48,6 @@ class SharedDevice:
                             events.append(Released(happened.at_s, command.member, command.token, next_turn))
                     case Overrule():
                         self.members[command.member].page.words[TOKEN] = 0
-                    case AskBack():
-                        pass  # already on its page
 
     def _show(self) -> None:
         """Update the pages, before any command: see [Note: two writers, no locks]."""

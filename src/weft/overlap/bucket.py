@@ -116,7 +116,7 @@ class Bucket:
         """
         if self.complete:
             return [parameter not in self.skipped for parameter in self.plan.parameters]
-        counts = device.read_later(self.counts()).values()
+        counts = device.read_later(self.counts())()
         return [count > 0 and p not in self.skipped for p, count in zip(self.plan.parameters, counts, strict=True)]
 
     def counts(self) -> torch.Tensor:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -239,11 +241,10 @@ def check_alike(
             "(nothing was changed here)"
         )
     if len(set(values)) > 1:
-        theirs = _gather_texts(group, device, "\n".join(description))
-        raise OverlapError(_first_difference(theirs))
+        raise OverlapError(_first_difference(gathered_values(group, device, description)))
 
 
-def gathered(group: dist.ProcessGroup, device: torch.device, value: int) -> list[int]:
+def gathered(group: dist.ProcessGroup | None, device: torch.device, value: int) -> list[int]:
     """Every worker's value, in the order of ranks.  Collective."""
     mine = torch.tensor([value], device=device)
     values = [torch.zeros_like(mine) for _ in range(dist.get_world_size(group))]
@@ -251,18 +252,21 @@ def gathered(group: dist.ProcessGroup, device: torch.device, value: int) -> list
     return [int(value.item()) for value in values]
 
 
-def _gather_texts(group: dist.ProcessGroup, device: torch.device, text: str) -> list[str]:
-    data = torch.frombuffer(bytearray(text.encode()), dtype=torch.uint8).to(device)
-    sizes = gathered(group, device, len(data))
+def gathered_values(group: dist.ProcessGroup | None, device: torch.device, value: Any) -> list[Any]:
+    """Every worker's value, in the order of ranks.  Collective.
+
+    Sent as JSON rather than pickle, so that another worker can send only data.
+    """
+    text = torch.frombuffer(bytearray(json.dumps(value).encode()), dtype=torch.uint8).to(device)
+    sizes = gathered(group, device, len(text))
     padded = torch.zeros(max(sizes), dtype=torch.uint8, device=device)
-    padded[: len(data)] = data
+    padded[: len(text)] = text
     rows = [torch.zeros_like(padded) for _ in sizes]
     dist.all_gather(rows, padded, group=group)
-    return [bytes(row[:size].tolist()).decode() for row, size in zip(rows, sizes, strict=True)]
+    return [json.loads(bytes(row[:size].tolist())) for row, size in zip(rows, sizes, strict=True)]
 
 
-def _first_difference(texts: list[str]) -> str:
-    lines = [text.split("\n") for text in texts]
+def _first_difference(lines: list[list[str]]) -> str:
     for worker in range(1, len(lines)):
         for first, other in zip(lines[0], lines[worker], strict=False):
             if first != other:

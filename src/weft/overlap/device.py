@@ -24,13 +24,6 @@ from typing import Any, Protocol
 import torch
 
 
-class HostCopy(Protocol):
-    """A small tensor that is being copied to the host."""
-
-    def values(self) -> list[float]:
-        """Its elements; waits for the copy if necessary."""
-
-
 class Timestamp(Protocol):
     """The time at which a stream reaches a point, like a CUDA event with timing."""
 
@@ -68,8 +61,11 @@ class Device(Protocol):
     def keep(self, tensor: torch.Tensor) -> None:
         """The current stream uses memory that may have been allocated on another one."""
 
-    def read_later(self, tensor: torch.Tensor) -> HostCopy:
-        """Start copying to the host, behind the work queued on the current stream."""
+    def read_later(self, tensor: torch.Tensor) -> Callable[[], list[float]]:
+        """Start copying to the host, behind the work queued on the current stream.
+
+        Returns a function that returns the elements, and waits for the copy if necessary.
+        """
 
     def to_host(self, tensor: torch.Tensor) -> torch.Tensor:
         """A copy on the host, behind the work queued on the current stream; on the CPU, the tensor itself."""
@@ -104,8 +100,8 @@ class HostDevice:
     def keep(self, tensor: torch.Tensor) -> None: ...
     def synchronize(self) -> None: ...
 
-    def read_later(self, tensor: torch.Tensor) -> HostCopy:
-        return _OnHost(tensor)
+    def read_later(self, tensor: torch.Tensor) -> Callable[[], list[float]]:
+        return tensor.tolist
 
     def to_host(self, tensor: torch.Tensor) -> torch.Tensor:
         return tensor
@@ -151,10 +147,16 @@ class CudaDevice:
     def keep(self, tensor: torch.Tensor) -> None:
         tensor.record_stream(self.current_stream())
 
-    def read_later(self, tensor: torch.Tensor) -> HostCopy:
+    def read_later(self, tensor: torch.Tensor) -> Callable[[], list[float]]:
         pinned = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)
         pinned.copy_(tensor, non_blocking=True)
-        return _OnTheWay(pinned, self.record())
+        copied = self.record()
+
+        def values() -> list[float]:
+            copied.synchronize()
+            return pinned.tolist()
+
+        return values
 
     def to_host(self, tensor: torch.Tensor) -> torch.Tensor:
         return tensor.to("cpu")
@@ -169,24 +171,6 @@ class CudaDevice:
         event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
         event.record(self.current_stream())
         return event
-
-
-class _OnHost:
-    def __init__(self, tensor: torch.Tensor) -> None:
-        self._tensor = tensor
-
-    def values(self) -> list[float]:
-        return [float(value) for value in self._tensor.tolist()]
-
-
-class _OnTheWay(_OnHost):
-    def __init__(self, pinned: torch.Tensor, copied: Any) -> None:
-        super().__init__(pinned)
-        self._copied = copied
-
-    def values(self) -> list[float]:
-        self._copied.synchronize()
-        return super().values()
 
 
 class Arrival:

@@ -14,47 +14,24 @@ import torch
 
 from weft.errors import OverlapError
 from weft.overlap.bucket import Bucket, Phase
-from weft.overlap.graphs import Captures
 from weft.overlap.reading import Readers
-from weft.overlap.round import settle_sends
-from weft.overlap.timing import StepClock
-from weft.overlap.transport.base import Transport
+from weft.overlap.round import Round, settle_sends
 from weft.process.turns import TURNS
 
 
 class Gathers:
     """The gathers of one schedule, and its guarded parameters."""
 
-    def __init__(
-        self,
-        names: Sequence[str],
-        parameters: Sequence[torch.nn.Parameter],
-        transport: Transport,
-        clock: StepClock,
-        captures: Captures,
-    ) -> None:
+    def __init__(self, round: Round) -> None:
         # From the first early gather of an eager round until step(), values are neither old nor new.
         self.half_updated = False
-        self._names = names
-        self._parameters = parameters
-        self._transport = transport
-        self._device = transport.device
-        self._has_streams = transport.device.has_streams
-        self._clock = clock
-        self._captures = captures
-        self._readers = Readers(parameters, self._before_use)
-        self._buckets: Sequence[Bucket] = ()
-        self._buckets_of: Sequence[Sequence[Bucket]] = ()
+        self._round = round
+        self._transport = round.transport
+        self._device = round.device
+        self._has_streams = round.device.has_streams
+        self._clock = round.clock
+        self._readers = Readers(round.parameters, self._before_use)
         self._num_steps = 0
-
-    def lay_out(self, buckets: Sequence[Bucket], buckets_of: Sequence[Sequence[Bucket]]) -> None:
-        self._buckets, self._buckets_of = buckets, buckets_of
-        if self._has_streams:  # also before the first step, to notice CUDA graphs that read parameters
-            self.guard_all()
-
-    def forget_plan(self) -> None:
-        self.release_all()
-        self._buckets, self._buckets_of = (), ()
 
     # ---- launching
 
@@ -66,7 +43,7 @@ class Gathers:
         self.half_updated = True
         self._readers.guard(bucket.plan.parameters)
         # So that a node of the graph that still needs the old values (through a detached alias) raises an error.
-        torch.autograd.graph.increment_version([self._parameters[n] for n in bucket.plan.parameters])
+        torch.autograd.graph.increment_version([self._round.parameters[n] for n in bucket.plan.parameters])
         self.open(bucket, step)
 
     def launch(self, bucket: Bucket, step: int) -> None:
@@ -82,7 +59,7 @@ class Gathers:
 
     def settle_all_sends(self) -> None:
         """Wait until nothing is being sent from any bucket's memory."""
-        settle_sends(self._transport, self._buckets)
+        self._round.settle_sends()
         if not self._has_streams:  # all values have arrived and nothing is being sent: any use is safe
             self.release_all()
 
@@ -91,20 +68,20 @@ class Gathers:
         self.settle_all()
         if self._has_streams:
             self._device.synchronize()  # for code that bypasses torch, on any stream
-            for bucket in self._buckets:
+            for bucket in self._round.buckets:
                 bucket.exchange.gather_works = []
             return
         self.settle_all_sends()
 
     def _in_flight(self) -> list[Bucket]:
         """First layers first."""
-        return [bucket for bucket in reversed(self._buckets) if bucket.phase is Phase.GATHERING]
+        return [bucket for bucket in reversed(self._round.buckets) if bucket.phase is Phase.GATHERING]
 
     def _settle(self, buckets: Sequence[Bucket]) -> None:
         if not buckets:
             return
         # Between two layers, when some buckets have already arrived, the wait is short.
-        with TURNS.yielded(briefly=len(self._in_flight()) < len(self._buckets)):
+        with TURNS.yielded(briefly=len(self._in_flight()) < len(self._round.buckets)):
             for bucket in buckets:
                 with self._clock.waiting("all-gather", bucket):
                     self._transport.finish_gather(bucket.exchange)
@@ -119,8 +96,8 @@ class Gathers:
         Returns whether it must stay guarded: other streams have to wait for the values, or a later write for our sends.
         """
         TURNS.border()
-        self._refuse_half_updated(self._names[number])
-        buckets = self._buckets_of[number]
+        self._refuse_half_updated(self._round.names[number])
+        buckets = self._round.buckets_of[number]
         for bucket in buckets:
             if bucket.phase is Phase.GATHERING:
                 self._settle(self._in_flight() if TURNS.contended else [bucket])
@@ -131,7 +108,7 @@ class Gathers:
         self._clock.parameter_read(number)
         if self._has_streams:  # released when backward begins, if the gather has ended by then
             settled = not any(bucket.exchange.gather_works for bucket in buckets)
-            self._captures.read(self._names[number], self._num_steps, settled)
+            self._round.captures.read(self._round.names[number], self._num_steps, settled)
             return True
         return any(bucket.exchange.send_works for bucket in buckets)
 
@@ -145,15 +122,15 @@ class Gathers:
     # ---- guards
 
     def guard_all(self) -> None:
-        self._readers.guard(range(len(self._parameters)))
+        self._readers.guard(range(len(self._round.parameters)))
 
     def release_all(self) -> None:
-        for number in range(len(self._parameters)):
+        for number in range(len(self._round.parameters)):
             self._readers.release(number)
 
     def release_ended(self) -> None:
         """On a device with streams: release parameters that no stream still has to wait for."""
-        in_flight = {b.plan.index for b in self._buckets if not self._transport.gather_ended(b.exchange)}
-        for number, buckets in enumerate(self._buckets_of):
+        in_flight = {b.plan.index for b in self._round.buckets if not self._transport.gather_ended(b.exchange)}
+        for number, buckets in enumerate(self._round.buckets_of):
             if not any(bucket.plan.index in in_flight for bucket in buckets):
                 self._readers.release(number)

@@ -71,8 +71,6 @@ class ReplicatedState(defaultdict[Any, Any]):
 class WholeState:
     """The state of a replicated optimizer, or of no optimizer: nothing to exchange or to move."""
 
-    service = None
-
     def __init__(self, optimizer: torch.optim.Optimizer | None, schedule: Schedule) -> None:
         self._optimizer = optimizer
         self._schedule = schedule

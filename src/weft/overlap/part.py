@@ -14,15 +14,11 @@ from torch import nn
 
 from weft.errors import OverlapError
 from weft.overlap.schedule_interface import Schedule
-from weft.overlap.state_service import StateService
 from weft.overlap.tuning import Tuner
 
 
 class OptimizerState(Protocol):
     """``optimizer.state`` while the model is overlapped: sharded_state.py, or initial_state.py if replicated."""
-
-    @property
-    def service(self) -> StateService | None: ...
 
     def adopt(self) -> None:
         """The optimizer may have a new state, from ``load_state_dict`` or an assignment."""

@@ -59,18 +59,19 @@ class ShardedSchedule(Schedule):
         self._device = transport.device
         self._streams = round.streams
         self._group_of = group_numbers(optimizer, parameters)
-        self._gathers = Gathers(round.names, parameters, transport, clock, round.captures)
+        self._gathers = Gathers(round)
         self._state_written: Any = None
 
     def lay_out(self, memory: FlatMemory, cuts: Sequence[Sequence[int]]) -> None:
         plans = self.round.take_up(memory, cuts)
         self.round.make_buckets(plans, memory.buffers)
-        self._gathers.lay_out(self.buckets, self.round.buckets_of)
+        if self._streams:  # also before the first step, to notice CUDA graphs that read parameters
+            self._gathers.guard_all()
         self.updates = [ShardUpdate(bucket, self.optimizer, self._group_of, self._device) for bucket in self.buckets]
 
     def forget_plan(self) -> None:
         self.round.forget_plan()
-        self._gathers.forget_plan()
+        self._gathers.release_all()
         self.updates = []
 
     # ---- a pass

@@ -99,11 +99,11 @@ class Guess:
                 if _has_elements(old):
                     self._state[run][key].copy_(torch.where(used, self._state[run][key], old))
         self._old_values = []
-        self._copy = self._device.read_later(self._counts)
+        self._read_counts = self._device.read_later(self._counts)
 
     def settle(self) -> None:
         """Correct what the host keeps.  Waits only for the previous step's reduction."""
-        counts = self._copy.values()
+        counts = self._read_counts()
         for (place, run), state in zip(self._slices, self._old_states, strict=True):
             if counts[place] > 0:
                 continue

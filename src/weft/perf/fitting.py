@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -112,17 +112,6 @@ def fit_speed(samples: Sequence[SpeedSample]) -> SpeedModel:
     if not coefficients.any():
         coefficients[0] = float(times[0] * next(iter(measured))[0])
     return SpeedModel(tuple(coefficients.tolist()), measured)
-
-
-def left_out_errors(samples: Sequence[SpeedSample]) -> Iterator[float]:
-    """Relative errors when each size is predicted from the others; sizes out of reach of the rest are skipped."""
-    for size in sorted({sample.workers for sample in samples}):
-        rest = [sample for sample in samples if sample.workers != size]
-        if rest and size <= MAX_EXTRAPOLATION * max(sample.workers for sample in rest):
-            model = fit_speed(rest)
-            for sample in samples:
-                if sample.workers == size:
-                    yield abs(model.predict_s(sample.shape) / sample.step_s - 1)
 
 
 def _features(workers: int, nodes: int) -> tuple[float, ...]:

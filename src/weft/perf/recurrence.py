@@ -101,8 +101,8 @@ class StepModel:
     def course(self, cuts: Sequence[int], mode: Mode) -> Course:
         """Run the recurrence for one plan."""
         buckets = self.buckets(cuts)
-        if mode in (Mode.NONE, Mode.DDP):
-            return self._all_reduced(buckets, overlapped=mode == Mode.DDP)
+        if mode == Mode.DDP:
+            return self._all_reduced(buckets)
         barrier = self._gathered(buckets, self._reduced(buckets, num_halves=1))
         if mode == Mode.BARRIER:
             return barrier
@@ -112,9 +112,9 @@ class StepModel:
     def step_s(self, cuts: Sequence[int], mode: Mode) -> float:
         return self.course(cuts, mode).step_s
 
-    def _all_reduced(self, buckets: Buckets, *, overlapped: bool) -> Course:
-        """``none`` and ``ddp``: an all-reduce costs its two halves, and every worker updates everything."""
-        course = self._reduced(buckets, num_halves=2, overlapped=overlapped)
+    def _all_reduced(self, buckets: Buckets) -> Course:
+        """``ddp``: an all-reduce costs its two halves, and every worker updates everything."""
+        course = self._reduced(buckets, num_halves=2)
         now_s = max(course.backward_end_s, course.reduces[-1][1])
         course.exposed_s = now_s - course.backward_end_s
         update_s = self.profile.update_s_per_element * self.num_elements
@@ -123,14 +123,13 @@ class StepModel:
         course.step_s = course.forward_start_s + self.profile.forward_s
         return course
 
-    def _reduced(self, buckets: Buckets, *, num_halves: int, overlapped: bool = True) -> Course:
-        """Launch each reduction at its hook (or after backward); the link takes them in order."""
+    def _reduced(self, buckets: Buckets, *, num_halves: int) -> Course:
+        """Launch each reduction at its hook; the link takes them in order."""
         launch_s = self.link.launch_s
         course = Course([])
         link_free_s = 0.0
         for k, collective_s in enumerate(buckets.collective_s):
-            hook_s = self.ready_s[buckets.last[k]] if overlapped else self.profile.backward_s
-            start_s = max(hook_s + (k + 1) * launch_s, link_free_s)
+            start_s = max(self.ready_s[buckets.last[k]] + (k + 1) * launch_s, link_free_s)
             link_free_s = start_s + num_halves * collective_s
             course.reduces.append((start_s, link_free_s))
         course.backward_end_s = self.profile.backward_s + len(course.reduces) * launch_s

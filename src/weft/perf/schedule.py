@@ -1,9 +1,8 @@
 """When each bucket of a training step travels, how long the step takes, and lower bounds for it.
 
 Parameters lie in one flat buffer in the order in which backward finishes their gradients (last layer first).  A *plan*
-is a tuple of cuts: element offsets that split the buffer into buckets.  There are four ways to run a step:
+is a tuple of cuts: element offsets that split the buffer into buckets.  There are three ways to run a step:
 
-- ``none``     all-reduce after backward, update, forward.
 - ``ddp``      all-reduce each bucket under backward, then update, then forward.
 - ``barrier``  reduce-scatter under backward; ``step()`` updates this worker's shards in forward order and launches
                their all-gathers, which run under the next forward (DeAR).
@@ -17,7 +16,7 @@ is a tuple of cuts: element offsets that split the buffer into buckets.  There a
 >>> link = Link(alpha_s=1e-4, beta_s_per_byte=30e-9, launch_s=0.0)
 >>> cuts = tuple(range(1_000_000, 10_000_000, 1_000_000))
 >>> [round(simulate(profile, cuts, link, 2, mode).step_s, 2) for mode in Mode]
-[2.7, 1.8, 1.71, 1.64]
+[1.8, 1.71, 1.64]
 """
 
 from __future__ import annotations
@@ -128,8 +127,6 @@ def bound_s(profile: StepProfile, link: Link, num_workers: int, mode: Mode) -> f
     half_s = s_per_element * profile.num_elements
     times = (profile.forward_s, profile.backward_s, half_s, half_s)
     update_s = profile.update_s_per_element * profile.num_elements
-    if mode == Mode.NONE:
-        return sum(times) + update_s
     if mode == Mode.DDP:
         return ddp_bound_s(*times, update_s)
     if mode == Mode.BARRIER:

@@ -10,7 +10,6 @@ from weft.errors import UsageError
 
 
 class Mode(StrEnum):
-    NONE = "none"
     DDP = "ddp"
     BARRIER = "barrier"
     EAGER = "eager"

@@ -28,17 +28,13 @@ _EXIT_PATIENCE_S = 5.0
 class Checkpointing:
     """The checkpoints of one run.  Before :meth:`begin`, saving does nothing."""
 
-    def __init__(self, path: Path, *, every_s: float, keep: int, host: int = 0, keeper: int = 0) -> None:
-        """``host`` and ``keeper``: see :class:`CheckpointFolder`."""
-        self.path = path
-        self._host, self._keeper = host, keeper
+    def __init__(self, folder: CheckpointFolder, *, every_s: float) -> None:
+        self.folder = folder
         self.registered: Registered | None = None
         self.data: SessionLoader | None = None
         self.saved_step = -1
         self.saved_finished = False
         self._every_s = every_s
-        self._keep = keep
-        self._folder: CheckpointFolder | None = None
         self._writer: CheckpointWriter | None = None
         self._asked = False
         self._since_s = time.monotonic()
@@ -51,9 +47,8 @@ class Checkpointing:
             raise UsageError("run.resume was called twice: call it once, with everything that should be saved")
         self.registered = register(objects)
         self.data = data
-        self._folder = CheckpointFolder(self.path, self._keep, host=self._host, keeper=self._keeper)
-        found, token = find_checkpoint(self._folder, peers, secrets.token_hex(4), say)
-        self._writer = CheckpointWriter(self._folder, peers.on_new_group(), token)
+        found, token = find_checkpoint(self.folder, peers, secrets.token_hex(4), say)
+        self._writer = CheckpointWriter(self.folder, peers.on_new_group(), token)
         if found is None:
             return None
         manifest = load_checkpoint(found, self.registered)
@@ -142,8 +137,7 @@ class Checkpointing:
         """Waits a limited time: after a failure, other workers may never finish writing."""
         if self._writer is not None:
             self._writer.abandon(_EXIT_PATIENCE_S)
-        if self._folder is not None:
-            self._folder.close()
+        self.folder.close()
 
 
 def find_checkpoint(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 import time
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -14,20 +14,13 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, Sampler, defa
 from weft.errors import InputError, UsageError
 from weft.process.turns import TURNS
 from weft.worker.rng import derived_seed, seed_everything
-from weft.worker.sampling import Share, batch_sizes, order_of_epoch, own_indices, share_of
+from weft.worker.sampling import LoaderPlace, Share, batch_sizes, order_of_epoch, own_indices, share_of
 from weft.worker.stream import BatchStream, shared_numbers
 
 # These choose the samples, which is the session's job.
 _NOT_PASSED_THROUGH = ("sampler", "batch_sampler", "generator")
 # After a wait this long for loader processes, the next one is offered to the other job.
 _LONG_WAIT_S = 0.005
-
-
-@dataclass(frozen=True, slots=True)
-class LoaderPlace:
-    rank: int
-    world_size: int
-    seed: int
 
 
 class SessionLoader:
@@ -60,7 +53,7 @@ class SessionLoader:
         self._place = place
         options = dict(options)
         self._has_processes = options.get("num_workers", 0) > 0
-        options["worker_init_fn"] = _WorkerStart(options.get("worker_init_fn"))
+        options["worker_init_fn"] = partial(_start_worker, options.get("worker_init_fn"))
         # Otherwise the DataLoader would draw from the script's generator, one extra time after every restart.
         options["generator"] = self._generator = torch.Generator()
         self._source: _MapSource | _StreamSource
@@ -198,7 +191,7 @@ class _StreamSource:
     ) -> None:
         self._place = place
         collate = options.pop("collate_fn", None) or default_collate
-        self._stream = BatchStream(dataset, batch_size, drop_last, place.rank, place.world_size, place.seed, collate)
+        self._stream = BatchStream(dataset, batch_size, drop_last, place, collate)
         self._loader: DataLoader[Any] = DataLoader(self._stream, batch_size=None, **options)
 
     def batches(self, epoch: int, position: int) -> Iterator[tuple[Share, Any]]:
@@ -247,17 +240,12 @@ class _Reseeding(Dataset[Any]):
         return [self._dataset[index] for index in indices]
 
 
-class _WorkerStart:
+def _start_worker(users: Callable[[int], None] | None, number: int) -> None:
     """Runs first in each loader process."""
-
-    def __init__(self, users: Callable[[int], None] | None) -> None:
-        self._users = users
-
-    def __call__(self, number: int) -> None:
-        # Ctrl-C reaches loader processes too, but they are needed until the current step is done.
-        signal.signal(signal.SIGINT, signal.SIG_IGN)
-        if self._users is not None:
-            self._users(number)
+    # Ctrl-C reaches loader processes too, but they are needed until the current step is done.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    if users is not None:
+        users(number)
 
 
 def _check(dataset: Any, place: LoaderPlace, batch_size: int, per_worker: bool, options: dict[str, Any]) -> None:

@@ -19,15 +19,16 @@ from weft.overlap.handle import handle_of
 from weft.process.turns import TURNS
 from weft.worker.batch_rule import ruled_batch
 from weft.worker.channel import Channel
+from weft.worker.checkpoint_folder import CheckpointFolder
 from weft.worker.checkpointing import Checkpointing
-from weft.worker.data import LoaderPlace, SessionLoader
+from weft.worker.data import SessionLoader
 from weft.worker.environment import read_environment
 from weft.worker.joining import choose_device, choose_num_threads, join, peers_of_running_group
 from weft.worker.metric_writers import write_metrics
 from weft.worker.peers import Peers
 from weft.worker.reports import ProgressBar, Reporter
 from weft.worker.rng import seed_everything
-from weft.worker.sampling import Share
+from weft.worker.sampling import LoaderPlace, Share
 from weft.worker.scaling import RateScaling
 from weft.worker.stepper import End, LoopState, Stepper
 from weft.worker.stopping import StopRequest
@@ -52,13 +53,13 @@ class Session:
         every_s = self._environment.checkpoint_every_s
         if checkpoint_every_s is not None and CHECKPOINT_EVERY_S not in os.environ:
             every_s = checkpoint_every_s
-        self._checkpointing = Checkpointing(
+        folder = CheckpointFolder(
             self._environment.checkpoint_dir or Path(checkpoint_dir or _default_folder()),
-            every_s=every_s,
-            keep=keep_checkpoints,
+            keep_checkpoints,
             host=self._environment.checkpoint_host or 0,
             keeper=0 if self._environment.checkpoint_host is None else self._environment.first_rank_here,
         )
+        self._checkpointing = Checkpointing(folder, every_s=every_s)
         self.seed = seed
         self._loop_state = LoopState()
         self._peers: Peers | None = None

@@ -26,13 +26,7 @@ _RETRY_S = 0.1
 
 def meet(environment: WorkerEnvironment) -> Store:
     """Connect to the store and wait for all workers; the error on timeout names the missing ones."""
-    place = _Place(
-        rank=environment.rank,
-        world_size=environment.world_size,
-        host=os.environ["MASTER_ADDR"],
-        port=environment.master_port,
-        limit_s=environment.start_timeout_s,
-    )
+    place = _Place(environment)
     # Set by torchrun: the launcher serves the store.
     served_elsewhere = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
     store = place.open() if environment.rank == 0 and not served_elsewhere else place.enter(served_elsewhere)
@@ -41,12 +35,12 @@ def meet(environment: WorkerEnvironment) -> Store:
 
 
 class _Place:
-    def __init__(self, *, rank: int, world_size: int, host: str, port: int, limit_s: float) -> None:
-        self._rank = rank
-        self._world_size = world_size
-        self._host = host
-        self._port = port
-        self._limit_s = max(limit_s, 1.0)
+    def __init__(self, environment: WorkerEnvironment) -> None:
+        self._rank = environment.rank
+        self._world_size = environment.world_size
+        self._host = os.environ["MASTER_ADDR"]
+        self._port = environment.master_port
+        self._limit_s = max(environment.start_timeout_s, 1.0)
         self._deadline_s = time.monotonic() + self._limit_s
 
     def open(self) -> Store:

@@ -1,18 +1,17 @@
 """Small messages among all workers.
 
-Everything here is a collective: every worker calls it, in the same order.  Messages are JSON rather than pickle, so
-that another worker can send only data.
+Everything here is a collective: every worker calls it, in the same order.
 """
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 import torch
 import torch.distributed as dist
 
 from weft.errors import SessionError
+from weft.overlap.checks import gathered_values
 
 
 class Peers:
@@ -33,26 +32,17 @@ class Peers:
         """Every worker's value, by rank."""
         if self.world_size == 1:
             return [value]
-        text = torch.frombuffer(bytearray(json.dumps(value).encode()), dtype=torch.uint8)
         try:
-            sizes = [torch.zeros(1, dtype=torch.int64) for _ in range(self.world_size)]
-            dist.all_gather(sizes, torch.tensor([text.numel()]), group=self.group)
-            lengths = [int(size.item()) for size in sizes]
-            padded = torch.zeros(max(lengths), dtype=torch.uint8)
-            padded[: text.numel()] = text
-            rows = [torch.zeros_like(padded) for _ in lengths]
-            dist.all_gather(rows, padded, group=self.group)
+            return gathered_values(self.group, torch.device("cpu"), value)
         except RuntimeError as error:
             raise SessionError(_lost(self.rank, error)) from error
-        return [json.loads(bytes(row[:length].tolist())) for row, length in zip(rows, lengths, strict=True)]
 
     def maximum(self, values: torch.Tensor) -> torch.Tensor:
-        """Element-wise over all workers, in place."""
-        if self.world_size > 1:
-            try:
-                dist.all_reduce(values, dist.ReduceOp.MAX, group=self.group)
-            except RuntimeError as error:
-                raise SessionError(_lost(self.rank, error)) from error
+        """Element-wise over all workers, in place; with two or more."""
+        try:
+            dist.all_reduce(values, dist.ReduceOp.MAX, group=self.group)
+        except RuntimeError as error:
+            raise SessionError(_lost(self.rank, error)) from error
         return values
 
     def maximum_later(self, values: torch.Tensor) -> Any:

@@ -23,69 +23,6 @@ _REPORT_EVERY_S = 0.2
 _BAR_WIDTH = 24
 
 
-class Meter:
-    """Step time and samples per second since the last report."""
-
-    def __init__(self) -> None:
-        self._since_s = time.perf_counter()
-        self._num_steps = 0
-        self._num_samples = 0
-        self._network_wait_s = TURNS.network_wait_s
-        self._total_turn_wait_s = TURNS.turn_wait_s
-        self._waited_s = 0.0
-        self.turn_wait_s = 0.0
-        """Seconds per step spent waiting for a turn, as of the last :meth:`take`."""
-        self._metrics: dict[str, Any] = {}
-
-    def log(self, metrics: dict[str, Any]) -> None:
-        # Reading a value from a GPU waits for it, so that happens only when a report is due.
-        for name, value in metrics.items():
-            self._metrics[name] = value.detach() if isinstance(value, torch.Tensor) else value
-
-    def step_done(self, num_samples: int) -> None:
-        self._num_steps += 1
-        self._num_samples += num_samples
-
-    @property
-    def due(self) -> bool:
-        return self._num_steps > 0 and time.perf_counter() - self._since_s >= _REPORT_EVERY_S
-
-    def take(self) -> tuple[float, float, dict[str, float]]:
-        """Seconds per step, samples per second of all workers, and the newest metrics since the last call."""
-        elapsed_s = max(time.perf_counter() - self._since_s, 1e-9)
-        step_s = elapsed_s / self._num_steps if self._num_steps else 0.0
-        self._waited_s = (TURNS.network_wait_s - self._network_wait_s) / max(self._num_steps, 1)
-        self._network_wait_s = TURNS.network_wait_s
-        self.turn_wait_s = (TURNS.turn_wait_s - self._total_turn_wait_s) / max(self._num_steps, 1)
-        self._total_turn_wait_s = TURNS.turn_wait_s
-        samples_per_s = self._num_samples / elapsed_s
-        self._since_s, self._num_steps, self._num_samples = time.perf_counter(), 0, 0
-        return step_s, samples_per_s, {name: float(value) for name, value in self._metrics.items()}
-
-    def exposed_s(self, handle: Overlap | None) -> float:
-        """Seconds per step spent waiting for the network, as of the last :meth:`take`; 0 if not measured.
-
-        An overlapped model measures its own waits; those of other models are measured only behind a gate.
-        """
-        if handle is not None and handle.schedule.clock.steps:
-            return handle.schedule.clock.steps[-1].exposed_s
-        return self._waited_s
-
-
-def phases_of(handle: Overlap | None) -> tuple[float, float, float] | None:
-    """Forward, backward and update of the last step; ``None`` if nothing measures them."""
-    if handle is None or not handle.schedule.clock.steps:
-        return None
-    last = handle.schedule.clock.steps[-1]
-    return last.forward_s, last.backward_s, last.update_s
-
-
-def network_of(handle: Overlap | None) -> float | None:
-    """Seconds per step in which the link is busy; ``None`` if not measured."""
-    found = None if handle is None else network_s(handle.schedule)
-    return None if found is None else sum(found)
-
-
 class ProgressBar:
     """Redraws one line of a terminal."""
 
@@ -148,21 +85,33 @@ class Reporter:
         self._peers = peers
         self._channel = channel
         self._bar = bar
-        self._meter = Meter()
+        self._metrics: dict[str, Any] = {}
         self._batch: tuple[int, int, NoiseScale] | None = None
         self._unsent: tuple[int, int | None, int, Overlap | None] | None = None
+        self._begin_interval()
+
+    def _begin_interval(self) -> None:
+        """Rates and waits in a report are those since the last one."""
+        self._since_s = time.perf_counter()
+        self._num_steps = 0
+        self._num_samples = 0
+        self._network_wait_s = TURNS.network_wait_s
+        self._turn_wait_s = TURNS.turn_wait_s
 
     def log(self, metrics: dict[str, Any]) -> None:
-        self._meter.log(metrics)
+        # Reading a value from a GPU waits for it, so that happens only when a report is due.
+        for name, value in metrics.items():
+            self._metrics[name] = value.detach() if isinstance(value, torch.Tensor) else value
 
     def tell_batch(self, size: int, script_size: int, noise: NoiseScale) -> None:
         """From now on, reports say which batch size is in use, and how noisy the gradients are."""
         self._batch = size, script_size, noise
 
     def step_done(self, step: int, total_steps: int | None, epoch: int, share: Share, handle: Overlap | None) -> None:
-        self._meter.step_done(share.num_global)
+        self._num_steps += 1
+        self._num_samples += share.num_global
         self._unsent = (step, total_steps, epoch, handle)
-        if self._meter.due:
+        if time.perf_counter() - self._since_s >= _REPORT_EVERY_S:
             self.flush()
 
     def flush(self) -> None:
@@ -170,21 +119,33 @@ class Reporter:
         if self._unsent is None or (self._channel is None and self._bar is None):
             return
         (step, total_steps, epoch, handle), self._unsent = self._unsent, None
-        step_s, samples_per_s, metrics = self._meter.take()
+        elapsed_s = max(time.perf_counter() - self._since_s, 1e-9)
+        step_s, samples_per_s = elapsed_s / self._num_steps, self._num_samples / elapsed_s
+        # An overlapped model measures its own waits; those of other models are measured only behind a gate.
+        exposed_s = (TURNS.network_wait_s - self._network_wait_s) / self._num_steps
+        turn_wait_s = (TURNS.turn_wait_s - self._turn_wait_s) / self._num_steps
+        self._begin_interval()
+        metrics = {name: float(value) for name, value in self._metrics.items()}
+        phases = carried_s = None
+        if handle is not None:
+            carried_s = network_s(handle.schedule)
+            if handle.schedule.clock.steps:
+                last = handle.schedule.clock.steps[-1]
+                exposed_s, phases = last.exposed_s, (last.forward_s, last.backward_s, last.update_s)
         report = StepReport(
             job_id=self._environment.job_id or "",
             attempt=self._environment.attempt,
             rank=self._peers.rank,
             world_size=self._peers.world_size,
-            progress=Progress(step, total_steps, step_s, self._meter.exposed_s(handle), metrics.get("loss")),
+            progress=Progress(step, total_steps, step_s, exposed_s, metrics.get("loss")),
             epoch=epoch,
             samples_per_s=samples_per_s,
             metrics=metrics,
             memory_bytes=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
             takes_turns=TURNS.sharing,
-            phases=phases_of(handle),
-            network_s=network_of(handle),
-            turn_wait_s=self._meter.turn_wait_s,
+            phases=phases,
+            network_s=None if carried_s is None else sum(carried_s),
+            turn_wait_s=turn_wait_s,
             can_resume=self.can_resume,
             batch=self._batch and BatchReport(self._batch[0], self._batch[1], self._batch[2].samples),
         )

@@ -16,6 +16,15 @@ from weft.worker.rng import derived_seed
 
 
 @dataclass(frozen=True, slots=True)
+class LoaderPlace:
+    """The worker that loads, and the seed of its session."""
+
+    rank: int
+    world_size: int
+    seed: int
+
+
+@dataclass(frozen=True, slots=True)
 class Share:
     """One worker's part of a global batch: samples ``[start, stop)``."""
 

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from weft.errors import InputError
-from weft.worker.agreement import NOTHING, Wishes, choose_agreement
+from weft.worker.agreement import Wishes, choose_agreement
 from weft.worker.checkpointing import Checkpointing
 from weft.worker.data import SessionLoader
 from weft.worker.noise_meter import NoiseMeter
@@ -110,9 +110,9 @@ class Stepper:
         if done and self.checkpointing.saved_finished:
             self.say(
                 f"this run already finished at step {state.step}: raise epochs= or max_steps= to train longer, or "
-                f"empty {self.checkpointing.path} to start over"
+                f"empty {self.checkpointing.folder.path} to start over"
             )
-        self.watchdog.step_done(state.step)
+        self.watchdog.step_done()
         while not done:
             was_at = data.position
             for share, batch in data.batches(data.epoch, data.position):
@@ -129,7 +129,7 @@ class Stepper:
                 if noise is not None:
                     noise.after_step(share)
                 state.step += 1
-                self.watchdog.step_done(state.step)
+                self.watchdog.step_done()
                 data.position += share.num_global
                 self.reporter.step_done(state.step, total_steps, data.epoch, share, handle)
                 agreed = agreement.after_step(self._wishes())
@@ -148,7 +148,7 @@ class Stepper:
                     return
                 if agreed.checkpoint:
                     self._save(data, in_background=True)
-                    self.watchdog.step_done(state.step)
+                    self.watchdog.step_done()
             if not done:
                 if data.position == 0 and was_at == 0:
                     raise InputError(f"the dataset yielded nothing in epoch {data.epoch}: there is nothing to train on")
@@ -163,8 +163,7 @@ class Stepper:
         save(step, data, self.peers, self.device, self.scaling, in_background=in_background, finished=finished)
 
     def _wishes(self) -> Wishes:
-        stop, checkpoint = self.stop_request.requested(), self.checkpointing.wanted(self.peers.rank)
-        return Wishes(stop, checkpoint) if stop or checkpoint else NOTHING
+        return Wishes(self.stop_request.requested(), self.checkpointing.wanted(self.peers.rank))
 
     def _start_generators(self) -> None:
         """Restore them from the checkpoint; otherwise seed each worker differently, so that dropout differs too."""

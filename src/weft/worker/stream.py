@@ -15,7 +15,7 @@ from torch.utils.data import IterableDataset, get_worker_info
 from torch.utils.data._utils import worker as loader_worker
 
 from weft.worker.rng import derived_seed, seed_everything
-from weft.worker.sampling import share_of
+from weft.worker.sampling import LoaderPlace, share_of
 
 # Samples in the global batch, and this worker's collated part.
 StreamBatch = tuple[int, Any]
@@ -36,32 +36,28 @@ class BatchStream(IterableDataset[StreamBatch]):
         dataset: Iterable[Any],
         batch_size: int,
         drop_last: bool,
-        rank: int,
-        world_size: int,
-        seed: int,
+        place: LoaderPlace,
         collate: Callable[[list[Any]], Any],
     ) -> None:
         self._dataset = dataset
         self._batch_size = batch_size
         self._drop_last = drop_last
-        self._rank = rank
-        self._world_size = world_size
-        self._seed = seed
+        self._place = place
         self._collate = collate
-        # Shared, because loader processes may outlive an epoch.
-        self._place = shared_numbers(2)
+        # Epoch and position; shared, because loader processes may outlive an epoch.
+        self._start = shared_numbers(2)
 
     def go_to(self, epoch: int, position: int) -> None:
-        self._place[0], self._place[1] = epoch, position
+        self._start[0], self._start[1] = epoch, position
 
     def __iter__(self) -> Iterator[StreamBatch]:
-        epoch, position = (int(k) for k in self._place.tolist())
+        epoch, position = (int(k) for k in self._start.tolist())
         info = get_worker_info()
         turn, num_turns = (0, 1) if info is None else (info.id, info.num_workers)
         if info is not None:
             # Hidden from the dataset: one that splits itself among loader processes would lose samples here.
             loader_worker._worker_info = None
-            seed_everything(derived_seed(self._seed, epoch, position))
+            seed_everything(derived_seed(self._place.seed, epoch, position))
         set_epoch = getattr(self._dataset, "set_epoch", None)
         if callable(set_epoch):
             set_epoch(epoch)
@@ -71,6 +67,6 @@ class BatchStream(IterableDataset[StreamBatch]):
             if len(batch) < self._batch_size and self._drop_last:
                 return
             if number % num_turns == turn:
-                share = share_of(len(batch), self._rank, self._world_size)
+                share = share_of(len(batch), self._place.rank, self._place.world_size)
                 yield len(batch), self._collate(batch[share.start : share.stop] or batch[:1])
             number += 1

@@ -47,7 +47,6 @@ class Beat:
     """A worker's latest line in the store."""
 
     number: int
-    step: int
     stalled: bool
     waiting: bool
     place: str
@@ -85,9 +84,9 @@ class Verdict:
 def judge(beats: Mapping[int, Beat], silent: Sequence[int]) -> Verdict | None:
     """Which workers make the job hang; ``None`` while any worker makes progress.
 
-    >>> judge({0: Beat(9, 4, True, True, ""), 1: Beat(9, 4, True, False, "")}, silent=[])
+    >>> judge({0: Beat(9, True, True, ""), 1: Beat(9, True, False, "")}, silent=[])
     Verdict(culprits=(1,), silent=())
-    >>> judge({0: Beat(9, 4, True, True, ""), 1: Beat(9, 4, False, False, "")}, silent=[]) is None
+    >>> judge({0: Beat(9, True, True, ""), 1: Beat(9, False, False, "")}, silent=[]) is None
     True
     """
     if any(not beat.stalled for rank, beat in beats.items() if rank not in silent):
@@ -118,7 +117,6 @@ class Watchdog:
         self._look = look or _main_frame
         self._leave = leave
         self.tick_s = min(stall_s / _NUM_TICKS, _MAX_TICK_S)
-        self._step = 0
         self._since_s: float | None = None
         self._step_began_s = 0.0
         self._longest_s = 0.0
@@ -136,12 +134,12 @@ class Watchdog:
         self._thread = NativeThread(self._watch, name="weft-watchdog")
         self._thread.start()
 
-    def step_done(self, step: int) -> None:
+    def step_done(self) -> None:
         """Call it when training begins, too."""
         moment_s = self._now()
         if self._since_s is not None:
             self._longest_s = max(self._longest_s, moment_s - self._step_began_s)
-        self._step, self._step_began_s, self._since_s = step, moment_s, moment_s
+        self._step_began_s = self._since_s = moment_s
 
     def alive(self) -> None:
         """The script has shown a sign of life in the middle of a step."""
@@ -177,7 +175,7 @@ class Watchdog:
         stalled = since_s is not None and self._now() - since_s >= limit_s
         frame = self._look()
         self._number += 1
-        own = Beat(self._number, self._step, stalled, _waits(frame), _place(frame))
+        own = Beat(self._number, stalled, _waits(frame), _place(frame))
         if self._world_size > 1:
             self._board.pin(self._rank, json.dumps(asdict(own)))
         if not stalled:
@@ -236,7 +234,7 @@ class Watchdog:
 class NoWatchdog:
     """Used when ``WEFT_STALL_S`` is not set."""
 
-    def step_done(self, step: int) -> None: ...
+    def step_done(self) -> None: ...
     def alive(self) -> None: ...
     def pause(self) -> None: ...
     def close(self) -> None: ...

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from virtual_host import Clock, Host, Job, Network, held_s, overlaps, run_host
 
 from weft.crossover.arbiter import Arbiter
-from weft.crossover.lease_events import AskBack, Asked, Grant, Joined, Left, Released, RoleChanged, Ticked
+from weft.crossover.lease_events import Asked, Grant, Joined, Left, Released, RoleChanged, Ticked
 from weft.crossover.phases import Role, TurnLimits
 
 LIMITS = TurnLimits(soft_s=0.5, hard_s=2.0, filler_patience_s=3.0)
@@ -180,8 +180,10 @@ def test_a_job_made_filler_while_it_runs_gives_way_from_then_on() -> None:
     arbiter = Arbiter()
     for event in (Joined(0, 1, "a"), Joined(0, 2, "b"), Asked(0, 1, 0), Asked(0.01, 2, 0)):
         arbiter.handle(event)
-    assert AskBack(1, 1) not in arbiter.handle(Ticked(0.02))
-    assert AskBack(1, 1) in arbiter.handle(RoleChanged(0.03, "a", Role.FILLER))
+    arbiter.handle(Ticked(0.02))
+    assert not arbiter.is_asked_back
+    arbiter.handle(RoleChanged(0.03, "a", Role.FILLER))
+    assert arbiter.is_asked_back
 
 
 def test_a_new_role_does_not_cost_a_job_its_weight() -> None:

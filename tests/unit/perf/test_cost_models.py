@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from weft.errors import UsageError
 from weft.perf.convergence import fit_loss
-from weft.perf.fitting import SpeedSample, fit_speed, left_out_errors
+from weft.perf.fitting import SpeedSample, fit_speed
 from weft.perf.restart import RestartCost
 
 
@@ -48,12 +48,6 @@ def test_a_step_across_nodes_is_distinguished_from_one_within_a_node() -> None:
 def test_impossible_measurements_are_refused(step_s: float) -> None:
     with pytest.raises(UsageError, match="expected a positive time"):
         SpeedSample((1,), step_s)
-
-
-def test_each_size_is_predicted_from_the_others_once() -> None:
-    errors = list(left_out_errors([SpeedSample((w,), 1 / w + 0.1) for w in (1, 2, 4, 8)]))
-    assert len(errors) == 4
-    assert max(errors) < 0.2
 
 
 def test_remaining_steps_are_read_off_the_loss() -> None:

@@ -12,7 +12,8 @@ import torch
 from torch.utils.data import IterableDataset, get_worker_info
 
 from weft.errors import InputError, UsageError
-from weft.worker.data import LoaderPlace, SessionLoader
+from weft.worker.data import SessionLoader
+from weft.worker.sampling import LoaderPlace
 
 
 def loader(dataset: Any, rank: int = 0, workers: int = 1, **options: Any) -> SessionLoader:

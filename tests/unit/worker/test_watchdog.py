@@ -58,7 +58,7 @@ class Job:
             for rank in range(len(frames))
         ]
         for dog in self.dogs:
-            dog.step_done(0)
+            dog.step_done()
 
     def _looker(self, rank: int) -> Callable[[], FrameType | None]:
         return lambda: self.frames[rank]
@@ -96,12 +96,11 @@ def test_no_worker_is_ended_while_any_worker_makes_progress() -> None:
 
 def test_steps_that_end_now_and_then_are_progress() -> None:
     job = Job(COMPUTING, COMPUTING)
-    steps = iter(range(1, 1000))
 
     def finish_a_step_every_8_s() -> None:
         if job.now_s % 8.0 == 0.0:
             for dog in job.dogs:
-                dog.step_done(next(steps))
+                dog.step_done()
 
     job.let_pass(200.0, finish_a_step_every_8_s)
     assert job.left == {}
@@ -111,7 +110,7 @@ def test_a_worker_has_five_times_its_longest_step() -> None:
     job = Job(COMPUTING, WAITING)
     job.now_s = 9.0
     for dog in job.dogs:
-        dog.step_done(1)
+        dog.step_done()
     job.let_pass(44.0)
     assert job.left == {}
     job.let_pass(10.0)
