@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import FSDPModule, fully_shard
+from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 
 import weft
@@ -164,11 +165,7 @@ class Fsdp2Trainer(Trainer):
     """FSDP2 keeps parameters gathered after forward, as ``reshard_after_forward=False`` asks."""
 
     def state_tensors(self) -> list[Tensor]:
-        local = (getattr(value, "to_local", None) for value in super().state_tensors())
-        return [
-            to_local() if to_local is not None else value
-            for to_local, value in zip(local, super().state_tensors(), strict=True)
-        ]
+        return [value.to_local() if isinstance(value, DTensor) else value for value in super().state_tensors()]
 
 
 def _make_fsdp2(workload: Workload, *, is_async: bool) -> Trainer:

@@ -44,6 +44,11 @@ class Timed:
     # By how much a real model's layers were scaled; its default buckets are scaled by the same factor.
     bucket_scale: float = 1.0
 
+    def each_layer(self) -> Sequence[tuple[int, float, float]]:
+        """``layers``, or equal ones whose backward takes twice as long as their forward."""
+        forward_s = self.compute_s / 3 / self.num_layers
+        return self.layers or [(self.num_parameters // self.num_layers, forward_s, 2 * forward_s)] * self.num_layers
+
 
 @dataclass(frozen=True, slots=True)
 class Effort:
