@@ -14,7 +14,7 @@ import uvicorn
 from weft.control.queue_order import QueuePlace
 from weft.control.state import Job, JobState
 from weft.core.job import Launch
-from weft.core.status_rows import HistoryRow, PlanRow, WhatifRow
+from weft.core.status_rows import HistoryRow, OutlookRow, PlanRow, WhatifRow
 from weft.core.step_report import Progress
 from weft.core.submission import Submission
 from weft.daemon.api.app import make_app
@@ -27,7 +27,6 @@ from weft.daemon.contract import (
     LogStream,
     NodeStatus,
     NodeView,
-    Outlook,
     Sentence,
     UnknownJobError,
 )
@@ -147,8 +146,8 @@ class FakeController:
     def decisions(self, last: int = 100) -> list[Decision]:
         return self.made_decisions[-last:]
 
-    def outlook(self, submission: Submission) -> Outlook:
-        return Outlook(submission.min_workers, "the cluster is empty", "AsRequested")
+    def outlook(self, submission: Submission) -> OutlookRow:
+        return {"workers": submission.min_workers, "reason": "the cluster is empty", "reason_code": "AsRequested"}
 
     def nodes(self) -> list[NodeView]:
         here = NodeView(0, "here", NodeStatus.UP, {0: tuple(self.by_id)[:1], 1: ()})

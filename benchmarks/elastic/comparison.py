@@ -227,7 +227,9 @@ def _knowledge_claims(rows: Sequence[dict[str, Any]]) -> list[Claim]:
 
 def _first_starts(done: Comparison, workloads: Sequence[Workload]) -> None:
     """From the replays of the default policy that were made already."""
-    results = {o.result.workload: o.result for o, shared in done.outcomes if not shared and _is_default(o)}
+    results = {
+        o.result.workload: o.result for o, shared in done.outcomes if not shared and o.result.policy == DEFAULT_POLICY
+    }
     cluster = SCENARIO.cluster()
     for workload in workloads:
         result = results[workload.name]
@@ -236,10 +238,6 @@ def _first_starts(done: Comparison, workloads: Sequence[Workload]) -> None:
     _claim_short_waits(done)
     rigid = max(row["worst_rigid_wait"] for row in done.tables["first_starts"])
     done.claims.append(at_most("rigid jobs' wait / (1.1 x that under FIFO with backfill), worst job", rigid, 1.0))
-
-
-def _is_default(outcome: ReplayOutcome) -> bool:
-    return outcome.result.policy == DEFAULT_POLICY
 
 
 def _claim_short_waits(done: Comparison) -> None:

@@ -22,8 +22,8 @@ from weft.cli.verb import Group
 from weft.control.queue_order import QueuePlace
 from weft.control.state import JobState
 from weft.core.chrome_trace import Span, write_chrome_trace
-from weft.core.status_rows import PlanRow, WhatifRow
-from weft.daemon.contract import Decision, NodeStatus, NodeView, Outlook, Sentence
+from weft.core.status_rows import OutlookRow, PlanRow, WhatifRow
+from weft.daemon.contract import Decision, NodeStatus, NodeView, Sentence
 from weft.daemon.home import Record
 from weft.daemon.retention import Purged
 from weft.demo.contest import Completion, Played
@@ -63,8 +63,8 @@ class BusyController(FakeController):
     def explain(self, job_id: str) -> list[Sentence]:
         return [Sentence(5.0, f"submitted; {REASON}"), Sentence(time.time(), REASON)]
 
-    def outlook(self, submission: Any) -> Outlook:
-        return Outlook(1, REASON, "Exploring")
+    def outlook(self, submission: Any) -> OutlookRow:
+        return {"workers": 1, "reason": REASON, "reason_code": "Exploring"}
 
     def warnings(self) -> list[str]:
         return [f"the disk of /home/ana/.weft is almost full: {REASON}"]
