@@ -22,7 +22,7 @@ from weft.core.engine import LOCAL_NODE, ChecksLaunch, Engine
 from weft.core.events import CancelRequested, Event, JobChanged, JobSubmitted, NodeDrained, NodeResumed
 from weft.core.plural import plural
 from weft.core.reason import HeldUp, code_of, in_words
-from weft.core.status_rows import HistoryRow, OutlookRow, WhatifRow
+from weft.core.status_rows import HistoryRow, OutlookRow, PurgeRow, WhatifRow
 from weft.core.submission import Submission
 from weft.daemon import job_reasons
 from weft.daemon.attempt_bars import AttemptBar, between
@@ -42,7 +42,7 @@ from weft.daemon.metrics import Metrics, job_series
 from weft.daemon.otel_traces import JobTraces
 from weft.daemon.recovery import MAX_AHEAD_S, load_knowledge, load_state
 from weft.daemon.report_channel import JobChannel
-from weft.daemon.retention import Purged, Retention
+from weft.daemon.retention import Retention
 from weft.daemon.scheduling import Scheduler, SchedulingOptions
 from weft.daemon.series_files import SeriesFiles
 from weft.daemon.worker_output import WorkerLog, find_log
@@ -180,7 +180,7 @@ class Controller:
 
         self._loop.request(make).result()
 
-    def purge(self, older_than_s: float, *, dry_run: bool = False) -> Purged:
+    def purge(self, older_than_s: float, *, dry_run: bool = False) -> PurgeRow:
         """Delete jobs that finished longer ago than this, with their logs and checkpoints."""
         return self._retention.purge(older_than_s, dry_run=dry_run)
 

@@ -270,8 +270,7 @@ def _add_cluster_routes(router: APIRouter, controller: Controller) -> None:
     @router.post("/v1/purge", response_model=Purged, tags=["controller"])
     def purge(request: PurgeRequest) -> Response:
         """Delete jobs that finished longer ago than requested, with their logs and checkpoints."""
-        done = controller.purge(request.older_than_s, dry_run=request.dry_run)
-        return Json({"jobs": done.job_ids, "freed_bytes": done.freed_bytes, "problems": done.problems})
+        return Json(controller.purge(request.older_than_s, dry_run=request.dry_run))
 
     @router.post("/v1/shutdown", status_code=202, tags=["controller"])
     def shutdown(request: Annotated[ShutdownRequest | None, Body()] = None) -> Response:
