@@ -1,6 +1,6 @@
 """All contenders, by name.  A contender owns a copy of the model and knows how to make one step.
 
-To add one: write a function that takes the workload and returns a ``Trainer``, and decorate it with its name.
+To add one: write a function that returns a ``Trainer``, and add it to ``CONTENDERS``.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import FSDPModule, fully_shard
+from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 
 import weft
@@ -92,20 +93,6 @@ class Findings:
     """Bytes of the buckets of weft's tuned plan, in the order of backward."""
 
 
-Maker = Callable[[Workload, Findings], Trainer]
-CONTENDERS: dict[str, Maker] = {}
-
-
-def contender(name: str) -> Callable[[Maker], Maker]:
-    """Register a maker under ``name``."""
-
-    def register(maker: Maker) -> Maker:
-        CONTENDERS[name] = maker
-        return maker
-
-    return register
-
-
 def make_contender(name: str, workload: Workload, findings: Findings) -> Trainer:
     """Build a contender with a fresh model."""
     if name not in CONTENDERS:
@@ -113,8 +100,7 @@ def make_contender(name: str, workload: Workload, findings: Findings) -> Trainer
     return CONTENDERS[name](workload, findings)
 
 
-@contender("alone")
-def _alone(workload: Workload, findings: Findings) -> Trainer:
+def _alone(workload: Workload) -> Trainer:
     model = workload.model()
     return Trainer(workload, model, workload.make_optimizer(model.parameters()))
 
@@ -127,16 +113,10 @@ def make_ddp(workload: Workload, **options: Any) -> Trainer:
     return Trainer(workload, module, workload.make_optimizer(module.parameters()))
 
 
-@contender("ddp")
 def _ddp(workload: Workload, findings: Findings) -> Trainer:
     if findings.bucket_scale == 1.0:
         return make_ddp(workload)
     return make_ddp(workload, bucket_cap_mb_list=[cap_mb * findings.bucket_scale for cap_mb in DEFAULT_CAPS_MB])
-
-
-@contender("ddp_best")
-def _ddp_best(workload: Workload, findings: Findings) -> Trainer:
-    return make_ddp(workload, bucket_cap_mb=findings.ddp_bucket_mb)
 
 
 def _in_backward_order(workload: Workload) -> list[int]:
@@ -144,7 +124,6 @@ def _in_backward_order(workload: Workload) -> list[int]:
     return [p.numel() * p.element_size() for p in reversed(parameters)]
 
 
-@contender("ddp_list")
 def _ddp_list(workload: Workload, findings: Findings) -> Trainer:
     """A list of sizes: DDP's best one for the body, smaller ones at both ends."""
     sizes = _in_backward_order(workload)
@@ -152,7 +131,6 @@ def _ddp_list(workload: Workload, findings: Findings) -> Trainer:
     return make_ddp(workload, bucket_cap_mb_list=caps_mb(wanted, sizes))
 
 
-@contender("ddp_plan")
 def _ddp_plan(workload: Workload, findings: Findings) -> Trainer:
     """DDP with the buckets of weft's tuned plan."""
     if not findings.weft_buckets:
@@ -164,11 +142,7 @@ class Fsdp2Trainer(Trainer):
     """FSDP2 keeps parameters gathered after forward, as ``reshard_after_forward=False`` asks."""
 
     def state_tensors(self) -> list[Tensor]:
-        local = (getattr(value, "to_local", None) for value in super().state_tensors())
-        return [
-            to_local() if to_local is not None else value
-            for to_local, value in zip(local, super().state_tensors(), strict=True)
-        ]
+        return [value.to_local() if isinstance(value, DTensor) else value for value in super().state_tensors()]
 
 
 def _make_fsdp2(workload: Workload, *, is_async: bool) -> Trainer:
@@ -185,16 +159,6 @@ def _make_fsdp2(workload: Workload, *, is_async: bool) -> Trainer:
         for index, unit in enumerate(units):
             unit.set_modules_to_forward_prefetch(units[index + 1 : index + 3])
     return Fsdp2Trainer(workload, model, workload.make_optimizer(model.parameters()))
-
-
-@contender("fsdp2")
-def _fsdp2(workload: Workload, findings: Findings) -> Trainer:
-    return _make_fsdp2(workload, is_async=False)
-
-
-@contender("fsdp2_async")
-def _fsdp2_async(workload: Workload, findings: Findings) -> Trainer:
-    return _make_fsdp2(workload, is_async=True)
 
 
 class DearTrainer(Trainer):
@@ -216,11 +180,6 @@ class DearTrainer(Trainer):
 
     def close(self) -> None:
         self.dear.close()
-
-
-@contender("dear")
-def _dear(workload: Workload, findings: Findings) -> Trainer:
-    return DearTrainer(workload, findings.dear_bucket_mb)
 
 
 class WeftTrainer(Trainer):
@@ -254,11 +213,15 @@ class WeftTrainer(Trainer):
         self.handle.detach()
 
 
-@contender("weft")
-def _weft(workload: Workload, findings: Findings) -> Trainer:
-    return WeftTrainer(workload)
-
-
-@contender("weft_eager")
-def _weft_eager(workload: Workload, findings: Findings) -> Trainer:
-    return WeftTrainer(workload, eager=True)
+CONTENDERS: dict[str, Callable[[Workload, Findings], Trainer]] = {
+    "alone": lambda workload, _: _alone(workload),
+    "ddp": _ddp,
+    "ddp_best": lambda workload, findings: make_ddp(workload, bucket_cap_mb=findings.ddp_bucket_mb),
+    "ddp_list": _ddp_list,
+    "ddp_plan": _ddp_plan,
+    "fsdp2": lambda workload, _: _make_fsdp2(workload, is_async=False),
+    "fsdp2_async": lambda workload, _: _make_fsdp2(workload, is_async=True),
+    "dear": lambda workload, findings: DearTrainer(workload, findings.dear_bucket_mb),
+    "weft": lambda workload, _: WeftTrainer(workload),
+    "weft_eager": lambda workload, _: WeftTrainer(workload, eager=True),
+}

@@ -87,10 +87,9 @@ def idle_costs(client: Client) -> list[Cost]:
     """The controller without any job; the process that keeps torch warm is another one."""
     process = psutil.Process(client.health()["pid"])
     time.sleep(3.0)  # let startup finish
-    before, began_s = process.cpu_times(), time.monotonic()
+    before_s, began_s = cpu_s(process), time.monotonic()
     time.sleep(IDLE_S)
-    after, took_s = process.cpu_times(), time.monotonic() - began_s
-    used_s = after.user + after.system - before.user - before.system
+    used_s, took_s = cpu_s(process) - before_s, time.monotonic() - began_s
     return [
         Cost("idle controller, of a core", used_s / took_s, "", 0.01),
         Cost("idle controller, resident", process.memory_info().rss / 1e6, "MB", 150.0),
@@ -196,8 +195,19 @@ def _submit(client: Client, number: int) -> float:
 def decisions(client: Client) -> tuple[float, float]:
     """Seconds spent on decisions so far, and how many there were."""
     text = client.metrics()
-    found = [re.search(rf"^weft_decision_seconds_{what} (\S+)$", text, re.MULTILINE) for what in ("sum", "count")]
-    return (float(found[0][1]), float(found[1][1])) if found[0] and found[1] else (0.0, 0.0)
+    return metric(text, "weft_decision_seconds_sum"), metric(text, "weft_decision_seconds_count")
+
+
+def metric(text: str, name: str) -> float:
+    """One value of the controller's metrics; 0 if it has none yet."""
+    found = re.search(rf"^{name} (\S+)$", text, re.MULTILINE)
+    return float(found[1]) if found else 0.0
+
+
+def cpu_s(process: psutil.Process) -> float:
+    """What a process has used so far."""
+    times = process.cpu_times()
+    return float(times.user + times.system)
 
 
 def _weft(*args: str, home: Path | None = None) -> None:

@@ -19,11 +19,10 @@ import threading
 import time
 from collections import deque
 from pathlib import Path
-from types import TracebackType
-from typing import IO, Any
+from typing import Any
 
 from benchmarks.testbed import HostFailed, Testbed
-from benchmarks.testbed_plan import MASTER_PORT, Command, worker_command, worker_environment
+from benchmarks.testbed_plan import MASTER_PORT, worker_command, worker_environment
 from weft.core import worker_environment as names
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -58,9 +57,7 @@ class Fleet:
             raise
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
     def ask(self, orders: dict[str, Message]) -> dict[str, list[Message]]:
@@ -88,23 +85,20 @@ class Fleet:
     def _start_server(self, host: int) -> subprocess.Popen[bytes]:
         command = (sys.executable, "-m", "weft.crossover.server", "--socket", str(self._socket(host)))
         with open(self._socket(host).with_suffix(".log"), "wb") as log:
-            server = self._popen_server(host, command, log)
+            server = subprocess.Popen(
+                worker_command(self._bed.plan, host, self._bed.core_of(host), command),
+                env={**os.environ, "PYTHONPATH": str(ROOT / "src")},
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
         deadline_s = time.monotonic() + START_WITHIN_S
         while not self._socket(host).exists():
             if server.poll() is not None or time.monotonic() > deadline_s:
                 raise HostFailed(f"the lease server of host {host} did not start: {self._server_words(host)}")
             time.sleep(0.02)  # there is no event for it
         return server
-
-    def _popen_server(self, host: int, command: Command, log: IO[bytes]) -> subprocess.Popen[bytes]:
-        return subprocess.Popen(
-            worker_command(self._bed.plan, host, self._bed.core_of(host), command),
-            env={**os.environ, "PYTHONPATH": str(ROOT / "src")},
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=log,
-            start_new_session=True,
-        )
 
     def _server_words(self, host: int) -> str:
         lines = self._socket(host).with_suffix(".log").read_text(errors="replace").splitlines()

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -130,7 +129,3 @@ JOBS: dict[str, Callable[[JobSize, int], Job]] = {
     "ddp": DdpJob,
     "overlap": OverlapJob,
 }
-
-
-def describe(job: Job) -> dict[str, Any]:
-    return {"gradient_bytes": sum(p.numel() * p.element_size() for p in job.net.parameters())}

@@ -19,6 +19,7 @@ from typing import Any
 
 import psutil
 
+from benchmarks.controller_costs import cpu_s
 from weft.client import Client
 from weft.core.job import Launch
 from weft.core.submission import Submission
@@ -81,12 +82,11 @@ def browser_tab(client: Client) -> Iterator[None]:
 def cpu_share(client: Client, changed: str, seconds: float) -> float:
     """Of one core, while one job is changed every second."""
     process = psutil.Process(client.health()["pid"])
-    before, began_s = process.cpu_times(), time.monotonic()
+    before_s, began_s = cpu_s(process), time.monotonic()
     for number in range(max(int(seconds), 1)):
         client.change(changed, weight=1.0 + number % 2)
         time.sleep(max(began_s + number + 1 - time.monotonic(), 0.0))
-    after, took_s = process.cpu_times(), time.monotonic() - began_s
-    return (after.user + after.system - before.user - before.system) / took_s
+    return (cpu_s(process) - before_s) / (time.monotonic() - began_s)
 
 
 def measure(num_jobs: int, num_readers: int, num_rounds: int, seconds: float, *, with_browser: bool) -> dict[str, Any]:

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from benchmarks.overlap_scenarios import Timed
 from benchmarks.timed_device import TimedModel
 from weft.errors import UsageError
 
@@ -177,30 +178,13 @@ _REAL = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class TimedSize:
-    """Size of the timed model."""
-
-    num_parameters: int
-    num_layers: int
-    compute_s: float
-    layers: tuple[tuple[int, float, float], ...] = ()
-
-
-def find_workload(name: str, timed: TimedSize | None = None) -> Workload:
+def find_workload(name: str, timed: Timed | None = None) -> Workload:
     """The workload of that name; with ``timed``, layers of that size that only take time."""
     if name == "timed" or timed is not None:
         if timed is None:
             raise UsageError("the timed model was requested without a size: give parameters, layers, and compute time")
-        size = timed
-        return Workload(
-            name,
-            lambda: TimedModel(size.num_parameters, size.num_layers, size.compute_s, size.layers),
-            _timed_batch,
-            F.mse_loss,
-            _sgd,
-            _module_list("layers"),
-        )
+        layers = timed.each_layer()
+        return Workload(name, lambda: TimedModel(layers), _timed_batch, F.mse_loss, _sgd, _module_list("layers"))
     if name not in _REAL:
         raise UsageError(f"there is no benchmark model {name!r}: expected timed or one of {', '.join(_REAL)}")
     return _REAL[name]

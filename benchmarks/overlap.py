@@ -108,9 +108,7 @@ def _measure(bed: Testbed, scenario: Scenario, on_progress: OnProgress, timeout_
 
 def _nominal_shape(timed: Timed) -> StepShape:
     """What the timed device is set to; there is nothing to calibrate."""
-    layer_s = timed.compute_s / 3 / timed.num_layers
-    equal = [(timed.num_parameters // timed.num_layers, layer_s, 2 * layer_s)] * timed.num_layers
-    layers = timed.layers or equal
+    layers = timed.each_layer()
     first, last = layers[0], layers[-1]
     return StepShape(
         forward_s=sum(forward for _, forward, _ in layers),

@@ -16,23 +16,23 @@ import torch.distributed as dist
 from benchmarks.contenders import Findings, make_contender
 from benchmarks.models import find_workload
 from benchmarks.overlap_scenarios import scenario_from_json
-from benchmarks.overlap_worker import NUM_BATCHES, Lane, timed_size
+from benchmarks.overlap_worker import NUM_BATCHES, Lane
 
 
 def resident_bytes(field: str) -> int:
     """``VmRSS`` (now) or ``VmHWM`` (peak) of this process."""
-    match = re.search(rf"^{field}:\s+(\d+) kB", Path("/proc/self/status").read_text(), re.MULTILINE)
-    if match is None:
-        raise OSError(f"/proc/self/status has no field {field}: peak memory can only be measured on Linux")
-    return int(match[1]) * 1024
+    return _field_bytes("/proc/self/status", field)
 
 
 def proportional_bytes() -> int:
     """Memory of this process; what it shares with others is divided among them."""
-    text = Path("/proc/self/smaps_rollup").read_text()
-    match = re.search(r"^Pss:\s+(\d+) kB", text, re.MULTILINE)
+    return _field_bytes("/proc/self/smaps_rollup", "Pss")
+
+
+def _field_bytes(file: str, field: str) -> int:
+    match = re.search(rf"^{field}:\s+(\d+) kB", Path(file).read_text(), re.MULTILINE)
     if match is None:
-        raise OSError("/proc/self/smaps_rollup has no field Pss: memory of workers can only be measured on Linux")
+        raise OSError(f"{file} has no field {field}: memory can only be measured on Linux")
     return int(match[1]) * 1024
 
 
@@ -41,7 +41,7 @@ def main(argument: str) -> None:
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
     try:
-        workload = find_workload(scenario.model, timed_size(scenario))
+        workload = find_workload(scenario.model, scenario.timed)
         batches = workload.batches(dist.get_rank(), NUM_BATCHES)
         dist.barrier()
         before_bytes, before_share = resident_bytes("VmRSS"), proportional_bytes()

@@ -44,6 +44,11 @@ class Timed:
     # By how much a real model's layers were scaled; its default buckets are scaled by the same factor.
     bucket_scale: float = 1.0
 
+    def each_layer(self) -> Sequence[tuple[int, float, float]]:
+        """``layers``, or equal ones whose backward takes twice as long as their forward."""
+        forward_s = self.compute_s / 3 / self.num_layers
+        return self.layers or [(self.num_parameters // self.num_layers, forward_s, 2 * forward_s)] * self.num_layers
+
 
 @dataclass(frozen=True, slots=True)
 class Effort:
@@ -120,8 +125,8 @@ class Scenario:
     def fixed_s(self) -> float:
         """About how long everything but the rounds takes."""
         effort, step_s = self.effort, self._step_s
-        swept = [sizes for name, sizes in self._sweeps().items() if name in self.contenders]
-        sweeps = sum(len(sizes) for sizes in swept if len(sizes) > 1)
+        swept = {"ddp_best": effort.ddp_sweep_mb, "dear": effort.dear_sweep_mb}
+        sweeps = sum(len(sizes) for name, sizes in swept.items() if name in self.contenders and len(sizes) > 1)
         num_steps = len(self.contenders) * effort.num_warmup_steps + sweeps * (2 + effort.num_sweep_steps)
         num_steps += sum(effort.num_tuning_steps for name in self.contenders if name in TUNED)
         start_s = _START_S + _START_S_PER_WORKER * self.num_hosts * self.workers_per_host
@@ -148,9 +153,6 @@ class Scenario:
     def _step_s(self) -> float:
         alone_s = self.timed.compute_s if self.timed is not None else _ALONE_S[self.model]
         return alone_s * (1.0 + 0.6 * self.ratio)
-
-    def _sweeps(self) -> dict[str, tuple[float, ...]]:
-        return {"ddp_best": self.effort.ddp_sweep_mb, "dear": self.effort.dear_sweep_mb}
 
     def as_json(self) -> dict[str, Any]:
         return asdict(self)

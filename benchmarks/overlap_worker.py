@@ -10,6 +10,7 @@ import json
 import sys
 import time
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -19,7 +20,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from benchmarks.contenders import Findings, StepTimes, Trainer, WeftTrainer, make_contender
-from benchmarks.models import Batch, TimedSize, Workload, find_workload
+from benchmarks.models import Batch, Workload, find_workload
 from benchmarks.overlap_bounds import StepShape
 from benchmarks.overlap_scenarios import Effort, Scenario, scenario_from_json
 from benchmarks.testbed_plan import HOST_INTERFACE
@@ -93,16 +94,10 @@ class Lane:
         }
 
 
-def timed_size(scenario: Scenario) -> TimedSize | None:
-    """The size of a model whose compute is emulated."""
-    timed = scenario.timed
-    return TimedSize(timed.num_parameters, timed.num_layers, timed.compute_s, timed.layers) if timed else None
-
-
 def run(scenario: Scenario) -> dict[str, Any]:
     """Measure every contender of the scenario in this rank."""
     timed = scenario.timed
-    workload = find_workload(scenario.model, timed_size(scenario))
+    workload = find_workload(scenario.model, timed)
     effort = scenario.effort
     batches = workload.batches(dist.get_rank(), NUM_BATCHES)
     findings = Findings(bucket_scale=timed.bucket_scale if timed else 1.0)
@@ -132,14 +127,13 @@ def run(scenario: Scenario) -> dict[str, Any]:
         shape = _shape(lanes[0], batches[0]).scaled_to(summaries["alone"]["step_s"])
     for lane in lanes:
         lane.trainer.close()
-    found = {"ddp_bucket_mb": findings.ddp_bucket_mb, "dear_bucket_mb": findings.dear_bucket_mb}
-    latency_s = _latency_s()
     return {
         "contenders": summaries,
-        "shape": _as_dict(shape),
+        "shape": None if shape is None else asdict(shape),
         "network_s": network_s,
-        "latency_s": latency_s,
-        **found,
+        "latency_s": _latency_s(),
+        "ddp_bucket_mb": findings.ddp_bucket_mb,
+        "dear_bucket_mb": findings.dear_bucket_mb,
     }
 
 
@@ -288,10 +282,6 @@ def _over_ranks(values: list[float], operation: dist.ReduceOp.RedOpType) -> list
 def _sent_bytes() -> int:
     """What this host has sent so far; 0 where it has no interface of the testbed."""
     return int(SENT_BYTES.read_text()) if SENT_BYTES.exists() else 0
-
-
-def _as_dict(shape: StepShape | None) -> dict[str, Any] | None:
-    return None if shape is None else {name: getattr(shape, name) for name in StepShape.__slots__}
 
 
 def _say(**words: Any) -> None:

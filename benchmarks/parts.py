@@ -84,18 +84,8 @@ def _alone(
     return Part(name, about, minutes, least_minutes, quick_minutes, words, show, draw, has_rounds=has_rounds)
 
 
-def _overlap_keys(quick: bool) -> dict[str, float]:
-    scenarios = overlap_scenarios.quick_run() if quick else overlap_scenarios.full_run()
-    return {scenario.key: scenario.least_s / 60 for scenario in scenarios}
-
-
-def _profile_keys(quick: bool) -> dict[str, float]:
-    return {scenario.key: scenario.least_s / 60 for scenario in profile_scenarios.profiles_run()}
-
-
-def _crossover_keys(quick: bool) -> dict[str, float]:
-    scenarios = crossover_scenarios.quick_run() if quick else crossover_scenarios.full_run()
-    return {scenario.key: scenario.least_s / 60 for scenario in scenarios}
+def _keys(full_run: Callable[[], Any], quick_run: Callable[[], Any], quick: bool) -> dict[str, float]:
+    return {scenario.key: scenario.least_s / 60 for scenario in (quick_run if quick else full_run)()}
 
 
 # In order of value: those for which a limited run has no time are left out from the end.
@@ -122,7 +112,7 @@ PARTS = {
             ("weft", "bench", "overlap"),
             partial(_late, "overlap_results", "markdown"),
             partial(_late, "overlap_plot", "draw"),
-            _overlap_keys,
+            partial(_keys, overlap_scenarios.full_run, overlap_scenarios.quick_run),
         ),
         Part(
             "overlap_profiles",
@@ -133,7 +123,7 @@ PARTS = {
             ("weft", "bench", "overlap", "--profiles"),
             partial(_late, "overlap_results", "markdown"),
             partial(_late, "overlap_plot", "draw_profiles"),
-            _profile_keys,
+            partial(_keys, profile_scenarios.profiles_run, profile_scenarios.profiles_run),
             has_quick=False,
         ),
         Part(
@@ -145,7 +135,7 @@ PARTS = {
             ("weft", "bench", "crossover"),
             partial(_late, "crossover_results", "markdown"),
             partial(_late, "crossover_plot", "draw"),
-            _crossover_keys,
+            partial(_keys, crossover_scenarios.full_run, crossover_scenarios.quick_run),
         ),
         _alone("restart", "from a stop request to the first step again", 4, 1, 0.8, has_rounds=True),
         _alone(

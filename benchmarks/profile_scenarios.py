@@ -92,8 +92,7 @@ def joined(profile: LayerProfile, max_layers: int) -> LayerProfile:
         for group in groups
         if group
     )
-    flops = (profile.forward_flops_per_sample, profile.backward_flops_per_sample)
-    return LayerProfile(profile.name, profile.source, *flops, layers)
+    return replace(profile, layers=layers)
 
 
 def predicted_ms(scenario: Scenario, rate_bits_per_s: float, shape: StepShape, latency_s: float) -> dict[str, float]:

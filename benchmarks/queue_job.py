@@ -48,7 +48,7 @@ def make_model(name: str, num_workers: int, device: SharedTimedDevice) -> BatchM
         (layer.num_elements, layer.forward_share * forward_s, layer.backward_share * (compute_s - forward_s))
         for layer in profile.layers
     ]
-    return BatchModel(TimedModel(profile.num_elements, len(layers), compute_s, layers, device))
+    return BatchModel(TimedModel(layers, device))
 
 
 def main() -> None:

@@ -7,12 +7,12 @@ batch takes the time that ``weft predict`` gives a device of 40 TFLOP/s.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 
 from benchmarks.profile_scenarios import MIN_ELEMENTS, joined
 from weft.perf.fusion import default_bucket_bytes
-from weft.perf.layer_profile import Layer, LayerProfile, known_profile
+from weft.perf.layer_profile import LayerProfile, known_profile
 
 SCALE = 80
 LINK_BITS_PER_S = 10e9 / SCALE
@@ -57,14 +57,7 @@ def weft_bucket_bytes(name: str) -> int:
 def scaled_profile(name: str) -> LayerProfile:
     """With ``SCALE`` times fewer parameters in at most ``MAX_LAYERS`` layers."""
     whole = joined(known_profile(name), MAX_LAYERS)
-    layers = tuple(
-        Layer(
-            layer.name,
-            max(MIN_ELEMENTS, round(layer.num_elements / SCALE)),
-            layer.forward_share,
-            layer.backward_share,
-        )
-        for layer in whole.layers
+    layers = (
+        replace(layer, num_elements=max(MIN_ELEMENTS, round(layer.num_elements / SCALE))) for layer in whole.layers
     )
-    flops = (whole.forward_flops_per_sample, whole.backward_flops_per_sample)
-    return LayerProfile(whole.name, whole.source, *flops, layers)
+    return replace(whole, layers=tuple(layers))

@@ -22,7 +22,6 @@ import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from types import TracebackType
 
 from benchmarks.testbed import HostFailed, Testbed
 from benchmarks.testbed_plan import HOST_INTERFACE, KEEP_MEMORY
@@ -73,9 +72,7 @@ class RayHosts:
             raise
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
     def close(self) -> None:

@@ -13,7 +13,6 @@ import argparse
 import contextlib
 import json
 import os
-import re
 import shutil
 import subprocess
 import sys
@@ -27,7 +26,7 @@ from typing import Any
 
 import psutil
 
-from benchmarks.controller_costs import decisions
+from benchmarks.controller_costs import cpu_s, decisions, metric
 from benchmarks.figures import Document, finish
 from benchmarks.program import parse, say
 from benchmarks.record import markdown_table
@@ -86,9 +85,9 @@ def measured(load: Load, seconds: float) -> dict[str, Any]:
         _wait_until_running(client, num_running)
         time.sleep(2.0)  # the first reports of all lead to decisions
         before, arrived, decided = json.loads(counts.read_text()), _reports(client), decisions(client)
-        cpu_s, began_s = _cpu_s(process), time.monotonic()
+        used_before_s, began_s = cpu_s(process), time.monotonic()
         waits = _ask_all_the_time(client, seconds)
-        took_s, used_s = time.monotonic() - began_s, _cpu_s(process) - cpu_s
+        took_s, used_s = time.monotonic() - began_s, cpu_s(process) - used_before_s
         after, arrived = json.loads(counts.read_text()), _reports(client) - arrived
         decided_s, num_decided = (now - was for now, was in zip(decisions(client), decided, strict=True))
         sent = after["sent"] - before["sent"]
@@ -189,14 +188,8 @@ def _quantile(values: Sequence[float], share: float) -> float:
     return ordered[min(int(share * len(ordered)), len(ordered) - 1)]
 
 
-def _cpu_s(process: psutil.Process) -> float:
-    times = process.cpu_times()
-    return float(times.user + times.system)
-
-
 def _reports(client: Client) -> float:
-    found = re.search(r"^weft_reports_total (\S+)$", client.metrics(), re.MULTILINE)
-    return float(found[1]) if found else 0.0
+    return metric(client.metrics(), "weft_reports_total")
 
 
 def decision(num_nodes: int, num_jobs: int) -> dict[str, Any]:

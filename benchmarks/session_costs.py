@@ -13,7 +13,6 @@ import argparse
 import json
 import multiprocessing
 import os
-import socket
 import statistics
 import sys
 import tempfile
@@ -23,6 +22,7 @@ from pathlib import Path
 
 from benchmarks.figures import Document, draw_costs, finish
 from benchmarks.program import parse, say
+from weft.engines.rendezvous import ReservedPort
 
 NUM_WORKERS = 2
 STEP_S = 0.010
@@ -162,13 +162,10 @@ def _worker(rank: int, port: int, folder: str, num_rounds: int) -> None:
 
 
 def measure(num_rounds: int) -> list[Row]:
-    with socket.socket() as probe, tempfile.TemporaryDirectory() as folder:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-        probe.close()
+    with ReservedPort() as place, tempfile.TemporaryDirectory() as folder:
         context = multiprocessing.get_context("spawn")
         workers = [
-            context.Process(target=_worker, args=(rank, port, folder, num_rounds)) for rank in range(NUM_WORKERS)
+            context.Process(target=_worker, args=(rank, place.port, folder, num_rounds)) for rank in range(NUM_WORKERS)
         ]
         for worker in workers:
             worker.start()

@@ -15,6 +15,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterable
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -56,7 +57,7 @@ class SimulatedNodes:
         loop = asyncio.get_running_loop()
         threading.Thread(target=self._read, args=(loop,), daemon=True).start()
         ids = [node.node_id for node in self._nodes]
-        usable = [{**_fields(node)} for node in self._nodes]
+        usable = [asdict(node) for node in self._nodes]
         self._send({"kind": "nodes", "usable": usable, "alive": ids, "warnings": [], "is_complete": True})
         reporting = [
             loop.create_task(self._report(node_id, REPORT_EVERY_S * number / len(ids)))
@@ -129,10 +130,6 @@ def _reports(order: ClusterOrder, part: NodePart, started_s: float) -> Iterable[
     }
     for number in range(len(part.devices)):
         yield json.dumps({**report, "rank": part.first_rank + number}).encode()
-
-
-def _fields(node: RayNode) -> dict[str, Any]:
-    return {name: getattr(node, name) for name in RayNode.__dataclass_fields__}
 
 
 def main() -> None:

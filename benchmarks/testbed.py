@@ -24,7 +24,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from textwrap import shorten
-from types import FrameType, TracebackType
+from types import FrameType
 
 from benchmarks.testbed_plan import Command, NetworkPlan, Owner, owner_of, worker_command, worker_environment
 from weft.errors import MissingToolError, WeftError
@@ -62,13 +62,7 @@ class Testbed:
 
     __test__ = False  # its name starts like a test class; pytest must not collect it
 
-    def __init__(
-        self,
-        num_hosts: int,
-        rate_bits_per_s: float,
-        *,
-        workers_per_host: int = 1,
-    ) -> None:
+    def __init__(self, num_hosts: int, rate_bits_per_s: float, *, workers_per_host: int = 1) -> None:
         reason = missing_reason()
         if reason is not None:
             raise MissingToolError(f"the shaped-network testbed cannot start: {reason}")
@@ -92,9 +86,7 @@ class Testbed:
             raise
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
     def close(self) -> None:

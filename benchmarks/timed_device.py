@@ -68,22 +68,13 @@ class TimedLayer(nn.Module):
 
 
 class TimedModel(nn.Module):
-    """Layers one after the other: the given ones, or equal ones whose backward takes twice as long as forward."""
+    """Layers one after the other: elements, forward and backward seconds of each."""
 
-    def __init__(
-        self,
-        num_parameters: int,
-        num_layers: int,
-        compute_s: float,
-        layers: Sequence[tuple[int, float, float]] = (),
-        device: TimedDevice | None = None,
-    ) -> None:
+    def __init__(self, layers: Sequence[tuple[int, float, float]], device: TimedDevice | None = None) -> None:
         super().__init__()
         device = device or TimedDevice()
-        forward_s = compute_s / 3 / num_layers
-        equal = [(num_parameters // num_layers, forward_s, 2 * forward_s)] * num_layers
         self.layers = nn.ModuleList(
-            TimedLayer(num_elements, device, forward, backward) for num_elements, forward, backward in layers or equal
+            TimedLayer(num_elements, device, forward_s, backward_s) for num_elements, forward_s, backward_s in layers
         )
 
     def forward(self, x: Tensor) -> Tensor:

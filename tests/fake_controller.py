@@ -14,7 +14,7 @@ import uvicorn
 from weft.control.queue_order import QueuePlace
 from weft.control.state import Job, JobState
 from weft.core.job import Launch
-from weft.core.status_rows import HistoryRow, PlanRow, WhatifRow
+from weft.core.status_rows import HistoryRow, OutlookRow, PlanRow, PurgeRow, WhatifRow
 from weft.core.step_report import Progress
 from weft.core.submission import Submission
 from weft.daemon.api.app import make_app
@@ -27,14 +27,12 @@ from weft.daemon.contract import (
     LogStream,
     NodeStatus,
     NodeView,
-    Outlook,
     Sentence,
     UnknownJobError,
 )
 from weft.daemon.home import Home, Record
 from weft.daemon.ids import is_id, new_id
 from weft.daemon.listeners import Reserve, listen_local, listen_unix
-from weft.daemon.retention import Purged
 from weft.sim.queue_forecast import Question
 
 TOKEN = "the-token-of-the-fake-controller"
@@ -147,8 +145,8 @@ class FakeController:
     def decisions(self, last: int = 100) -> list[Decision]:
         return self.made_decisions[-last:]
 
-    def outlook(self, submission: Submission) -> Outlook:
-        return Outlook(submission.min_workers, "the cluster is empty", "AsRequested")
+    def outlook(self, submission: Submission) -> OutlookRow:
+        return {"workers": submission.min_workers, "reason": "the cluster is empty", "reason_code": "AsRequested"}
 
     def nodes(self) -> list[NodeView]:
         here = NodeView(0, "here", NodeStatus.UP, {0: tuple(self.by_id)[:1], 1: ()})
@@ -177,8 +175,8 @@ class FakeController:
             raise UnknownJobError(f"job {job_id} has no attempt {chosen}")
         return FakeLog(self.output.get((job_id, chosen, stream), b""), chosen, rank or 0, lambda: self.endless)
 
-    def purge(self, older_than_s: float, *, dry_run: bool = False) -> Purged:
-        return Purged((), 0)
+    def purge(self, older_than_s: float, *, dry_run: bool = False) -> PurgeRow:
+        return {"jobs": [], "freed_bytes": 0, "problems": []}
 
     def warnings(self) -> list[str]:
         return []

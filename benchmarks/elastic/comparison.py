@@ -47,7 +47,7 @@ SIDE_TABLES = (
     "long_log",
     "hardships",
     "fit_quality",
-    "parts",
+    "parts",  # how long each study took
 )
 LOADS = (0.25, 0.5, 1.0, 2.0)
 # The knobs of the full run: how the default policy does under worse conditions than assumed.
@@ -68,23 +68,14 @@ class Comparison:
     """With and without crossover (the flag)."""
     published: dict[str, dict[str, float]] = field(default_factory=dict)
     claims: list[Claim] = field(default_factory=list)
-    knowledge: list[dict[str, Any]] = field(default_factory=list)
-    loads: list[dict[str, Any]] = field(default_factory=list)
-    first_starts: list[dict[str, Any]] = field(default_factory=list)
-    gap: dict[str, Any] = field(default_factory=dict)
-    decisions: list[dict[str, Any]] = field(default_factory=list)
-    replay_speed: list[dict[str, Any]] = field(default_factory=list)
-    long_log: list[dict[str, Any]] = field(default_factory=list)
-    hardships: list[dict[str, Any]] = field(default_factory=list)
-    fits: list[dict[str, Any]] = field(default_factory=list)
-    parts: list[dict[str, Any]] = field(default_factory=list)
-    """How long each study took."""
+    tables: dict[str, list[dict[str, Any]]] = field(default_factory=lambda: {title: [] for title in SIDE_TABLES})
+    """The small tables beside the simulations."""
 
     @contextmanager
     def timed(self, part: str) -> Iterator[None]:
         began_s = _core_s()
         yield
-        self.parts.append({"part": part, "core_s": round(_core_s() - began_s, 1)})
+        self.tables["parts"].append({"part": part, "core_s": round(_core_s() - began_s, 1)})
 
     def rows(self) -> list[dict[str, Any]]:
         """The rows of ``weft sim`` with the workload's name and, where there is one, the published number."""
@@ -111,25 +102,8 @@ class Comparison:
             "rows": self.rows(),
             "claims": [claim.row() for claim in self.claims],
             "published_mean_jct_s": self.published,
-            **self.side_tables(),
+            **{title: rows for title, rows in self.tables.items() if rows},
         }
-
-    def side_tables(self) -> dict[str, list[dict[str, Any]]]:
-        """The small tables beside the replays; those that were not measured are left out."""
-        gap = [self.gap] if self.gap else []
-        found = (
-            self.knowledge,
-            self.loads,
-            self.first_starts,
-            gap,
-            self.decisions,
-            self.replay_speed,
-            self.long_log,
-            self.hardships,
-            self.fits,
-            self.parts,
-        )
-        return {title: rows for title, rows in zip(SIDE_TABLES, found, strict=True) if rows}
 
     def replace_claim(self, claim: Claim) -> None:
         """Add a claim that later studies extend; the last value counts."""
@@ -180,8 +154,10 @@ def compare(data: Path | None, *, quick: bool, progress: Progress) -> Comparison
         done.claims += replay_claims(done.means(crossover=False), done.published, crossover)
         with done.timed("equal knowledge"):
             adapted = list(_workloads(data, adapt_batch=True))
-            done.knowledge = knowledge_rows(workloads, adapted, SCENARIO.cluster(), times, progress)
-        done.claims += _knowledge_claims(done.knowledge)
+            known = done.tables["equal_knowledge"] = knowledge_rows(
+                workloads, adapted, SCENARIO.cluster(), times, progress
+            )
+        done.claims += _knowledge_claims(known)
     with done.timed("first starts"):
         _first_starts(done, workloads)
     if not quick:
@@ -193,10 +169,10 @@ def compare(data: Path | None, *, quick: bool, progress: Progress) -> Comparison
         _replay_speed(done, workloads)
     if not quick:
         with done.timed("hardships"):
-            done.hardships = _hardships(workloads, progress)
+            done.tables["hardships"] = _hardships(workloads, progress)
     if data is not None:
         with done.timed("fits"):
-            done.fits = fit_rows(data)
+            done.tables["fit_quality"] = fit_rows(data)
         with done.timed("long log"):
             log = _long_log(done, data, quick=quick, progress=progress)
         if log and not quick:
@@ -208,12 +184,12 @@ def compare(data: Path | None, *, quick: bool, progress: Progress) -> Comparison
 
 def _loads(done: Comparison, workloads: Sequence[Workload], cluster: Cluster) -> None:
     for lengths in (Lengths.KNOWN, Lengths.UNKNOWN):
-        done.loads += load_rows(workloads, cluster, list(POLICIES), LOADS, lengths)
+        done.tables["loads"] += load_rows(workloads, cluster, list(POLICIES), LOADS, lengths)
         _claim_loads(done, lengths)
 
 
 def _claim_loads(done: Comparison, lengths: Lengths) -> None:
-    closest = min(row["over_default"] for row in done.loads if row["lengths"] == lengths.value)
+    closest = min(row["over_default"] for row in done.tables["loads"] if row["lengths"] == lengths.value)
     done.replace_claim(
         at_least(f"best other policy / balanced, any workload and load, lengths {lengths.value}", closest, 0.98)
     )
@@ -251,23 +227,21 @@ def _knowledge_claims(rows: Sequence[dict[str, Any]]) -> list[Claim]:
 
 def _first_starts(done: Comparison, workloads: Sequence[Workload]) -> None:
     """From the replays of the default policy that were made already."""
-    results = {o.result.workload: o.result for o, shared in done.outcomes if not shared and _is_default(o)}
+    results = {
+        o.result.workload: o.result for o, shared in done.outcomes if not shared and o.result.policy == DEFAULT_POLICY
+    }
     cluster = SCENARIO.cluster()
     for workload in workloads:
         result = results[workload.name]
         row = start_row(workload, cluster, result) | rigid_row(workload, cluster, result, SimulationOptions())
-        done.first_starts.append(row)
+        done.tables["first_starts"].append(row)
     _claim_short_waits(done)
-    rigid = max(row["worst_rigid_wait"] for row in done.first_starts)
+    rigid = max(row["worst_rigid_wait"] for row in done.tables["first_starts"])
     done.claims.append(at_most("rigid jobs' wait / (1.1 x that under FIFO with backfill), worst job", rigid, 1.0))
 
 
-def _is_default(outcome: ReplayOutcome) -> bool:
-    return outcome.result.policy == DEFAULT_POLICY
-
-
 def _claim_short_waits(done: Comparison) -> None:
-    worst = max(row["worst_wait"] for row in done.first_starts)
+    worst = max(row["worst_wait"] for row in done.tables["first_starts"])
     done.replace_claim(
         at_most("wait of a job shorter than a minute / (10 x its length + 5 min), worst job", worst, 1.0)
     )
@@ -280,18 +254,18 @@ def _measure(done: Comparison, kinds: Sequence[JobKind], *, quick: bool, progres
         num_instances=num_instances,
         progress=lambda n, all_: progress("doubling against exact", n, all_),
     )
-    done.gap = study.row()
+    done.tables["doubling_over_exact"] = [study.row()]
     job_counts = (500,) if quick else (125, 250, 500, 1000)
-    done.decisions = decision_times(kinds, list(POLICIES), job_counts=job_counts)
-    slowest = max(row["decision_ms"] for row in done.decisions if row["jobs"] == 500)
+    decisions = done.tables["decision_speed"] = decision_times(kinds, list(POLICIES), job_counts=job_counts)
+    slowest = max(row["decision_ms"] for row in decisions if row["jobs"] == 500)
     done.claims.append(at_most("ms for a decision, 500 jobs on 1,024 GPUs, slowest policy", slowest, 100.0))
 
 
 def _replay_speed(done: Comparison, workloads: Sequence[Workload]) -> None:
-    done.replay_speed = replay_speeds(workloads, list(POLICIES), SCENARIO.cluster())
+    speeds = done.tables["replay_speed"] = replay_speeds(workloads, list(POLICIES), SCENARIO.cluster())
     where = {
-        "slowest policy and workload": [row for row in done.replay_speed if row["gpus"] == SCENARIO.num_gpus],
-        "with pairs": [row for row in done.replay_speed if row["paired_jobs"]],
+        "slowest policy and workload": [row for row in speeds if row["gpus"] == SCENARIO.num_gpus],
+        "with pairs": [row for row in speeds if row["paired_jobs"]],
     }
     for words, rows in where.items():
         if rows:
@@ -311,7 +285,7 @@ def _long_log(done: Comparison, data: Path, *, quick: bool, progress: Progress) 
     (outcome,) = run_scenarios(workload, [LOG_SCENARIO], [DEFAULT_POLICY], options, progress=progress)
     took_s, core_s = time.perf_counter() - began, time.process_time() - core_began
     row = outcome.row()
-    done.long_log = [
+    done.tables["long_log"] = [
         {
             "workload": workload.name,
             "jobs": len(workload.jobs),
@@ -321,12 +295,12 @@ def _long_log(done: Comparison, data: Path, *, quick: bool, progress: Progress) 
             **{name: row[name] for name in ("policy", "mean_jct_s", "lower_bound_s", "restarts_per_job")},
         }
     ]
-    done.first_starts.append(start_row(workload, LOG_SCENARIO.cluster(), outcome.result))
+    done.tables["first_starts"].append(start_row(workload, LOG_SCENARIO.cluster(), outcome.result))
     _claim_short_waits(done)
     if not quick:
         done.claims.append(at_most("seconds of one core for the Philly log, read to result", core_s, 180.0))
         # All policies on the whole log would take too long, but none can be better than the bound.
-        done.loads.append(
+        done.tables["loads"].append(
             {
                 "lengths": Lengths.KNOWN.value,
                 "load": 1.0,

@@ -13,6 +13,7 @@ Talks to the controller over its unix socket, with the standard library only: no
 
 from __future__ import annotations
 
+import contextlib
 import http.client
 import json
 import os
@@ -195,15 +196,10 @@ class Client:
 
     def stream(self, since: str = "") -> Iterator[ChangesRow]:
         """Everything that changed since that version, then every change, until the controller exits."""
-        answer = self._send("GET", f"/v1/stream?{urlencode({'since': since})}", timeout_s=None)
-        try:
+        with self._answer("GET", f"/v1/stream?{urlencode({'since': since})}", timeout_s=None) as answer:
             while line := answer.readline():
                 if line.startswith(b"data: "):
                     yield cast(ChangesRow, json.loads(line[6:]))
-        except (OSError, http.client.HTTPException) as error:
-            raise self._gone(error) from error
-        finally:
-            answer.close()
 
     def metrics(self) -> str:
         """Metrics in Prometheus format."""
@@ -275,14 +271,9 @@ class Client:
         if attempt is not None:
             query["attempt"] = attempt
         # No timeout: a worker may be silent for hours.
-        answer = self._send("GET", _path(job_id, "logs") + "?" + urlencode(query), timeout_s=None)
-        try:
+        with self._answer("GET", _path(job_id, "logs") + "?" + urlencode(query), timeout_s=None) as answer:
             while data := answer.read1(_CHUNK_BYTES):
                 yield data
-        except (OSError, http.client.HTTPException) as error:
-            raise self._gone(error) from error
-        finally:
-            answer.close()
 
     def _begun(self, job_id: str, after: int) -> int | None:
         """Wait for the first attempt after this one to start; ``None`` if the job ends without one."""
@@ -307,15 +298,23 @@ class Client:
             ) from None
 
     def _read(self, method: str, path: str, body: Any = None, *, extra_s: float = 0.0) -> bytes:
-        answer = self._send(method, path, body, timeout_s=self._timeout_s + extra_s)
-        try:
+        with self._answer(method, path, body, timeout_s=self._timeout_s + extra_s) as answer:
             return answer.read()
+
+    @contextlib.contextmanager
+    def _answer(
+        self, method: str, path: str, body: Any = None, *, timeout_s: float | None
+    ) -> Iterator[http.client.HTTPResponse]:
+        """The response, to be read in the block; a controller that goes away meanwhile is an error of ours."""
+        answer = self._send(method, path, body, timeout_s=timeout_s)
+        try:
+            yield answer
         except (OSError, http.client.HTTPException) as error:
             raise self._gone(error) from error
         finally:
             answer.close()
 
-    def _send(self, method: str, path: str, body: Any = None, *, timeout_s: float | None) -> http.client.HTTPResponse:
+    def _send(self, method: str, path: str, body: Any, *, timeout_s: float | None) -> http.client.HTTPResponse:
         connection = _UnixConnection(self._socket(), timeout_s)
         headers = {"Authorization": f"Bearer {self._token()}", "Connection": "close"}
         data = None

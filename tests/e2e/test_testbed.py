@@ -18,12 +18,12 @@ import pytest
 from benchmarks import crossover, crossover_scenarios
 from benchmarks.crossover_results import LONE
 from benchmarks.crossover_results import open_record as open_crossover
-from benchmarks.link_probe import measure
 from benchmarks.overlap import run_scenarios
 from benchmarks.overlap_scenarios import tiny_run
 from benchmarks.testbed import HostFailed, Testbed, list_namespaces, missing_reason, sweep
 from benchmarks.testbed_plan import owner_of
 from tests.hang_limit import HANG_S
+from tests.link_probe import measure
 
 from weft.errors import MissingToolError
 

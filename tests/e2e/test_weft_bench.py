@@ -127,7 +127,7 @@ def test_published_means_are_read_and_broken_files_are_named(tmp_path: Path) -> 
 
 
 def test_a_record_says_when_and_where_it_was_made(tmp_path: Path) -> None:
-    document = Comparison(gap={"instances": 1}).document()
+    document = Comparison(tables={"doubling_over_exact": [{"instances": 1}], "loads": []}).document()
     keep_record(tmp_path, "elastic", "weft bench elastic", document, "## table\n")
     kept = json.loads((tmp_path / "elastic.json").read_text())
     assert kept["command"] == "weft bench elastic"

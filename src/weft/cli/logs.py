@@ -6,20 +6,21 @@ import json
 import sys
 import threading
 from collections.abc import Iterator
-from typing import Annotated, Literal, Protocol
+from typing import Annotated, Literal
 
 from weft.cli.verb import Json, connect
 from weft.core.command_line import Argument, Option
 from weft.errors import WeftError
 
 Stream = Literal["out", "err"]
+_STREAMS: dict[str, tuple[Stream, ...]] = {"out": ("out",), "err": ("err",), "both": ("out", "err")}
 
 
 def logs(
     job_id: Annotated[str, Argument("ID", "a job: its id, a prefix of it, or its name")],
     rank: Annotated[int, Option("which worker", min=0, short="-r")] = 0,
     attempt: Annotated[int | None, Option("which attempt", "newest", min=1, short="-a")] = None,
-    stream: Annotated[str, Option("which output", choices=("out", "err", "both"))] = "both",
+    stream: Annotated[str, Option("which output", choices=tuple(_STREAMS))] = "both",
     follow: Annotated[bool, Option("keep printing until the job is over", short="-f")] = False,
     as_json: Json = False,
 ) -> None:
@@ -34,7 +35,7 @@ def logs(
             client.logs(job_id, attempt=attempt, rank=rank, stream=one, follow=follow),
             _Lines(one, rank) if as_json else _Bytes(one),
         )
-        for one in _streams(stream)
+        for one in _STREAMS[stream]
     ]
     # Both at once only with --follow; otherwise one after the other, which keeps the lines of a stream together.
     threads = [threading.Thread(target=copy.run, daemon=True) for copy in copies[1:]] if follow else []
@@ -47,18 +48,6 @@ def logs(
     for copy in copies:
         if copy.failure is not None:
             raise copy.failure
-
-
-def _streams(choice: str) -> tuple[Stream, ...]:
-    if choice == "both":
-        return ("out", "err")
-    return ("err",) if choice == "err" else ("out",)
-
-
-class _Writer(Protocol):
-    def write(self, data: bytes) -> None: ...
-
-    def end(self) -> None: ...
 
 
 class _Bytes:
@@ -100,7 +89,7 @@ class _Lines:
 class _Copy:
     """Copies one stream; keeps an error for the main thread to raise."""
 
-    def __init__(self, chunks: Iterator[bytes], writer: _Writer) -> None:
+    def __init__(self, chunks: Iterator[bytes], writer: _Bytes | _Lines) -> None:
         self._chunks, self._writer = chunks, writer
         self.failure: WeftError | None = None
 

@@ -69,7 +69,7 @@ def predict(
         )
     cluster = TargetCluster(workers, workers_per_host, rate_bits_per_s(link), latency_us * 1e-6)
     step = _step(profile, compute_ms)
-    rows = [_row(found) for found in _with_ratios(predicted(step, cluster))]
+    rows = _rows(predicted(step, cluster))
     if as_json:
         print_json({"profile": profile, **_described(step, cluster), "rows": rows})
         return
@@ -136,20 +136,18 @@ def _described(step: StepProfile, cluster: TargetCluster) -> dict[str, Any]:
     }
 
 
-def _with_ratios(rows: Sequence[Predicted]) -> list[tuple[Predicted, float, float]]:
-    alone_s = rows[0].step_s
-    ddp_s = next(row.step_s for row in rows if row.contender == "ddp")
-    return [(row, ddp_s / row.step_s, alone_s / row.step_s) for row in rows]
-
-
-def _row(found: tuple[Predicted, float, float]) -> dict[str, Any]:
-    row, speedup, efficiency = found
-    return {
-        "contender": row.contender,
-        "step_ms": row.step_s * 1e3,
-        "exposed_ms": row.exposed_s * 1e3,
-        "bound_ms": row.bound_s * 1e3,
-        "buckets": row.num_buckets,
-        "speedup_over_ddp": speedup,
-        "efficiency": efficiency,
-    }
+def _rows(found: Sequence[Predicted]) -> list[dict[str, Any]]:
+    alone_s = found[0].step_s
+    ddp_s = next(row.step_s for row in found if row.contender == "ddp")
+    return [
+        {
+            "contender": row.contender,
+            "step_ms": row.step_s * 1e3,
+            "exposed_ms": row.exposed_s * 1e3,
+            "bound_ms": row.bound_s * 1e3,
+            "buckets": row.num_buckets,
+            "speedup_over_ddp": ddp_s / row.step_s,
+            "efficiency": alone_s / row.step_s,
+        }
+        for row in found
+    ]

@@ -76,7 +76,7 @@ def trace(
     if out is not None:
         _write(out, files, spans)
     if as_json:
-        print(json.dumps({"workers": [_row(summary) for summary in summaries]}, indent=2))
+        render.print_json({"workers": [_row(summary) for summary in summaries]})
         return
     print(table([_cells(summary) for summary in summaries]))
     lengths_s = {

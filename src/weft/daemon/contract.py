@@ -72,12 +72,3 @@ class Decision:
     """The devices of each job from then on."""
     reasons: Mapping[str, str]
     """Why, for every job whose allocation changed."""
-
-
-@dataclass(frozen=True, slots=True)
-class Outlook:
-    """What a job would get if it were submitted now (``weft submit --dry-run``)."""
-
-    workers: int
-    reason: str
-    reason_code: str = ""

@@ -72,6 +72,9 @@ class JobMark:
     text: str
     attempt: int = 0
 
+    def row(self) -> MarkRow:
+        return {"time_s": self.time_s, "kind": self.kind, "workers": self.workers, "text": self.text}
+
 
 @dataclass
 class JobSeries:
@@ -232,27 +235,18 @@ class JobSeries:
     # What is shown -------------------------------------------------------------------------------------------------
 
     def point_rows(self) -> list[HistoryPoint]:
-        rows: list[HistoryPoint] = []
-        before: Point | None = None
-        for point in self.points:
-            rows.append(
-                {
-                    "time_s": point.time_s,
-                    "step": point.step,
-                    "loss": point.loss,
-                    "step_s": point.step_s or None,
-                    "steps_per_s": _steps_per_s(before, point),
-                    "exposed_share": _share(point),
-                    "workers": point.workers,
-                    "memory_bytes": point.memory_bytes or None,
-                }
-            )
-            before = point
-        return rows
-
-    def mark_rows(self) -> list[MarkRow]:
         return [
-            {"time_s": one.time_s, "kind": one.kind, "workers": one.workers, "text": one.text} for one in self.marks
+            {
+                "time_s": point.time_s,
+                "step": point.step,
+                "loss": point.loss,
+                "step_s": point.step_s or None,
+                "steps_per_s": _steps_per_s(before, point),
+                "exposed_share": _share(point),
+                "workers": point.workers,
+                "memory_bytes": point.memory_bytes or None,
+            }
+            for before, point in zip((None, *self.points), self.points, strict=False)
         ]
 
 

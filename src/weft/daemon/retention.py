@@ -12,12 +12,12 @@ import shutil
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from weft.control.state import State
 from weft.core.events import Event, JobsPurged
+from weft.core.status_rows import PurgeRow
 from weft.daemon.disk import low_in_words, size_bytes
 from weft.daemon.home import Home
 from weft.daemon.inbox import Maker
@@ -31,15 +31,6 @@ _CHECK_EVERY_S = 30.0
 _PURGE_EVERY_S = 3600.0
 _MIN_EVERY_S = 0.1
 _MAX_TRIES = 3
-
-
-@dataclass(frozen=True, slots=True)
-class Purged:
-    """What was deleted, or would be."""
-
-    job_ids: tuple[str, ...]
-    freed_bytes: int
-    problems: tuple[str, ...] = ()
 
 
 class Retention:
@@ -61,19 +52,20 @@ class Retention:
         """Watch the disk from now on, in a separate thread."""
         threading.Thread(target=self._run, name="weft-retention", daemon=True).start()
 
-    def purge(self, older_than_s: float, *, dry_run: bool) -> Purged:
+    def purge(self, older_than_s: float, *, dry_run: bool) -> PurgeRow:
         """Delete jobs that finished longer ago than this."""
         with self._lock:
             ids, cutoff_s = self._request(lambda state, now_s: ((), _over_since(state, now_s - older_than_s))).result()
             sizes = {job_id: size_bytes(self._home.job_folder(job_id)) for job_id in ids}
             if dry_run or not ids:
-                return Purged(tuple(ids), sum(sizes.values()))
+                return {"jobs": ids, "freed_bytes": sum(sizes.values()), "problems": []}
             problems = {job_id: words for job_id in ids if (words := _deleted(self._home.job_folder(job_id)))}
-            gone = tuple(job_id for job_id in ids if job_id not in problems)
+            gone = [job_id for job_id in ids if job_id not in problems]
             failpoint("purge.before_event")
-            self._request(lambda state, now_s: ([JobsPurged(now_s, gone)], None)).result()
+            self._request(lambda state, now_s: ([JobsPurged(now_s, tuple(gone))], None)).result()
             self._request(lambda state, now_s: self._compacted(state, cutoff_s)).result()
-            return Purged(gone, sum(sizes[job_id] for job_id in gone), tuple(problems.values()))
+            freed_bytes = sum(sizes[job_id] for job_id in gone)
+            return {"jobs": gone, "freed_bytes": freed_bytes, "problems": list(problems.values())}
 
     def _compacted(self, state: State, cutoff_s: float) -> tuple[Sequence[Event], None]:
         """Runs in the loop's thread, where the state is the one after the newest event."""
@@ -103,11 +95,12 @@ class Retention:
         except (WeftError, OSError) as error:
             _log.warning("finished jobs were not purged, retrying later: %s", error)
             return
-        if done.job_ids or done.problems:
-            _log.info("purged %d jobs, %d bytes; %s", len(done.job_ids), done.freed_bytes, "; ".join(done.problems))
+        if done["jobs"] or done["problems"]:
+            problems = "; ".join(done["problems"])
+            _log.info("purged %d jobs, %d bytes; %s", len(done["jobs"]), done["freed_bytes"], problems)
 
 
-def _over_since(state: State, cutoff_s: float) -> tuple[Sequence[str], float]:
+def _over_since(state: State, cutoff_s: float) -> tuple[list[str], float]:
     ids = [job.id for job in state.jobs.finished if job.finished_s is not None and job.finished_s <= cutoff_s]
     return ids, cutoff_s
 

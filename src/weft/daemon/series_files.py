@@ -174,10 +174,9 @@ class SeriesFiles:
 
 
 def _row(job: Job, series: JobSeries, speeds: list[SpeedRow] | None) -> HistoryRow:
-    marks = series.mark_rows()
+    marks = [mark.row() for mark in series.marks]
     if job.finished_s is not None and (not marks or marks[-1]["kind"] != "finished"):
-        end = _finish(job)
-        marks.append({"time_s": end.time_s, "kind": end.kind, "workers": end.workers, "text": end.text})
+        marks.append(_finish(job).row())
     return {
         "id": job.id,
         "points": series.point_rows(),

@@ -22,14 +22,14 @@ from weft.core.engine import LOCAL_NODE, ChecksLaunch, Engine
 from weft.core.events import CancelRequested, Event, JobChanged, JobSubmitted, NodeDrained, NodeResumed
 from weft.core.plural import plural
 from weft.core.reason import HeldUp, code_of, in_words
-from weft.core.status_rows import HistoryRow, WhatifRow
+from weft.core.status_rows import HistoryRow, OutlookRow, PurgeRow, WhatifRow
 from weft.core.submission import Submission
 from weft.daemon import job_reasons
 from weft.daemon.attempt_bars import AttemptBar, between
 from weft.daemon.changes import check_change
 from weft.daemon.clock import SteadyClock
 from weft.daemon.commit_log import CommitLog
-from weft.daemon.contract import Decision, LogStream, NodeStatus, NodeView, Outlook, Sentence, UnknownJobError
+from weft.daemon.contract import Decision, LogStream, NodeStatus, NodeView, Sentence, UnknownJobError
 from weft.daemon.disk import Space, low_in_words
 from weft.daemon.faults import Faults
 from weft.daemon.forecasting import queue_now
@@ -42,7 +42,7 @@ from weft.daemon.metrics import Metrics, job_series
 from weft.daemon.otel_traces import JobTraces
 from weft.daemon.recovery import MAX_AHEAD_S, load_knowledge, load_state
 from weft.daemon.report_channel import JobChannel
-from weft.daemon.retention import Purged, Retention
+from weft.daemon.retention import Retention
 from weft.daemon.scheduling import Scheduler, SchedulingOptions
 from weft.daemon.series_files import SeriesFiles
 from weft.daemon.worker_output import WorkerLog, find_log
@@ -180,7 +180,7 @@ class Controller:
 
         self._loop.request(make).result()
 
-    def purge(self, older_than_s: float, *, dry_run: bool = False) -> Purged:
+    def purge(self, older_than_s: float, *, dry_run: bool = False) -> PurgeRow:
         """Delete jobs that finished longer ago than this, with their logs and checkpoints."""
         return self._retention.purge(older_than_s, dry_run=dry_run)
 
@@ -239,17 +239,17 @@ class Controller:
         """The last decisions that changed something, oldest first."""
         return self._history.decisions(last)
 
-    def outlook(self, submission: Submission) -> Outlook:
+    def outlook(self, submission: Submission) -> OutlookRow:
         """What the policy would give this job now; changes nothing."""
         check_batch_range(submission.launch)
         can_resume = not is_plain_script(submission.launch)
 
-        def ask(state: State, now_s: float) -> Outlook:
+        def ask(state: State, now_s: float) -> OutlookRow:
             _check_fits(submission, state, self._scheduler.options.quotas)
             spec = submission.spec(new_id(state.jobs), now_s)
             with self._knowledge.supposing(spec.id, can_resume=can_resume):
                 workers, reason = self._scheduler.outlook(state, self._knowledge, spec, submission.total_steps, now_s)
-            return Outlook(workers, in_words(reason, state.name_of), code_of(reason))
+            return {"workers": workers, "reason": in_words(reason, state.name_of), "reason_code": code_of(reason)}
 
         return self._in_loop(ask)
 

@@ -200,7 +200,7 @@ class NodeTitle {
     setText(this.#name, plain(node.name));
     setAttribute(this.#toggle, "aria-expanded", String(isOpen));
     const busy = node.devices.filter((device) => device.jobs.length).length;
-    const state = { UP: "", DRAINED: "drained", LEAVING: "leaving", LOST: "lost" }[node.status.toUpperCase()] ?? node.status;
+    const state = node.status === "up" ? "" : node.status;
     setText(this.#note, [kind, `${busy} of ${node.devices.length} busy`, state].filter(Boolean).join(", "));
     this.#drain.hidden = !this.mayChange() || !node.up;
     setText(this.#drain, this.#isDrained() ? "Resume" : "Drain");
@@ -208,7 +208,7 @@ class NodeTitle {
   }
 
   #isDrained() {
-    return this.#node.status.toLowerCase() === "drained";
+    return this.#node.status === "drained";
   }
 
   async #send() {

@@ -247,7 +247,6 @@ export class Gantt {
     this.#moved();
   }
 
-
   #moved() {
     if (!isMoving(this.#scroller)) this.point(null);
     this.draw();

@@ -39,8 +39,7 @@ export class Queue {
   #more = element("button", { type: "button", class: "quiet more" });
 
   constructor() {
-    const options = FILTERS.map(([key, label]) => [key, label]);
-    this.buttons = choices(document.getElementById("filters"), options, "all", (key) => {
+    this.buttons = choices(document.getElementById("filters"), FILTERS, "all", (key) => {
       this.#filter = FILTERS.find((one) => one[0] === key);
       this.#num_shown = SHOWN_AT_ONCE;
       this.#again();
@@ -156,7 +155,7 @@ function showRow(made, job, jobs, now_s) {
 
 /** Where a waiting job stands in the queue, before its reason. */
 function placeText(job, now_s) {
-  if (job.queue_position === null || job.queue_position === undefined) return "";
+  if (job.queue_position === null) return "";
   const start_s = job.expected_start_s;
   const when = start_s === null ? "" : `, starts in about ${duration(Math.max(start_s - now_s, 0))}`;
   return `Number ${job.queue_position} in the queue${when}: `;

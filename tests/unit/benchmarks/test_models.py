@@ -2,11 +2,12 @@ from __future__ import annotations
 
 import pytest
 import torch
-from benchmarks.models import TimedSize, Workload, find_workload
+from benchmarks.models import Workload, find_workload
+from benchmarks.overlap_scenarios import Timed
 
 from weft.errors import UsageError
 
-TIMED = TimedSize(num_parameters=2_400, num_layers=4, compute_s=0.0)
+TIMED = Timed(num_parameters=2_400, num_layers=4, compute_s=0.0)
 WORKLOADS = [find_workload(name, TIMED) for name in ("transformer", "resnet", "mlp", "tiny", "timed")]
 
 

@@ -3,6 +3,7 @@ from __future__ import annotations
 import pytest
 import torch
 from benchmarks import timed_device
+from benchmarks.overlap_scenarios import Timed
 from benchmarks.timed_device import QUEUE_SLACK_S, TimedDevice, TimedModel
 
 
@@ -29,13 +30,13 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 
 def test_a_step_takes_the_set_time_asleep(clock: Clock) -> None:
-    model = TimedModel(num_parameters=4_000, num_layers=4, compute_s=1.2)
+    model = TimedModel(Timed(num_parameters=4_000, num_layers=4, compute_s=1.2).each_layer())
     model(torch.zeros(8)).sum().backward()
     assert clock.slept_s == pytest.approx(1.2)
 
 
 def test_backward_takes_twice_the_forward(clock: Clock) -> None:
-    model = TimedModel(num_parameters=4_000, num_layers=4, compute_s=1.2)
+    model = TimedModel(Timed(num_parameters=4_000, num_layers=4, compute_s=1.2).each_layer())
     loss = model(torch.zeros(8)).sum()
     assert clock.slept_s == pytest.approx(0.4)
     loss.backward()
@@ -59,7 +60,7 @@ def test_waiting_for_the_network_idles_the_device(clock: Clock) -> None:
 
 
 def test_every_parameter_gets_a_gradient_that_depends_on_the_loss(clock: Clock) -> None:
-    model = TimedModel(num_parameters=4_000, num_layers=4, compute_s=0.1)
+    model = TimedModel(Timed(num_parameters=4_000, num_layers=4, compute_s=0.1).each_layer())
     (3 * model(torch.zeros(8))).sum().backward()
     tripled = [parameter.grad.clone() for parameter in model.parameters() if parameter.grad is not None]
     model.zero_grad()
@@ -70,7 +71,7 @@ def test_every_parameter_gets_a_gradient_that_depends_on_the_loss(clock: Clock) 
 
 
 def test_a_parameter_read_before_its_update_shows_in_the_loss(clock: Clock) -> None:
-    model = TimedModel(num_parameters=4_000, num_layers=4, compute_s=0.1)
+    model = TimedModel(Timed(num_parameters=4_000, num_layers=4, compute_s=0.1).each_layer())
     before = model(torch.zeros(8)).sum().item()
     for parameter in model.parameters():
         with torch.no_grad():

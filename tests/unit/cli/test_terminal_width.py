@@ -22,10 +22,9 @@ from weft.cli.verb import Group
 from weft.control.queue_order import QueuePlace
 from weft.control.state import JobState
 from weft.core.chrome_trace import Span, write_chrome_trace
-from weft.core.status_rows import PlanRow, WhatifRow
-from weft.daemon.contract import Decision, NodeStatus, NodeView, Outlook, Sentence
+from weft.core.status_rows import OutlookRow, PlanRow, PurgeRow, WhatifRow
+from weft.daemon.contract import Decision, NodeStatus, NodeView, Sentence
 from weft.daemon.home import Record
-from weft.daemon.retention import Purged
 from weft.demo.contest import Completion, Played
 
 WIDTH = 80
@@ -63,14 +62,15 @@ class BusyController(FakeController):
     def explain(self, job_id: str) -> list[Sentence]:
         return [Sentence(5.0, f"submitted; {REASON}"), Sentence(time.time(), REASON)]
 
-    def outlook(self, submission: Any) -> Outlook:
-        return Outlook(1, REASON, "Exploring")
+    def outlook(self, submission: Any) -> OutlookRow:
+        return {"workers": 1, "reason": REASON, "reason_code": "Exploring"}
 
     def warnings(self) -> list[str]:
         return [f"the disk of /home/ana/.weft is almost full: {REASON}"]
 
-    def purge(self, older_than_s: float, *, dry_run: bool = False) -> Purged:
-        return Purged(tuple(self.by_id), 12345, (f"the folder of job {next(iter(self.by_id))} is in use: {REASON}",))
+    def purge(self, older_than_s: float, *, dry_run: bool = False) -> PurgeRow:
+        problem = f"the folder of job {next(iter(self.by_id))} is in use: {REASON}"
+        return {"jobs": list(self.by_id), "freed_bytes": 12345, "problems": [problem]}
 
     def whatif(self, question: Any) -> WhatifRow:
         sizes = [[float(n), float(1 + n % 2)] for n in range(40)]

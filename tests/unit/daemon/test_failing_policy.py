@@ -225,7 +225,7 @@ def test_a_job_of_any_priority_starts_beside_others_also_after_a_restart(
     controller = open_controller(policy)
     first = [controller.submit(a_job(priority=priority)), controller.submit(a_job())]
     until(lambda: all((one, 1) in engine.running() for one in first), "both jobs")
-    assert controller.outlook(a_job(priority=priority)).reason
+    assert controller.outlook(a_job(priority=priority))["reason"]
     controller = open_controller(policy)
     for one in first:
         engine.end(one, 1, Fate.COMPLETED)

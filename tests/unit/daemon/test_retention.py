@@ -54,12 +54,12 @@ def test_a_purge_deletes_only_finished_jobs_even_after_a_restart(
     controller: Controller, one_over: tuple[str, str], home: Home, open_controller: Open
 ) -> None:
     over, running = one_over
-    assert controller.purge(3600.0).job_ids == (), "it has not been over for an hour"
-    assert controller.purge(1e-9, dry_run=True).job_ids == (over,)
+    assert controller.purge(3600.0)["jobs"] == [], "it has not been over for an hour"
+    assert controller.purge(1e-9, dry_run=True)["jobs"] == [over]
     assert controller.job(over).id == over
     done = controller.purge(1e-9)
-    assert done.job_ids == (over,)
-    assert done.freed_bytes >= 30_000
+    assert done["jobs"] == [over]
+    assert done["freed_bytes"] >= 30_000
     assert not home.job_folder(over).exists()
     assert (home.checkpoints(running) / "step").exists()
     with pytest.raises(UnknownJobError):
@@ -76,7 +76,7 @@ def test_the_journal_is_small_again_after_a_purge(controller: Controller, engine
     until_over(controller, ids)
     size_before = disk.usage(home)["journal"]
     done = controller.purge(1e-9)
-    assert len(done.job_ids) == len(ids)
+    assert len(done["jobs"]) == len(ids)
     assert disk.usage(home)["journal"] < size_before / 2
     assert controller.jobs() == []
 
@@ -95,7 +95,7 @@ def test_a_history_written_during_a_purge_does_not_keep_the_job(
 
     monkeypatch.setattr(shutil, "rmtree", interrupted)
     done = controller.purge(1e-9)
-    assert (done.job_ids, done.problems) == (one_over[:1], ())
+    assert (done["jobs"], done["problems"]) == ([one_over[0]], [])
     assert not late.parent.exists()
 
 
@@ -109,8 +109,8 @@ def test_a_folder_that_cannot_be_deleted_keeps_its_job(
 
     monkeypatch.setattr("weft.daemon.retention.shutil.rmtree", fails)
     done = controller.purge(1e-9)
-    assert done.job_ids == ()
-    assert "its job is kept" in done.problems[0]
+    assert done["jobs"] == []
+    assert "its job is kept" in done["problems"][0]
     assert controller.job(over).id == over
 
 

@@ -233,13 +233,13 @@ def test_the_outlook_of_a_script_that_cannot_be_resized_is_the_size_it_will_keep
     outlook = controller.outlook(script)
     job_id = controller.submit(script)
     until(lambda: controller.job(job_id).state is JobState.RUNNING, "the job")
-    assert outlook.workers == len(controller.job(job_id).devices) == 2
+    assert outlook["workers"] == len(controller.job(job_id).devices) == 2
 
 
 def test_outlook_changes_nothing(controller: Controller) -> None:
     outlook = controller.outlook(a_job(max_workers=4))
-    assert outlook.workers == 1
-    assert (outlook.reason_code, outlook.reason.startswith("1 worker ")) == ("Exploring", True)
+    assert outlook["workers"] == 1
+    assert (outlook["reason_code"], outlook["reason"].startswith("1 worker ")) == ("Exploring", True)
     assert controller.jobs() == []
 
 

@@ -15,7 +15,6 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from weft.control.state import Job
-from weft.core.status_rows import HealthRow
 from weft.daemon.api.row_texts import RowText
 from weft.daemon.api.rows import decision_row, health_row, job_detail, node_row, shown_place
 from weft.daemon.api.sessions import Permission
@@ -121,9 +120,6 @@ class Board:
             self._version = version
             self._answers.clear()
 
-    def _health(self, permission: Permission) -> HealthRow:
-        return health_row(self._controller.policy_name, self._controller.warnings(), permission)
-
     def _new_decisions(self) -> list[Decision]:
         kept = self._controller.decisions(KEPT_DECISIONS)
         last, new = self._last_decision, []
@@ -138,11 +134,9 @@ class Board:
         jobs = ",".join(_since(before, self._rows.values()))
         decisions = ",".join(_since(before, self._decisions))
         nodes = self._nodes[1] if self._nodes[0] > before else "null"
-        head = {
-            "version": self.version,
-            "whole": before < 0,
-            "health": self._health(permission) if before < 0 else None,
-        }
+        controller, is_whole = self._controller, before < 0
+        health = health_row(controller.policy_name, controller.warnings(), permission) if is_whole else None
+        head = {"version": self.version, "whole": is_whole, "health": health}
         # Assembled from the rows' JSON, which is made once for all readers.
         return f'{_text(head)[:-1]},"jobs":[{jobs}],"nodes":{nodes},"decisions":[{decisions}]}}'.encode()
 

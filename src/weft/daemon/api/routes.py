@@ -115,8 +115,7 @@ def _add_job_routes(router: APIRouter, controller: Controller) -> None:
     @router.post("/v1/outlook", response_model=Outlook, tags=["jobs"])
     def outlook(request: JobRequest) -> Response:
         """What the policy would give this job now.  Nothing is submitted."""
-        found = controller.outlook(request.submission())
-        return Json({"workers": found.workers, "reason": found.reason, "reason_code": found.reason_code})
+        return Json(controller.outlook(request.submission()))
 
     @router.post("/v1/whatif", response_model=Whatif, tags=["cluster"])
     def whatif(request: WhatifRequest) -> Response:
@@ -190,24 +189,12 @@ def _add_watch_routes(router: APIRouter, controller: Controller) -> None:
         With ``search``, only the last 1000 lines that contain the text; ``X-Weft-Matches`` says how many do.
         """
         log = controller.logs(_checked(job_id), attempt, rank, stream)
+        headers = {"X-Weft-Attempt": str(log.attempt), "X-Weft-Rank": str(log.rank)}
         if text is not None:
             found = await asyncio.to_thread(search, log, text)
-            return Response(
-                found.text,
-                media_type="text/plain; charset=utf-8",
-                headers={
-                    "X-Weft-Attempt": str(log.attempt),
-                    "X-Weft-Rank": str(log.rank),
-                    "X-Weft-Skipped-Bytes": str(found.skipped_bytes),
-                    "X-Weft-Matches": str(found.num_lines),
-                },
-            )
-        skipped = 0 if tail_bytes is None else log.skip_to_last(tail_bytes)
-        headers = {
-            "X-Weft-Attempt": str(log.attempt),
-            "X-Weft-Rank": str(log.rank),
-            "X-Weft-Skipped-Bytes": str(skipped),
-        }
+            headers |= {"X-Weft-Skipped-Bytes": str(found.skipped_bytes), "X-Weft-Matches": str(found.num_lines)}
+            return Response(found.text, media_type="text/plain; charset=utf-8", headers=headers)
+        headers["X-Weft-Skipped-Bytes"] = str(0 if tail_bytes is None else log.skip_to_last(tail_bytes))
         body = log.follow() if follow else _whole(log)
         return StreamingResponse(body, media_type="text/plain; charset=utf-8", headers=headers)
 
@@ -283,8 +270,7 @@ def _add_cluster_routes(router: APIRouter, controller: Controller) -> None:
     @router.post("/v1/purge", response_model=Purged, tags=["controller"])
     def purge(request: PurgeRequest) -> Response:
         """Delete jobs that finished longer ago than requested, with their logs and checkpoints."""
-        done = controller.purge(request.older_than_s, dry_run=request.dry_run)
-        return Json({"jobs": done.job_ids, "freed_bytes": done.freed_bytes, "problems": done.problems})
+        return Json(controller.purge(request.older_than_s, dry_run=request.dry_run))
 
     @router.post("/v1/shutdown", status_code=202, tags=["controller"])
     def shutdown(request: Annotated[ShutdownRequest | None, Body()] = None) -> Response:

@@ -240,7 +240,7 @@ class Bridge:
             "kind": "nodes",
             "usable": sorted(usable, key=lambda node: str(node["name"])),
             "alive": sorted(self._links),
-            "warnings": node_check.in_use([link.problem for link in links]),
+            "warnings": list(dict.fromkeys(link.problem for link in links if link.problem)),  # each once
             "is_complete": checked,
         }
         if told != self._last_told:

@@ -68,7 +68,8 @@ class CheckpointRelay:
 
     async def _collect_newest(self, job_id: str, agents: Sequence[Any]) -> None:
         asked = [agent.checkpoints.remote(job_id) for agent in agents]
-        offers = [{} if isinstance(offer, BaseException) else offer for offer in await _all(asked)]
+        answers = await asyncio.gather(*asked, return_exceptions=True)  # a node may have gone
+        offers = [{} if isinstance(answer, BaseException) else answer for answer in answers]
         known = self.collected(job_id)[:1]
         for step in sorted({step for offer in offers for step in offer}, reverse=True):
             if [step] < known:
@@ -153,11 +154,6 @@ class CheckpointRelay:
                 offset += len(piece)
                 if len(piece) < PIECE_BYTES:
                     return
-
-
-async def _all(asked: Sequence[Any]) -> list[Any]:
-    """Answers or errors: a node may have gone."""
-    return list(await asyncio.gather(*asked, return_exceptions=True))
 
 
 async def _pieces(agent: Any, job_id: str, step: str, file: str) -> Any:

@@ -5,7 +5,6 @@ Imports nothing of weft, and nothing at module level that a bare Python lacks.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 
@@ -61,8 +60,3 @@ def problem(
             "path; set WEFT_HOME to one"
         )
     return ""
-
-
-def in_use(problems: Sequence[str]) -> list[str]:
-    """Each message once."""
-    return list(dict.fromkeys(text for text in problems if text))

@@ -41,7 +41,7 @@ class NodeLeases:
     async def lead(self, part: NodePart) -> str:
         """The address where this node leads the group of an attempt whose rank 0 runs here; "" if it cannot."""
         try:
-            return await asyncio.to_thread(self._lead, str(part.devices[0]), part.address)
+            return await asyncio.to_thread(lambda: lead_address(self._server(), str(part.devices[0]), part.address))
         except (LeaseError, OSError) as error:
             self._note(error)
             return ""
@@ -61,19 +61,14 @@ class NodeLeases:
     async def keep(self, roles: Mapping[str, str]) -> None:
         """Keep a server running, with these roles."""
         try:
-            await asyncio.to_thread(self._keep, {job_id: Role(role) for job_id, role in roles.items()})
+            known = {job_id: Role(role) for job_id, role in roles.items()}
+            await asyncio.to_thread(lambda: tell_roles(self._server(), known))
             self._trouble = ""
         except (LeaseError, OSError) as error:
             self._note(error)
 
     async def close(self) -> None:
         await asyncio.to_thread(stop_server, self._folder / SOCKET_NAME)
-
-    def _lead(self, device: str, host: str) -> str:
-        return lead_address(self._server(), device, host)
-
-    def _keep(self, roles: Mapping[str, Role]) -> None:
-        tell_roles(self._server(), roles)
 
     def _server(self) -> Path:
         return ensure_server(self._folder, environment=self._server_environment)

@@ -49,7 +49,8 @@ class ReportRelay:
         self._socket.close()
 
     async def _send_all(self) -> None:
-        path = self._path()
+        # Resolved: the folder may be a link, because the path to a socket must be short.
+        path = str((self._home / "run").resolve() / "channel.sock")
         while self._waiting:
             lines = taken(self._waiting)
             datagram, latest_s = b"\n".join(lines), time.monotonic() + MAX_WAIT_S
@@ -65,10 +66,6 @@ class ReportRelay:
         except (BlockingIOError, ConnectionError, FileNotFoundError):
             return False
         return True
-
-    def _path(self) -> str:
-        """The resolved path: the folder may be a link, because the path to a socket must be short."""
-        return str((self._home / "run").resolve() / "channel.sock")
 
 
 def taken(waiting: deque[bytes]) -> list[bytes]:

@@ -24,7 +24,7 @@ def measure(bed: Testbed, *, seconds: float = 1.0) -> float:
     num_bytes = max(PIECE_BYTES * 8, int(bed.rate_bits_per_s * seconds / 8))
     root = Path(__file__).resolve().parents[1]
     outputs = bed.run(
-        (sys.executable, "-m", "benchmarks.link_probe", str(num_bytes)),
+        (sys.executable, "-m", "tests.link_probe", str(num_bytes)),
         cwd=root,
         env={"PYTHONPATH": os.pathsep.join((str(root), str(root / "src")))},
         timeout_s=300 + 10 * seconds,  # on a busy machine Python alone takes many seconds to start
