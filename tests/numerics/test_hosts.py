@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -185,6 +186,25 @@ def test_without_shared_memory_direct_messages_give_the_same_bits(dtype: torch.d
         found = trained(hosts, some_tangle, adamw, carrier=GlooTransport, comm_dtype=dtype)
     assert logger.warning.call_count == (1 if dist.get_rank() == 2 else 0)
     assert_same(found, expected)
+
+
+@pytest.mark.parametrize("dtype", [None, torch.bfloat16], ids=str)
+@on_workers(4)
+def test_a_worker_that_drops_its_model_leaves_its_neighbors_the_values_of_its_first_step(
+    dtype: torch.dtype | None,
+) -> None:
+    with on_hosts(LAYOUTS["2x2"][1]):
+        run = with_weft(made(Tower), sgd, comm_dtype=dtype)
+    run.train(1)
+    if dist.get_rank() == 1:
+        dropped = run.parameters()
+        run.handle.flush()
+        run = None
+        gc.collect()
+    dist.barrier()  # only now do the others read
+    found = dropped if run is None else run.parameters()
+    own = gathered([value.double().sum().item() for value in found.values()])
+    assert all(other == own[0] for other in own)
 
 
 @on_workers(4)

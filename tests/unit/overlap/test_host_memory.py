@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import tempfile
 import threading
 from collections.abc import Iterator
 from dataclasses import replace
@@ -121,3 +122,29 @@ def test_a_process_of_another_pid_namespace_is_not_taken_for_a_neighbor(pair: Pa
     with pytest.raises(OSError, match="is not worker 0"):
         third.meet([(2, third.address), (0, stranger)], HANG_S)
     third.close()
+
+
+def test_a_small_file_of_a_process_of_another_pid_namespace_is_not_taken_for_a_neighbor(pair: Pair) -> None:
+    third = HostMemory(2, 3)
+    with tempfile.TemporaryFile() as small:
+        small.write(b"a log")
+        small.flush()
+        stranger = replace(pair[0].address, descriptor=small.fileno())
+        with pytest.raises(OSError, match="is not worker 0"):
+            third.meet([(2, third.address), (0, stranger)], HANG_S)
+    third.close()
+
+
+def test_memory_of_a_neighbor_that_has_freed_it_is_not_opened(pair: Pair) -> None:
+    ours, theirs = (memory.allocate(1000, torch.float32) for memory in pair)
+    del theirs
+    with pytest.raises(OverlapError, match="worker 0 cannot open memory of worker 1"):
+        pair[0].of_neighbor(ours, 1)
+
+
+def test_opened_memory_stays_readable_after_the_neighbor_has_freed_it(pair: Pair) -> None:
+    ours, theirs = (memory.allocate(1000, torch.float32) for memory in pair)
+    theirs.fill_(7.0)
+    pair[0].open_neighbors(ours)
+    del theirs
+    assert torch.equal(pair[0].of_neighbor(ours[10:20], 1), torch.full((10,), 7.0))

@@ -48,7 +48,7 @@ class Done(enum.IntEnum):
     """What counters count."""
 
     CONTRIBUTED = 0  # its gradients of a bucket are complete
-    ADDED = 1  # it has summed the rows it is the delegate for, and no longer reads its neighbors' gradients
+    ADDED = 1  # it no longer reads its neighbors' gradients for its sums, and has opened all their memory
     UPDATED = 2  # its own shard has its new values
     TAKEN = 3  # it has copied all new values: those of the next step may arrive
 
@@ -114,9 +114,10 @@ class HostMemory:
         for rank, address in neighbors:
             self._pids[rank] = address.pid
             if rank != self.rank:
-                with _opened(address.pid, address.descriptor) as descriptor:
+                page = None
+                with _opened(address.pid, address.descriptor) as descriptor, suppress(ValueError):  # a smaller file
                     page = _Page(descriptor, self._num_words)
-                if page.map[: len(address.nonce)] != address.nonce:  # another PID namespace
+                if page is None or page.map[: len(address.nonce)] != address.nonce:  # another PID namespace
                     raise OSError(f"process {address.pid} is not worker {rank}")
                 self._pages[rank] = page
                 with suppress(OSError, AttributeError):  # without it, a neighbor's death is noticed only at the timeout
@@ -159,11 +160,17 @@ class HostMemory:
         key = (rank, offset, tensor.dtype, tensor.shape)
         view = stretch.views.get(key)
         if view is None:
-            if rank not in stretch.neighbors:
-                stretch.neighbors[rank] = self._open(stretch.number, rank)
-            line = torch.frombuffer(stretch.neighbors[rank], dtype=tensor.dtype, count=tensor.numel(), offset=offset)
+            theirs = stretch.neighbors.get(rank) or self._open(stretch, rank)
+            line = torch.frombuffer(theirs, dtype=tensor.dtype, count=tensor.numel(), offset=offset)
             view = stretch.views[key] = line.view(tensor.shape)
         return view
+
+    def open_neighbors(self, tensor: torch.Tensor) -> None:
+        """Keep the neighbors' counterparts of ``tensor`` readable, even if they free them."""
+        stretch, _ = self._found(tensor)
+        for rank in self.neighbors:
+            if rank != self.rank and rank not in stretch.neighbors:
+                self._open(stretch, rank)
 
     def _found(self, tensor: torch.Tensor) -> tuple[Stretch, int]:
         address = tensor.data_ptr()
@@ -173,12 +180,20 @@ class HostMemory:
                 return stretch, address - stretch.start
         raise OverlapError("memory that is not shared was given to a transport that shares it: please report this")
 
-    def _open(self, number: int, rank: int) -> Stretch:
-        found, descriptor, low, high = self._pages[rank].words[self._slot(number) :][:_SLOT_WORDS]
-        if found != number + 1:
+    def _open(self, stretch: Stretch, rank: int) -> Stretch:
+        found, descriptor, low, high = self._pages[rank].words[self._slot(stretch.number) :][:_SLOT_WORDS]
+        if found != stretch.number + 1:
             raise OverlapError(f"workers {self.rank} and {rank} do not share the same memory: please report this")
-        with _opened(self._pids[rank], descriptor) as opened:
-            return Stretch(opened, high << 32 | low)
+        try:
+            with _opened(self._pids[rank], descriptor) as opened:
+                theirs = stretch.neighbors[rank] = Stretch(opened, high << 32 | low)
+        except (OSError, ValueError) as error:
+            raise OverlapError(
+                f"worker {self.rank} cannot open memory of worker {rank} on the same host ({error}): that worker has "
+                "ended, or this one has too many open files; look for the first error in the logs of the workers on "
+                "that host"
+            ) from error
+        return theirs
 
     def _slot(self, number: int) -> int:
         return _FIRST_SLOT + number % _NUM_SLOTS * _SLOT_WORDS

@@ -111,7 +111,8 @@ class HostsTransport:
         ]
         count = self._memory.count(Done.CONTRIBUTED, exchange.index)
         own = (self.rank, exchange.stage[self._host], None)
-        run = partial(_add_up, self._memory, exchange.index, count, [*rows, own], exchange.send)
+        assert exchange.landing is not None
+        run = partial(_add_up, self._memory, exchange.index, count, [*rows, own], exchange.send, exchange.landing)
         relay = Relay(run, self._memory.timeout_s)
         exchange.reduce_works.insert(0, relay)
         # Neighbors read our memory for their sums.
@@ -153,7 +154,7 @@ class HostsTransport:
     def launch_gather(self, exchange: Exchange, tag: int) -> None:
         memory, index = self._memory, exchange.index
         count = memory.count(Done.UPDATED, index)
-        memory.await_all(Done.TAKEN, index, count, "copy parameters")
+        self._await(partial(memory.await_all, Done.TAKEN, index, count, "copy parameters"))
         if index not in self._opened:
             self._let_land(exchange, tag)
         assert exchange.landing is not None
@@ -221,6 +222,7 @@ def _add_up(
     count: int,
     rows: Sequence[tuple[int, torch.Tensor, Callable[[], Any] | None]],
     send: torch.Tensor,
+    landing: torch.Tensor,
 ) -> list[Any]:
     """Sum the host's contributions to each row to where its sum goes, and send it; our own stays here."""
     memory.await_all(Done.CONTRIBUTED, index, count, "send gradients")
@@ -230,6 +232,7 @@ def _add_up(
         add_host([send[row] for send in sends], out=total)
         if launch is not None:
             works.append(launch())
+    memory.open_neighbors(landing)  # a neighbor that drops its model, or changes its plan, waits only for our sums
     memory.tell(Done.ADDED, index)
     return works
 
