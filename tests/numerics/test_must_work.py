@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import time
 from collections.abc import Callable
 from typing import Any
 
@@ -336,9 +335,11 @@ def test_an_exception_in_an_eager_backward_says_that_a_checkpoint_is_needed_and_
     expected = with_ddp(made(Tower), sgd).train(6)
     found = with_weft(made(Tower), sgd, eager=True).train(3)
     if dist.get_rank() == 0:
-        time.sleep(0.5)  # worker 1 is then completing the interrupted step when this one asks for the state before it
+        dist.recv(torch.zeros(1), 1)  # worker 1 is completing the interrupted step; this one wants the state before it
     saved = copy.deepcopy((found.model.state_dict(), found.optimizer.state_dict()))
     _interrupted_backward(found, 3)
+    if dist.get_rank() == 1:
+        dist.send(torch.zeros(1), 0)
     with pytest.raises(weft.errors.OverlapError, match="load the last checkpoint"):
         found.backward(3)
     found.model.load_state_dict(saved[0])

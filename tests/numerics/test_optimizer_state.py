@@ -7,7 +7,6 @@ import datetime
 import os
 import subprocess
 import sys
-import time
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -38,8 +37,15 @@ def test_a_late_state_request_is_answered_while_the_others_wait_for_its_gradient
     expected, found = with_ddp(made(Tangle), grouped), with_weft(made(Tangle), grouped, bucket_bytes=512)
     for run in (expected, found):
         run.train(2)
-    if dist.get_rank() == 0:
-        time.sleep(1.0)  # the other worker is in its next step by now
+    if dist.get_rank() == 1:
+
+        def say(gradient: torch.Tensor) -> None:
+            hook.remove()
+            dist.send(torch.zeros(1), 0)
+
+        hook = found.model.scale.register_hook(say)
+    else:
+        dist.recv(torch.zeros(1), 1)  # the other worker is in its next step
         assert_equal_states(found.optimizer.state_dict(), expected.optimizer.state_dict())
     for run in (found, expected):
         run.train(2, first=2)

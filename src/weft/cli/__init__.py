@@ -65,6 +65,7 @@ VERBS = {verb: line for section in SECTIONS.values() for verb, line in section.i
 def main(argv: Sequence[str] | None = None) -> None:
     """Run one command and exit with its exit code."""
     args = list(sys.argv[1:] if argv is None else argv)
+    _open_missing_streams()
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # file and job names may not be valid Unicode
     try:
@@ -91,6 +92,14 @@ def main(argv: Sequence[str] | None = None) -> None:
 
         _complain(in_words(error))
         sys.exit(WeftError.exit_code)
+
+
+def _open_missing_streams() -> None:
+    """Where a service or ``>&-`` has closed one: ``print`` would fail, or write messages to standard output."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            # The lowest free number, so that no other file becomes a standard stream of programs started from here.
+            setattr(sys, name, os.fdopen(os.open(os.devnull, os.O_RDWR), mode))
 
 
 def load(verb: str) -> Verb | Group:

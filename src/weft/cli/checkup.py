@@ -116,9 +116,19 @@ def _devices(home: Home) -> Iterator[Finding]:
         yield _warning("load", f"{load:.1f} on {plural(cores, 'core')}", advice)
 
 
+def _nearest_existing(path: Path) -> Path:
+    return next(folder for folder in (path, *path.parents) if folder.exists())
+
+
 def _home(home: Home) -> Iterator[Finding]:
     if not home.root.exists():
-        yield _good("home", f"{home.root} will be created by `weft up`")
+        folder = _nearest_existing(home.root)
+        if folder.is_dir() and os.access(folder, os.W_OK | os.X_OK):
+            yield _good("home", f"{home.root} will be created by `weft up`")
+        else:
+            why = "is not writable" if folder.is_dir() else "is not a folder"
+            advice = "set WEFT_HOME to a folder you can write to"
+            yield _bad("home", f"{home.root} cannot be created: {folder} {why}", advice)
         return
     status = home.root.stat()
     mode = stat.S_IMODE(status.st_mode)
@@ -155,7 +165,7 @@ def _controller(home: Home) -> Iterator[Finding]:
 
 
 def _disk(home: Home) -> Iterator[Finding]:
-    folder = next(folder for folder in (home.root, *home.root.parents) if folder.exists())
+    folder = _nearest_existing(home.root)
     free = shutil.disk_usage(folder).free
     text = f"{free / (1 << 30):.1f} GiB free at {folder}"
     if free < MIN_FREE_BYTES:

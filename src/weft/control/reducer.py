@@ -33,6 +33,7 @@ from weft.core.events import (
     WorkersExited,
     WorkersStarted,
 )
+from weft.core.plural import plural
 from weft.core.reason import Cancelled, Completed, Failed, NodeLost, Queued, Restarting
 from weft.core.step_report import Progress
 from weft.errors import UsageError
@@ -206,7 +207,7 @@ def _failed(draft: Draft, job: Job, event: WorkersExited) -> None:
     reason = event.reason or f"exit code {event.exit_code}"
     job = draft.change(job, {"num_failures": num_failures})
     if num_failures > may_restart:
-        restarts = f", restarted {may_restart} times" if may_restart else ""
+        restarts = f", restarted {plural(may_restart, 'time')}" if may_restart else ""
         draft.finish(job, JobState.FAILED, because(Failed(f"{reason}{restarts}")), event.exit_code)
     else:
         again = Restarting(f"failed ({reason}), restart {num_failures} of {may_restart}")

@@ -115,6 +115,15 @@ def test_doctor_finds_a_home_that_is_open_to_others(weft: Any, home: Home) -> No
     assert "chmod 700" in shown.out
 
 
+def test_doctor_finds_a_home_that_cannot_be_created(weft: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("WEFT_HOME", str(tmp_path / "file" / "home"))
+    shown = weft("doctor", "--json")
+    (home,) = [row for row in shown.json()["checks"] if row["check"] == "home"]
+    assert (shown.code, home["level"]) == (3, "bad")
+    assert f"{tmp_path}/file is not a folder" in home["found"]
+
+
 def test_up_starts_the_controller_with_every_option_it_was_given() -> None:
     up = load("up")
     assert isinstance(up, Verb)

@@ -121,3 +121,19 @@ def test_a_closed_output_pipe_is_not_an_error() -> None:
             [sys.executable, "-m", "weft", "--help"], stdout=closed, stderr=subprocess.PIPE, check=False
         )
     assert (done.returncode, done.stderr) == (141, b"")
+
+
+@pytest.mark.parametrize(
+    ("closed", "words", "code"),
+    [
+        (">&-", ("sim", "--help"), 0),
+        ("<&- >&- 2>&-", ("doctor", "--help"), 0),
+        ("2>&-", ("nonsense",), 2),  # the message must not become part of the result
+    ],
+)
+def test_a_command_started_without_standard_streams_exits_as_always(
+    closed: str, words: tuple[str, ...], code: int
+) -> None:
+    command = ["sh", "-c", f'exec "$@" {closed}', "sh", sys.executable, "-m", "weft", *words]
+    done = subprocess.run(command, capture_output=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (code, b"", b"")

@@ -160,6 +160,11 @@ def test_a_failing_script_is_restarted_max_restarts_times_and_then_fails_with_it
     job = one.job("a")
     assert (job.state, job.exit_code, job.num_failures, job.num_restarts) == (JobState.FAILED, 1, 3, 2)
     assert job.reason == "ZeroDivisionError, restarted 2 times"
+    once = Scenario("a", max_restarts=1)
+    for _ in range(2):
+        once.assign(a=(0,))
+        once.exit("a", Fate.FAILED, reason="ZeroDivisionError")
+    assert once.job("a").reason == "ZeroDivisionError, restarted 1 time"
 
 
 @pytest.mark.parametrize("fate", [Fate.LOST, Fate.STOPPED])
