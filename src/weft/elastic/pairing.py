@@ -32,7 +32,7 @@ MAX_CANDIDATES = 128
 _MIN_ALIKE = 2
 """Jobs per menu from which looking at menus first pays off."""
 _MAX_KEPT_MENUS = 2 * MAX_CANDIDATES
-"""A new menu is compared with all that are kept, so keeping many of jobs that have ended makes every decision slower."""
+"""A new menu is compared with all kept ones: keeping those of ended jobs would slow down every decision."""
 _LEARNED_AT_ONCE = 4096
 
 
