@@ -155,10 +155,10 @@ def _overtaken(
     """
     none: tuple[None, Sequence[JobView], frozenset[str]] = (None, snapshot.jobs, frozenset())
     workers = allocation.workers
-    waiting = [view for view in snapshot.jobs if not view.workers]
-    starting = {view.id for view in waiting if workers.get(view.id) and not beliefs[view.id].can_stop}
+    starting = {name for name, num in workers.items() if num and not beliefs[name].can_stop and not jobs[name].wanted}
     if not starting or snapshot.cluster.is_mixed:
         return none
+    waiting = [view for view in snapshot.jobs if not view.workers]
     ahead: list[str] = []
     for view in sorted(waiting, key=lambda view: -view.spec.priority):
         if view.id in starting:
@@ -212,7 +212,7 @@ def _snapshot(
     sharing: SharingTerms | None,
 ) -> Snapshot:
     views = []
-    cluster = state.cluster
+    cluster, is_mixed = state.cluster, state.cluster.is_mixed
     due = due_first_starts(jobs.values(), cluster.num_devices)
     for name, job in jobs.items():
         if name in fixed:
@@ -234,7 +234,8 @@ def _snapshot(
                 job.num_restarts,
                 name in due,
                 belief.is_length_known,
-                *((cluster.kind_of(wanted), tuple(belief.curves.items())) if cluster.is_mixed else ()),
+                cluster.kind_of(wanted) if is_mixed else "",
+                tuple(belief.curves.items()) if is_mixed else (),
             )
         )
     # The policy does not see devices on closed nodes, even if a job still uses them.
@@ -242,7 +243,7 @@ def _snapshot(
     held_devices = {device for name in fixed for device in jobs[name].wanted} - closed if fixed else set()
     num_held = len(held_devices)
     held_by_kind = {}
-    if cluster.is_mixed:
+    if is_mixed:
         held_by_kind = {kind: len(held_devices & devices) for kind, devices in cluster.devices_by_kind.items()}
     if fixed and quotas:
         held = [(jobs[name].spec.user, len(jobs[name].wanted)) for name in fixed]
@@ -277,6 +278,8 @@ def _assignment(
         wanted = job.wanted
         if wanted:
             devices[name] = wanted
+        elif name not in workers:
+            continue  # it keeps waiting
         if (
             len(wanted) != workers.get(name, 0)
             or (name in kinds and name not in fixed and kinds[name] != cluster.kind_of(wanted))

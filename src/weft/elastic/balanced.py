@@ -17,6 +17,8 @@ GUESS_STEEPNESS = 0.5
 _SAME = np.log(1.25)
 """Logarithm of the factor within which known lengths count as equal when other lengths are guesses."""
 _LEAST_S = 1e-9
+_LONGEST_S = 1e300
+"""Finite, since an infinite number of restarts that cost nothing would not be a number."""
 _GRID = 64
 """If there are more jobs than this, the number of longer jobs is computed at this many lengths and interpolated."""
 
@@ -55,10 +57,8 @@ class Balanced(UtilityPolicy):
     because = "this split of the devices gives the most progress (short jobs and jobs that scale well count more)"
 
     def standing(self, stakes: Stakes) -> FloatArray:
-        times_s = stakes.times_s.copy()
         # A waiting job cannot avoid its start.  Without it here, a job shorter than a start would never be worth one.
-        waits = stakes.workers == 0
-        times_s[waits] += stakes.restart_s[waits, None]
+        times_s = stakes.times_s + np.where(stakes.workers == 0, stakes.restart_s, 0.0)[:, None]
         price = num_waiting(stakes.least_size_s(times_s), stakes.is_length_known) / stakes.num_devices
         costs: FloatArray = times_s * (1.0 + price[:, None] * stakes.counted_sizes)
         standing: FloatArray = stakes.weights * np.minimum.reduce(costs, axis=1)
@@ -69,7 +69,7 @@ class Balanced(UtilityPolicy):
 
     def restarts_s(self, times_s: FloatArray, stakes: Stakes, rows: IntArray | slice) -> FloatArray:
         """The next restart is not far: a job with a long time to go pays for restarts in proportion."""
-        num = np.maximum(1.0, np.where(np.isfinite(times_s), times_s, 0.0) / SIZE_KEPT_S)
+        num = np.maximum(1.0, np.minimum(times_s, _LONGEST_S) / SIZE_KEPT_S)
         lost_s: FloatArray = stakes.restart_s[rows, None] * num
         return lost_s
 
@@ -78,9 +78,8 @@ class Balanced(UtilityPolicy):
 
         Otherwise two jobs of unknown length take turns: the one that waits always looks shorter.
         """
-        times_s = np.where(stakes.is_present, stakes.times_s, np.inf)
-        present: FloatArray = self.utility(times_s, standing[:, None]).max(axis=1)
-        lost: FloatArray = present * np.minimum(1.0, stakes.restart_s / SIZE_KEPT_S)
+        times_s = np.minimum.reduce(np.where(stakes.is_present, stakes.times_s, np.inf), axis=1)
+        lost: FloatArray = self.utility(times_s, standing) * np.minimum(1.0, stakes.restart_s / SIZE_KEPT_S)
         return lost
 
 

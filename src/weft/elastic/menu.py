@@ -82,6 +82,9 @@ class MenuBook:
         self._rows: dict[tuple[SpeedCurve, int, int, tuple[int, ...]], int] = {}
         self._menus: list[Menu] = []
         self._table: MenuTable | None = None
+        self._jobs: tuple[JobView, ...] = ()
+        self._numbers: list[int] = []
+        """Of ``_jobs``, those of the last question: a decision asks several times about the same jobs."""
 
     def menus(self, cluster: Cluster, jobs: tuple[JobView, ...]) -> list[Menu]:
         """The menu of each job; empty if the cluster is too small for it."""
@@ -101,6 +104,8 @@ class MenuBook:
             self._rows.clear()
             self._menus.clear()
             self._table = None
+        elif jobs is self._jobs:
+            return self._numbers
         numbers = []
         for job in jobs:
             spec = job.spec
@@ -111,6 +116,7 @@ class MenuBook:
                 self._menus.append(menu_of(spec, job.curve, cluster, aligned=self._aligned))
                 self._table = None
             numbers.append(row)
+        self._jobs, self._numbers = jobs, numbers
         return numbers
 
 

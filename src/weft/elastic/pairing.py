@@ -31,7 +31,8 @@ MAX_CANDIDATES = 128
 """At most this many jobs are considered for pairing: the number of pairs grows with the square."""
 _MIN_ALIKE = 2
 """Jobs per menu from which looking at menus first pays off."""
-_MAX_KEPT_CURVES = 2000
+_MAX_KEPT_MENUS = 2 * MAX_CANDIDATES
+"""A new menu is compared with all kept ones: keeping those of ended jobs would slow down every decision."""
 _LEARNED_AT_ONCE = 4096
 
 
@@ -145,16 +146,14 @@ class PairBook:
         self.setting = (handover_s, cluster)
         self.handover_s = handover_s
         self.sizes = pair_sizes(cluster.num_devices, max(cluster.devices_by_node))
-        self._curves: list[StepTimes] = []
+        nothing: FloatArray = np.empty((0, len(self.sizes)))
         self._number: dict[Menu, int] = {}
-        """The place of each menu in ``_curves`` and in ``_rows``."""
+        """The place of each menu in ``_step_s``, ``_exposed_s`` and ``_rows``."""
+        self._step_s = self._exposed_s = nothing
+        """Step times and exposed times by menu and size; NaN where the menu does not have the size."""
         self._rows: IntArray = np.empty((0, 0, len(PAIR_MODES)), dtype=np.int64)
         """By two menus and the way they share: its row in the tables of speeds, or -1 if it does not pay off."""
-        self._first: list[FloatArray] = []
-        self._second: list[FloatArray] = []
-        self._tables: tuple[FloatArray, FloatArray] | None = None
-        self._sides: tuple[IntArray, IntArray, IntArray] | None = None
-        """Of every way to share that pays off: the numbers of both menus, and its row in the tables."""
+        self._first = self._second = nothing
 
     def options(
         self, menus: Sequence[Menu], candidates: Sequence[int], apart: Set[frozenset[int]] = frozenset()
@@ -177,7 +176,6 @@ class PairBook:
         pair, modes = np.nonzero(rows >= 0)
         if not len(pair):
             return None
-        first, second = self._speeds()
         chosen = rows[pair, modes]
         at = np.array(candidates)
         return PairOptions(
@@ -186,60 +184,57 @@ class PairBook:
             modes,
             np.flatnonzero(np.diff(pair, prepend=-1)),
             self.sizes,
-            first[chosen],
-            second[chosen],
+            self._first[chosen],
+            self._second[chosen],
         )
 
     def ways(self, menus: Sequence[Menu]) -> PairWays | None:
         """In which ways two of ``menus`` can share at all; None if in no way, or if hardly any menus are alike."""
-        self._learn(set(menus))
+        distinct = set(menus)
+        if _MIN_ALIKE * len(distinct) > len(menus):
+            return None
+        self._learn(distinct)
         numbers = np.array([self._number[menu] for menu in menus])
-        num_jobs = np.bincount(numbers, minlength=len(self._curves))
-        if _MIN_ALIKE * np.count_nonzero(num_jobs) > len(menus):
+        num_jobs = np.bincount(numbers)
+        present = np.flatnonzero(num_jobs)
+        rows = self._rows[present[:, None], present]
+        one, other, modes = np.nonzero(rows >= 0)
+        # Below the diagonal are the same pairs with the two jobs swapped; two that are alike are still two jobs.
+        here = np.flatnonzero((one < other) | ((one == other) & (num_jobs[present[one]] > 1)))
+        if not len(here):
             return None
-        if self._sides is None:
-            # Below the diagonal are the same pairs with the two jobs swapped.
-            one, other, modes = np.nonzero(self._rows >= 0)
-            above = one <= other
-            self._sides = one[above], other[above], self._rows[one[above], other[above], modes[above]]
-        one, other, rows = self._sides
-        here = (num_jobs[one] > (one == other)) & (num_jobs[other] > 0)  # two that are alike are still two jobs
-        if not here.any():
-            return None
-        first, second = self._speeds()
-        kinds = np.concatenate([one[here], other[here]])
-        speeds = np.concatenate([first[rows[here]], second[rows[here]]])
+        one, other, modes = one[here], other[here], modes[here]
+        chosen = rows[one, other, modes]
+        kinds = present[np.concatenate([one, other])]
+        speeds = np.concatenate([self._first[chosen], self._second[chosen]])
         side, job = np.nonzero(kinds[:, None] == numbers)
         num = num_jobs[kinds]
         return PairWays(job, num.cumsum() - num, speeds[side])
-
-    def _speeds(self) -> tuple[FloatArray, FloatArray]:
-        if self._tables is None:
-            self._tables = (np.array(self._first), np.array(self._second))
-        return self._tables
 
     def _learn(self, menus: set[Menu]) -> None:
         new = [menu for menu in menus if menu not in self._number]
         if not new:
             return
-        if len(self._number) + len(new) > _MAX_KEPT_CURVES:
-            for kept in (self._curves, self._number, self._first, self._second):
-                kept.clear()
+        if len(self._number) + len(new) > _MAX_KEPT_MENUS:
+            self._number.clear()
+            self._step_s, self._exposed_s = self._step_s[:0], self._exposed_s[:0]
+            self._first, self._second = self._first[:0], self._second[:0]
             self._rows = self._rows[:0, :0]
             new = list(menus)
-        num_before = len(self._curves)
-        for menu in new:
-            at = {size: column for column, size in enumerate(menu.sizes)}
-            columns = [at.get(int(size), -1) for size in self.sizes]
-            step = np.array([menu.step_s[column] if column >= 0 else np.nan for column in columns])
-            exposed = np.array([menu.exposed_s[column] if column >= 0 else np.nan for column in columns])
-            self._number[menu] = len(self._curves)
-            self._curves.append((step, exposed))
-        num = len(self._curves)
+        num_before, num = len(self._number), len(self._number) + len(new)
+        step_s, exposed_s = np.full((2, len(new), len(self.sizes)), np.nan)
+        for place, menu in enumerate(new):
+            self._number[menu] = num_before + place
+            column = {size: column for column, size in enumerate(menu.sizes)}
+            for at, size in enumerate(self.sizes.tolist()):
+                if size in column:
+                    step_s[place, at] = menu.step_s[column[size]]
+                    exposed_s[place, at] = menu.exposed_s[column[size]]
+        self._step_s = np.concatenate([self._step_s, step_s])
+        self._exposed_s = np.concatenate([self._exposed_s, exposed_s])
         rows = np.full((num, num, len(PAIR_MODES)), -1, dtype=np.int64)
         rows[:num_before, :num_before] = self._rows
         self._rows = rows
-        self._tables = self._sides = None
         unknown = np.ones((num, num), dtype=bool)
         unknown[:num_before, :num_before] = False
         one, other = np.nonzero(unknown)
@@ -247,15 +242,13 @@ class PairBook:
             self._learn_pairs(one[start : start + _LEARNED_AT_ONCE], other[start : start + _LEARNED_AT_ONCE])
 
     def _learn_pairs(self, one: IntArray, other: IntArray) -> None:
-        step_s, exposed_s = (np.array(values) for values in zip(*self._curves, strict=True))
-        mine, theirs = (step_s[one], exposed_s[one]), (step_s[other], exposed_s[other])
+        mine, theirs = (self._step_s[one], self._exposed_s[one]), (self._step_s[other], self._exposed_s[other])
         for mode, (one_speed, other_speed, gain) in pair_speeds(mine, theirs, self.handover_s).items():
             pays = gain >= 1 + MIN_GAIN
-            one_speed, other_speed = np.where(pays, one_speed, 0.0), np.where(pays, other_speed, 0.0)
             some = np.flatnonzero(pays.any(axis=1))
             self._rows[one[some], other[some], PAIR_MODES.index(mode)] = len(self._first) + np.arange(len(some))
-            self._first.extend(one_speed[some])
-            self._second.extend(other_speed[some])
+            self._first = np.concatenate([self._first, np.where(pays, one_speed, 0.0)[some]])
+            self._second = np.concatenate([self._second, np.where(pays, other_speed, 0.0)[some]])
 
 
 def pair_sizes(num_devices: int, node: int) -> IntArray:

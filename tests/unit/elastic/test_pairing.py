@@ -13,7 +13,7 @@ from weft.core.cluster import Cluster
 from weft.core.job import JobSpec
 from weft.core.snapshot import JobView, Snapshot
 from weft.core.speed import SpeedCurve, StepTime
-from weft.elastic import Rules, policy_named
+from weft.elastic import Rules, pairing, policy_named
 from weft.elastic.matching import match
 from weft.elastic.menu import Menu
 from weft.elastic.pairing import (
@@ -21,7 +21,10 @@ from weft.elastic.pairing import (
     PAIR_MODES,
     PairBook,
     PairMode,
+    PairSpeeds,
+    StepTimes,
     pair_sizes,
+    pair_speeds,
     predicted_gain,
     refusal,
     review,
@@ -211,3 +214,22 @@ def test_menus_that_nobody_shares_are_not_compared_as_menus() -> None:
     menus = [Menu((1,), (1.0 + index,), (0.5,)) for index in range(6)]
     assert PairBook(0.001, Cluster.uniform(1, 1)).ways(menus) is None
     assert PairBook(0.001, Cluster.uniform(1, 1)).ways([menus[0], menus[0], menus[1], menus[1]]) is not None
+
+
+def test_a_decision_does_not_take_longer_for_all_the_jobs_that_have_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    book, num_predicted = PairBook(0.001, Cluster.uniform(1, 1)), 0
+
+    def counted(first: StepTimes, second: StepTimes, handover_s: float) -> dict[PairMode, PairSpeeds]:
+        nonlocal num_predicted
+        num_predicted += len(first[0])
+        return pair_speeds(first, second, handover_s)
+
+    def menu(number: int) -> Menu:
+        return Menu((1,), (1.0 + number,), (0.5,))
+
+    ended = [menu(number) for number in range(600)]
+    for start in range(0, len(ended), 100):
+        book.options(ended[start : start + 100], range(100))
+    monkeypatch.setattr(pairing, "pair_speeds", counted)
+    book.options([menu(0), menu(1)], range(2))
+    assert 0 < num_predicted < 2 * len(ended)
