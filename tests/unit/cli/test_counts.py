@@ -13,7 +13,6 @@ from weft.cli.checkup import checkup
 from weft.core.cluster import MAX_DEVICES, Cluster
 from weft.core.submission import MAX_WORKERS
 from weft.daemon.home import Home
-from weft.daemon.retention import Purged
 from weft.engines.local import LocalEngine
 from weft.engines.worker_launch import Devices, checked_count, num_workers_of
 from weft.errors import EngineError, UsageError
@@ -48,7 +47,8 @@ def test_a_cluster_of_the_documented_size_can_be_made() -> None:
 def test_one_of_something_is_not_called_many(
     weft: Any, home: Home, controller: FakeController, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(controller, "purge", lambda older_than_s, *, dry_run=False: Purged(("k3v9x2qa",), 0))
+    purged = {"jobs": ["k3v9x2qa"], "freed_bytes": 0, "problems": []}
+    monkeypatch.setattr(controller, "purge", lambda older_than_s, *, dry_run=False: purged)
     assert "1 job deleted" in weft("purge").err
     with pytest.raises(EngineError, match="this machine has 1 GPU: use at most that many"):
         checked_count(2, Devices((0, 1), num_gpus=1))
