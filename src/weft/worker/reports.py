@@ -92,7 +92,7 @@ class Reporter:
 
     def _begin_interval(self) -> None:
         """Rates and waits in a report are those since the last one."""
-        self._since_s = time.perf_counter()
+        self._since_s = self._stepped_s = time.perf_counter()
         self._num_steps = 0
         self._num_samples = 0
         self._network_wait_s = TURNS.network_wait_s
@@ -111,7 +111,8 @@ class Reporter:
         self._num_steps += 1
         self._num_samples += share.num_global
         self._unsent = (step, total_steps, epoch, handle)
-        if time.perf_counter() - self._since_s >= _REPORT_EVERY_S:
+        self._stepped_s = time.perf_counter()
+        if self._stepped_s - self._since_s >= _REPORT_EVERY_S:
             self.flush()
 
     def flush(self) -> None:
@@ -119,7 +120,8 @@ class Reporter:
         if self._unsent is None or (self._channel is None and self._bar is None):
             return
         (step, total_steps, epoch, handle), self._unsent = self._unsent, None
-        elapsed_s = max(time.perf_counter() - self._since_s, 1e-9)
+        # Until the last step: what a script does after it, such as saving, is not part of a step.
+        elapsed_s = max(self._stepped_s - self._since_s, 1e-9)
         step_s, samples_per_s = elapsed_s / self._num_steps, self._num_samples / elapsed_s
         # An overlapped model measures its own waits; those of other models are measured only behind a gate.
         exposed_s = (TURNS.network_wait_s - self._network_wait_s) / self._num_steps
