@@ -125,4 +125,10 @@ def _todo(part: Part, folder: Path, *, quick: bool, fresh: bool) -> Todo:
 
 def _run(command: Sequence[str]) -> int:
     paths = [str(PARENT), *filter(None, [os.environ.get("PYTHONPATH")])]
-    return subprocess.run(command, env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)}, check=False).returncode
+    child = subprocess.Popen(command, env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)})
+    try:
+        return child.wait()
+    except KeyboardInterrupt:
+        # Ctrl-C reaches the benchmark too.  `subprocess.run` would kill it while it removes its hosts and processes.
+        child.wait()
+        raise

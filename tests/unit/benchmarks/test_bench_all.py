@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -127,3 +130,24 @@ def test_published_results_do_not_say_where_things_are_on_the_machine(tmp_path: 
     record = RowRecord(tmp_path, "overlap", "weft bench overlap")
     record.failures.append(f"`{sys.executable} -m benchmarks.overlap_worker` failed in {Path(__file__).parents[3]}/src")
     assert record.document()["failures"] == ["`python -m benchmarks.overlap_worker` failed in WEFT/src"]
+
+
+def test_an_interrupted_benchmark_has_time_to_remove_its_hosts() -> None:
+    child = (
+        "import signal, time\n"
+        "try:\n"
+        "    print('began', flush=True)\n"
+        "    signal.pause()\n"
+        "except KeyboardInterrupt:\n"
+        "    time.sleep(1.0)\n"  # longer than subprocess.run would wait before it kills
+        "    print('removed', flush=True)\n"
+    )
+    parent = f"import sys; from benchmarks.all_command import _run; _run([sys.executable, '-c', {child!r}])"
+    command = [sys.executable, "-c", parent]
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, cwd=RESULTS.parents[1], start_new_session=True
+    ) as both:
+        assert both.stdout is not None
+        assert both.stdout.readline() == b"began\n"
+        os.killpg(both.pid, signal.SIGINT)
+        assert both.stdout.read() == b"removed\n"
