@@ -17,9 +17,9 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from weft.overlap.exchange_memory import ExchangeMemory, ExchangeShape
+from weft.overlap.link_probes import measure_link
 from weft.overlap.transport import Exchange, transport_for
 from weft.overlap.transport.base import NUM_SIGNALS
-from weft.overlap.tuning import measure_link
 
 BUCKET_BYTES = 25 * 1024 * 1024
 MakeOptimizer = Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]

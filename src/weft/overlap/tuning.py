@@ -5,7 +5,7 @@
                     jobs should not pay for it)
     steps 2 to 5    show when each gradient is ready and when each parameter is read
     then            a plan by the recurrence (weft.perf.fusion), and trials around it: a few steps each, judged by the
-                    median over steps of the slowest worker's step time; the best plan is kept
+                    slowest worker's step times (weft.perf.search); the best plan is kept
     with eager      finally, the best plan with and without early gathers, in turn: the faster one is kept.  Both give
                     the same values, and no model predicts what updates during backward cost on a CPU core
 
@@ -17,18 +17,16 @@ from __future__ import annotations
 
 import logging
 import statistics
-import time
 from collections.abc import Callable, Iterable, Sequence
 
 import torch
 
-from weft.overlap.exchange_memory import ExchangeMemory, ExchangeShape
-from weft.overlap.layout import FIRST_PROBE, MAX_BUCKETS, Lane, granularity, snap
+from weft.overlap.layout import MAX_BUCKETS, Lane, granularity, snap
+from weft.overlap.link_probes import measure_link
 from weft.overlap.schedule_interface import Schedule
 from weft.overlap.step_times import StepTimes
-from weft.overlap.transport.base import NUM_SIGNALS, Transport
 from weft.perf.fusion import describe, scaled_cuts
-from weft.perf.link import Link, fit_link
+from weft.perf.link import Link
 from weft.perf.search import Duel, Search
 from weft.perf.step_profile import Mode, ParameterTiming, StepProfile
 
@@ -46,13 +44,6 @@ _NUM_FINAL_ROUNDS = 3
 _MAX_EAGER_TRIALS = 14
 _NUM_EAGER_FINAL_ROUNDS = 2
 _NUM_DUEL_ROUNDS = 2
-# Bytes on the wire of each worker with which the link is measured, and how often.
-_PROBE_BYTES = (16 << 10, 256 << 10, 1 << 20, 4 << 20)
-_NUM_PROBES = 3
-# No more probes after this time, but at least one of the third size: on a slow link, the rest would take longer than
-# the steps of a short job.
-_PROBE_BUDGET_S = 0.1
-_LAST_SIZE_NEEDED = 2
 
 Cuts = tuple[int, ...]
 
@@ -154,12 +145,11 @@ class Tuner:
         recent = self._last_steps(_STEPS_PER_TRIAL - 1)  # the first one includes the change of plan
         slowest = torch.tensor([step.total_s for step in recent], dtype=torch.float64, device=self._device)
         self._schedule.transport.all_reduce(slowest, maximum=True)
-        seconds = statistics.median(slowest.tolist())
         if self._search is not None and self._duel is not None:
             if self._search.finished:
-                self._duel.tell(seconds)
+                self._duel.tell(statistics.median(slowest.tolist()))
             else:
-                self._search.tell(self._point, seconds)
+                self._search.tell(self._point, *slowest.tolist())
         self._next_trial()
 
     def _next_trial(self) -> None:
@@ -240,48 +230,3 @@ def measured_profile(lane: Lane, steps: Sequence[StepTimes], num_elements: int, 
 def _median_of(values: Iterable[float | None]) -> float | None:
     known = [value for value in values if value is not None]
     return statistics.median(known) if known else None
-
-
-def measure_link(transport: Transport, device: torch.device) -> Link:
-    """Time a few reduce-scatters; the same result on every worker.  Collective."""
-    samples, launches = _probe_link(transport, device)
-    link = fit_link(samples, launch_s=statistics.median_low(launches))
-    agreed = torch.tensor([link.alpha_s, link.beta_s_per_byte * 1e9, link.launch_s], dtype=torch.float64, device=device)
-    transport.broadcast(agreed).wait()
-    alpha, nanoseconds_per_byte, launch = agreed.tolist()
-    return Link(alpha, nanoseconds_per_byte * 1e-9, launch)
-
-
-def _probe_link(transport: Transport, device: torch.device) -> tuple[list[tuple[float, float]], list[float]]:
-    """Several sizes, smallest first, within a budget: (bytes, seconds) of each, and the seconds each launch took."""
-    samples: list[tuple[float, float]] = []
-    launches: list[float] = []
-    memory = ExchangeMemory(transport)
-    spent_s = 0.0
-    for number, num_bytes in enumerate(_PROBE_BYTES):
-        shard = num_bytes // 4 // (transport.num_workers - 1)
-        shape = ExchangeShape(shard, shard + NUM_SIGNALS, torch.float32)
-        region = torch.zeros(transport.num_workers * shard, device=device)
-        memory.clear([(shape, region)])
-        exchange = memory.make(FIRST_PROBE + number, shape, region)
-        exchange.send.zero_()
-        for repeat in range(_NUM_PROBES + 1):
-            transport.open_reduce(exchange, repeat)
-            # Workers start together and agree on when to stop: one that stopped alone would leave the others waiting.
-            slowest = torch.tensor([spent_s], dtype=torch.float64, device=device)
-            transport.all_reduce(slowest, maximum=True)
-            transport.device.synchronize()
-            began = time.perf_counter()
-            transport.launch_reduce(exchange, repeat)
-            launches.append(time.perf_counter() - began)
-            transport.finish_reduce(exchange)
-            transport.settle_sends(exchange)
-            transport.device.synchronize()
-            took_s = time.perf_counter() - began
-            spent_s += took_s
-            if not repeat:  # it warms up connections
-                continue
-            samples.append((exchange.reduce_bytes, took_s))
-            if number >= _LAST_SIZE_NEEDED and slowest.item() > _PROBE_BUDGET_S:
-                return samples, launches
-    return samples, launches

@@ -3,7 +3,7 @@
 >>> search = Search(bounds=((-2.0, 2.0),), max_trials=12)
 >>> while not search.finished:
 ...     x = search.ask()
-...     search.tell(x, seconds=1.0 + (x[0] - 1.0) ** 2)
+...     search.tell(x, 1.0 + (x[0] - 1.0) ** 2)
 >>> search.best()
 (1.0,)
 """
@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from statistics import median
+from statistics import median, quantiles
 
 from weft.errors import UsageError
 from weft.perf.gaussian import Point, Proposals
@@ -21,13 +21,17 @@ _MIN_GAIN = 0.005
 
 
 class Search:
-    """Find the knobs with the shortest time in at most ``max_trials`` measurements; deterministic.
+    """Find the knobs with the shortest time in at most ``max_trials`` trials of one or more steps; deterministic.
 
     Zero (the model's plan) is measured first, then points halfway out along each axis, then what Bayesian optimization
     proposes (weft.perf.gaussian).  After ``patience`` proposals without a gain of half a percent, the best
     ``num_finalists`` points, always including zero, are measured ``num_final_rounds`` more times in turn, because the
     best of many noisy values is partly luck.  Then ``finished`` is true, and ``ask`` and ``best`` return the point to
     keep.
+
+    [Note: late steps]  On a shared machine, one step in five is late by more than good plans differ, and none is early.
+    So a trial counts with its shortest step, which is enough to find candidates, and a finalist with the
+    lower third of all its steps, which tells plans apart even if half of the steps are late.
     """
 
     def __init__(
@@ -74,14 +78,17 @@ class Search:
                 self._asked = self._proposals.propose()
         return self._asked
 
-    def tell(self, x: Sequence[float], seconds: float) -> None:
-        if not (math.isfinite(seconds) and seconds > 0):
-            raise UsageError(f"a trial took {seconds} s: expected a positive, finite time")
+    def tell(self, x: Sequence[float], *steps_s: float) -> None:
+        """The steps of one trial; the same number of them in every trial."""
+        for step_s in steps_s:
+            if not (math.isfinite(step_s) and step_s > 0):
+                raise UsageError(f"a step of a trial took {step_s} s: expected a positive, finite time")
         if self.finished:
             return
         point = tuple(float(value) for value in x)
-        best_s = min(map(median, self._measured.values()), default=math.inf)
-        self._measured.setdefault(point, []).append(seconds)
+        seconds = min(steps_s)
+        best_s = min(map(min, self._measured.values()), default=math.inf)
+        self._measured.setdefault(point, []).extend(steps_s)
         self._proposals.observe(point, seconds)
         self.num_trials += 1
         self._asked = None
@@ -97,17 +104,22 @@ class Search:
 
     def _finalists(self) -> list[Point]:
         others = [point for point in self._measured if point != self.origin]
-        others.sort(key=lambda point: median(self._measured[point]))
+        others.sort(key=lambda point: min(self._measured[point]))
         finalists = [*others[: self.num_finalists - 1], self.origin]
         return finalists if self.origin in self._measured else finalists[:-1]
 
     def best(self) -> Point:
-        """The point with the shortest median time among those measured most often; zero before any."""
+        """The fastest point among those measured most often; zero before any."""
         if not self._measured:
             return self.origin
         most = max(map(len, self._measured.values()))
         often = [point for point, times in self._measured.items() if len(times) == most]
-        return min(often, key=lambda point: median(self._measured[point]))
+        return min(often, key=lambda point: _typical(self._measured[point]))
+
+
+def _typical(steps_s: Sequence[float]) -> float:
+    """How long a step takes when nothing disturbs it; see [Note: late steps]."""
+    return quantiles(steps_s, n=3, method="inclusive")[0] if len(steps_s) > 1 else steps_s[0]
 
 
 class Duel:

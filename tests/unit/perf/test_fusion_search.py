@@ -129,6 +129,22 @@ def test_finalists_are_measured_in_turn_and_the_best_median_wins():
     assert right >= 17
 
 
+@pytest.mark.parametrize("late", [0.2, 0.3])
+def test_late_steps_do_not_choose_the_plan(late):
+    """Plans differ by 2 %; a step in five (or three) is 10 % late, and all scatter by half a percent."""
+    right = 0
+    for seed in range(40):
+        rng = random.Random(seed)
+        search = Search(max_trials=18, patience=3, num_finalists=3, num_final_rounds=3)
+        while not search.finished:
+            x = search.ask()
+            true_s = 1.0 + 0.02 * (x != (1.0, 0.0))
+            steps_s = [true_s * (1 + abs(rng.gauss(0, 0.005)) + 0.1 * (rng.random() < late)) for _ in range(2)]
+            search.tell(x, *steps_s)
+        right += search.best() == (1.0, 0.0)
+    assert right >= 36
+
+
 def test_asking_twice_asks_the_same():
     search = Search()
     assert search.ask() == search.ask()

@@ -33,22 +33,30 @@ def test_late_samples_do_not_move_the_fit():
 
 def test_one_size_alone_is_predicted_right():
     fit = fit_link([(1e6, 0.01), (1e6, 0.012), (1e6, 0.5)])
-    assert fit == Link(0.0, 0.012 / 1e6)
+    assert fit == Link(0.0, 0.01 / 1e6)
 
 
 def test_empty_messages_alone_are_all_start_up():
-    assert fit_link([(0, 0.003), (0, 0.005), (0, 0.004)]) == Link(0.004, 0.0)
+    assert fit_link([(0, 0.003), (0, 0.005), (0, 0.004)]) == Link(0.003, 0.0)
 
 
 def test_time_that_falls_with_size_is_read_as_start_up_only():
     fit = fit_link([(1e6, 0.03), (2e6, 0.02), (4e6, 0.01)])
-    assert fit == Link(0.02, 0.0)
+    assert fit == Link(0.03, 0.0)
 
 
 def test_a_negative_startup_time_is_taken_as_zero():
     fit = fit_link([(1e6, 0.001), (2e6, 0.010), (4e6, 0.030)])
     assert fit.alpha_s == 0.0
     assert fit.beta_s_per_byte > 0
+
+
+def test_bursts_that_pass_at_once_do_not_make_a_link_appear_faster():
+    burst, rate = 128 << 10, 30e6  # a shaper's bucket, and the bytes per second behind it
+    sizes = [16 << 10, 256 << 10, 1 << 20, 4 << 20]
+    fit = fit_link([(n, 5e-4 + max(0, n - burst) / rate) for n in sizes])
+    assert fit.beta_s_per_byte == pytest.approx(1 / rate)
+    assert fit.alpha_s == pytest.approx(0, abs=5e-4)
 
 
 def test_launch_cost_is_passed_on():
