@@ -20,7 +20,7 @@ Read the files in the order in which a gradient moves through them:
     compiled.py             the same for compiled modules
     state_runs.py           optimizer state as runs that can move; state_service.py fetches those of other workers
     sharded_state.py        the sharded optimizer state; state_view.py shows it as ``optimizer.state``
-    tuning.py               measures the link and tunes fusion during training
+    tuning.py               tunes fusion during training; link_probes.py measures the link
     timing.py               the times that report.py and ``trace()`` show
     part.py                 one optimizer with its schedule, tuner, and state
     uneven_inputs.py        workers with different numbers of batches

@@ -1,9 +1,8 @@
 """Measures the link between two training steps: a few reduce-scatters, timed within a budget.
 
-[Note: stalls]  On hosts with several workers, one probe in fifty took 0.2 or 1.1 s instead of 0.02: a TCP timeout.  It
-happens most right after receive windows were limited (receive_window.py): a sender may still fill the larger window it
-was offered, the smaller buffer drops the rest, and nothing follows that would make the sender notice.  So a link is
-never judged by a single probe.
+[Note: stalls]  A probe of 0.02 s sometimes takes 0.2 or 1.1 s: a TCP timeout.  It happens after receive windows have
+been limited (receive_window.py).  A sender may still fill the larger window that it was offered, the smaller buffer
+drops the rest, and no later data tells the sender.  So a link is never judged by a single probe.
 """
 
 from __future__ import annotations
