@@ -223,13 +223,16 @@ def sources(rows: Sequence[Row]) -> list[str]:
 
 
 def markdown_table(heads: Sequence[str], body: Iterable[Sequence[object]]) -> list[str]:
-    """The lines of a table.
+    """The lines of a table, without the columns in which no row has anything.
 
-    >>> markdown_table(["job", "s"], [["a", 1.5]])
+    >>> markdown_table(["job", "s", "MB"], [["a", 1.5, "-"]])
     ['| job | s |', '|---|---|', '| a | 1.5 |']
     """
-    lines = ["| " + " | ".join(heads) + " |", "|" + "---|" * len(heads)]
-    return lines + ["| " + " | ".join(map(str, cells)) + " |" for cells in body]
+    rows = [[str(cell) for cell in cells] for cells in body]
+    shown = [place for place in range(len(heads)) if not rows or any(cells[place] != "-" for cells in rows)]
+    lines = [[heads[place] for place in shown], *([cells[place] for place in shown] for cells in rows)]
+    head, *others = ("| " + " | ".join(cells) + " |" for cells in lines)
+    return [head, "|" + "---|" * len(shown), *others]
 
 
 def as_text(document: Mapping[str, Any]) -> str:
