@@ -84,7 +84,7 @@ def queue(
         for num_hosts in sorted({row["hosts"] for row in rows}):
             print(f"{num_hosts} hosts", *summary_table(summaries(rows, num_hosts)), "", sep="\n")
         print(f"written to {record.path('json')} (and .md, .png)")
-    record.conclude(keys)
+    record.conclude(keys, resumes=not quick)
 
 
 def plays(hosts: Sequence[int], rounds: int, contenders: Sequence[str]) -> list[Play]:

@@ -163,11 +163,15 @@ class RowRecord:
         write_whole(self.path("json"), as_text(self.document()))
         write_whole(self.path("md"), text)
 
-    def conclude(self, keys: Collection[str]) -> None:
-        """Say how many of these rows are missing, and raise an error if some could not be measured."""
+    def conclude(self, keys: Collection[str], *, resumes: bool) -> None:
+        """Say how many of these rows are missing, and raise an error if some could not be measured.
+
+        ``resumes``: whether the same command measures the others next time; a quick run begins again.
+        """
         num_left = sum(self.measured(key) is None for key in keys) - len(self.failures)
         if num_left > 0:
-            render.note(f"{num_left} of {len(keys)} rows did not fit into the time: run the command again")
+            what_next = "run the command again" if resumes else "allow more --minutes"
+            render.note(f"{num_left} of {len(keys)} rows did not fit into the time: {what_next}")
         if self.failures:
             raise WeftError(
                 f"{len(self.failures)} of {len(keys)} rows could not be measured; the others are in "
