@@ -75,7 +75,7 @@ def share_out(
     shares = dict.fromkeys(wanted, 0.0)
     spare = minutes
     for part in parts:
-        least = min(wanted[part.name], part.quick_minutes if quick else part.least_minutes)
+        least = min(wanted[part.name], part.least(quick=quick))
         if least <= spare + 1e-9:
             shares[part.name] = least
             spare -= least

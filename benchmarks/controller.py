@@ -18,8 +18,8 @@ from statistics import mean, median
 from typing import Any
 
 from benchmarks.figures import Document, finish, head
-from benchmarks.intervals import paired_ratio
-from benchmarks.program import parse, say
+from benchmarks.intervals import interval_note, paired_ratio
+from benchmarks.program import counted, parse, say
 from benchmarks.record import markdown_table
 from benchmarks.start_cost import reported_step_s, start_cost_s
 from weft.client import Client
@@ -177,19 +177,20 @@ def summary_table(document: Document) -> list[str]:
     """One row per contender."""
     ways: Sequence[Mapping[str, Any]] = document["summary"]
     elastic_s = ways[0]["means_of_rounds_s"]
+    faster = [paired_ratio(way["means_of_rounds_s"], elastic_s) for way in ways]
     body = [
         [
             way["way"],
             way["mean_s"],
-            "-" if way is ways[0] else paired_ratio(way["means_of_rounds_s"], elastic_s),
+            "-" if way is ways[0] else ratio,
             way["makespan_s"],
             f"{100 * way['mean_error']:.0f} %",
             ", ".join(map(str, way["means_of_rounds_s"])),
         ]
-        for way in ways
+        for way, ratio in zip(ways, faster, strict=True)
     ]
     heads = ["jobs run", "mean completion, s", "elastic is faster by (95 %)", "makespan, s", "simulator off by"]
-    return markdown_table([*heads, "means of rounds, s"], body)
+    return [*markdown_table([*heads, "means of rounds, s"], body), *interval_note(faster[1:])]
 
 
 def tables(document: Document) -> str:
@@ -201,7 +202,7 @@ def tables(document: Document) -> str:
         cells[6] = f"{100 * cells[6]:.0f} %"
     return "\n".join(
         [
-            f"{document['rounds']} rounds in alternating order; medians over rounds.",
+            f"{counted(document['rounds'], 'round')} in alternating order; medians over rounds.",
             "",
             *summary_table(document),
             "",

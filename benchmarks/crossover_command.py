@@ -84,7 +84,7 @@ def crossover(
         if lone:
             render.print_table(lone, LONE_COLUMNS, title="one job alone, with sharing enabled")
         render.note(f"written to {record.path('json')} (and .md{', .png' if document['rows'] else ''})")
-    record.conclude(keys)
+    record.conclude(keys, resumes=not quick)
 
 
 def _only(scenarios: Sequence[Scenario | Lone], keys: list[str]) -> list[Scenario | Lone]:

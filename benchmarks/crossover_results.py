@@ -6,11 +6,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.crossover_rows import ratio, share_of_bound
+from benchmarks.crossover_rows import ratio, share_of_bound, slowdown
+from benchmarks.intervals import Ratio, interval_note
 from benchmarks.record import Row, RowRecord, headline, markdown_table, sources
 
 NAME = "crossover"
 LONE = "lone"
+WAYS = ("serial", "in_phase", "random_phase")
+"""How two jobs can share hosts without crossover."""
 TIMES = ("alone", "serial", "in_phase", "random_phase", "crossover", "bound")
 DEFINITIONS = (
     "Two jobs of two workers each on two hosts of one core, connected by a shaped link. Milliseconds until both jobs "
@@ -38,8 +41,8 @@ def markdown(document: dict[str, Any]) -> str:
         lines += ["", DEFINITIONS, "", *time_table(rows)]
         lines += [
             "",
-            "How many times as fast is crossover (with its 95 % confidence interval, paired over rounds), and what "
-            "each job pays (its step over its step alone).",
+            "How many times as fast is crossover, and what each job pays (its step over its step alone), each with its "
+            "95 % confidence interval, paired over rounds.",
             "",
             *ratio_table(rows),
         ]
@@ -69,12 +72,16 @@ def ratio_table(rows: Sequence[Row]) -> list[str]:
     heads += ["slowdown A", "slowdown B", "predicted", "pairing"]
     body = []
     for row in rows:
-        cells = [*_name(row), *(str(ratio(row, name)) for name in ("serial", "in_phase", "random_phase"))]
+        cells = [*_name(row), *(str(ratio(row, name)) for name in WAYS)]
         cells += [_percent(share_of_bound(row))]
-        cells += [f"{slowdown:.2f}" for slowdown in row["slowdown"]["crossover"]]
+        cells += [str(slowdown(row, place)) for place in (0, 1)]
         cells += [f"{row['predicted_gain']:.2f}x", "refuses" if row["refused"] else "pairs"]
         body.append(cells)
-    return markdown_table(heads, body)
+    return [*markdown_table(heads, body), *_note(rows)]
+
+
+def _note(rows: Sequence[Row]) -> list[str]:
+    return interval_note(ratio(row, name) for row in rows for name in WAYS)
 
 
 def full_table(document: Mapping[str, Any]) -> list[str]:
@@ -84,11 +91,11 @@ def full_table(document: Mapping[str, Any]) -> list[str]:
     body = []
     for row in document["rows"]:
         cells = [*_name(row), *(f"{row[f'{name}_ms']:.0f}" for name in TIMES)]
-        cells += [f"{ratio(row, name).value:.2f}x" for name in ("serial", "in_phase", "random_phase")]
-        cells += [_percent(share_of_bound(row)), ", ".join(f"{slow:.2f}" for slow in row["slowdown"]["crossover"])]
+        cells += [str(ratio(row, name)) for name in WAYS]
+        cells += [_percent(share_of_bound(row)), ", ".join(str(slowdown(row, place)) for place in (0, 1))]
         cells += [f"{row['predicted_gain']:.2f}x", "refuses" if row["refused"] else "pairs", _yes(row["loss_equal"])]
         body.append(cells)
-    return markdown_table(heads, body)
+    return [*markdown_table(heads, body), *_note(document["rows"])]
 
 
 def brief_table(document: Mapping[str, Any]) -> list[str]:
@@ -96,13 +103,13 @@ def brief_table(document: Mapping[str, Any]) -> list[str]:
     heads = ["jobs", "network/compute", "rounds", "one after the other", "started together", "started out of phase"]
     heads += ["crossover", "bound", "vs one after the other", "vs the best other way"]
     body = []
-    for row in document["rows"]:
-        if row["pair"] == "equal" and row["ratio_wanted"] >= 1.0:
-            best = min(("serial", "in_phase", "random_phase"), key=lambda name: float(row[f"{name}_ms"]))
-            cells = [_JOBS[row["job"]], *_name(row)[2:]]
-            cells += [f"{row[f'{name}_ms']:.0f}" for name in TIMES if name != "alone"]
-            body.append([*cells, str(ratio(row, "serial")), str(ratio(row, best))])
-    return markdown_table(heads, body)
+    rows = [row for row in document["rows"] if row["pair"] == "equal" and row["ratio_wanted"] >= 1.0]
+    for row in rows:
+        best = min(WAYS, key=lambda name: float(row[f"{name}_ms"]))
+        cells = [_JOBS[row["job"]], *_name(row)[2:]]
+        cells += [f"{row[f'{name}_ms']:.0f}" for name in TIMES if name != "alone"]
+        body.append([*cells, str(ratio(row, "serial")), str(ratio(row, best))])
+    return [*markdown_table(heads, body), *_note(rows)]
 
 
 _JOBS = {"plain": "all-reduce after backward", "ddp": "DDP", "overlap": "weft.overlap"}
@@ -114,13 +121,19 @@ def filler_table(rows: Sequence[Row]) -> list[str]:
         [
             str(row["job"]),
             f"{row['network_over_compute']:.2f}",
-            f"{100 * row['primary_slowed']:+.1f} %",
+            _longer(slowdown(row, 0)),
             _percent(row["left_over"]),
             _percent(row["filler_got"]),
         ]
         for row in rows
     ]
     return markdown_table(heads, body)
+
+
+def _longer(ratio: Ratio) -> str:
+    """By how much a step is longer, with its interval."""
+    reach = f" ({100 * (ratio.low - 1):+.1f} to {100 * (ratio.high - 1):+.1f} %)" if ratio.has_interval else ""
+    return f"{100 * (ratio.value - 1):+.1f} %{reach}"
 
 
 def lone_table(rows: Sequence[Row]) -> list[str]:

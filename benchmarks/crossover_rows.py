@@ -230,6 +230,14 @@ def _round_ms(row: Row, cells: Mapping[str, Sequence[float]], name: str) -> floa
     return (first_ms + second_ms) / (first_ms / cells[name][0] + second_ms / cells[name][1])
 
 
+def slowdown(row: Row, place: int) -> Ratio:
+    """A job's step with crossover over its step alone, with its interval; ``place``: 0 is the first job."""
+    known = [(cells["crossover"][place], cells["alone"][place]) for cells in row["rounds"] if "alone" in cells]
+    if not known:
+        return Ratio(row["slowdown"]["crossover"][place], 0.0, math.inf)
+    return paired_ratio([shared for shared, _ in known], [alone for _, alone in known])
+
+
 def share_of_bound(row: Row) -> float:
     return float(row["bound_ms"] / row["crossover_ms"])
 

@@ -9,7 +9,7 @@ KINDS = ("plain", "ddp", "overlap")
 FULL_MINUTES = 13.5
 QUICK_MINUTES = 4.5
 MIN_ROUNDS = 2
-_ROW_START_S = 15.0
+_ROW_START_S = 10.0
 # Where a pair that communicates after its backward has most to gain.
 PLAIN_RATIO = 1.2
 
@@ -46,14 +46,14 @@ class Effort:
     """How often everything is repeated."""
 
     num_warmup_steps: int = 2
-    num_rounds: int = 3
+    num_rounds: int = 5
     num_alone_steps: int = 2
     num_pair_steps: int = 4
 
     @property
     def round_s(self) -> float:
         """About how long a round takes, on two cores of an AMD EPYC."""
-        return 18.0 + 3.0 * self.num_alone_steps + 5.3 * self.num_pair_steps
+        return 10.0 + 2.0 * self.num_alone_steps + 3.5 * self.num_pair_steps
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +112,7 @@ class Lone:
 
     @property
     def estimated_s(self) -> float:
-        return _ROW_START_S + 2 * self.num_blocks * self.num_steps * 0.15
+        return _ROW_START_S + 2 * self.num_blocks * self.num_steps * 0.08
 
     @property
     def least_s(self) -> float:

@@ -8,13 +8,14 @@ Student's t: few rounds give a wide interval instead of a wrong one.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from statistics import fmean, stdev
 
 from scipy.special import stdtrit
 
 CONFIDENCE = 0.95
+NO_INTERVAL = "A measured ratio without an interval is of one round, which says nothing about the spread."
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,8 +26,12 @@ class Ratio:
     low: float
     high: float
 
+    @property
+    def has_interval(self) -> bool:
+        return math.isfinite(self.high)
+
     def __str__(self) -> str:
-        if math.isinf(self.high):
+        if not self.has_interval:
             return f"{self.value:.2f}x"
         return f"{self.value:.2f}x ({self.low:.2f}-{self.high:.2f})"
 
@@ -47,3 +52,19 @@ def paired_ratio(slower: Sequence[float], faster: Sequence[float]) -> Ratio:
         return Ratio(math.exp(middle), 0.0, math.inf)
     reach = float(stdtrit(len(logs) - 1, 0.5 + CONFIDENCE / 2)) * stdev(logs) / math.sqrt(len(logs))
     return Ratio(math.exp(middle), math.exp(middle - reach), math.exp(middle + reach))
+
+
+def ratio_range(ratios: Iterable[Ratio]) -> str:
+    """The least and the largest, each with its interval.
+
+    >>> ratio_range([Ratio(1.2, 1.1, 1.3), Ratio(1.5, 1.4, 1.6), Ratio(1.1, 0.9, 1.3)])
+    '1.10x (0.90-1.30) to 1.50x (1.40-1.60)'
+    """
+    found = sorted(ratios, key=lambda ratio: ratio.value)
+    return " to ".join(dict.fromkeys(map(str, (found[0], found[-1])))) if found else "-"
+
+
+def interval_note(ratios: Iterable[Ratio | None]) -> list[str]:
+    """Lines below a table that say why some of its ratios have no interval; none if all have one."""
+    lacks = any(ratio is not None and not ratio.has_interval for ratio in ratios)
+    return ["", NO_INTERVAL] if lacks else []

@@ -17,14 +17,13 @@ from typing import Any
 from benchmarks.overlap_bounds import StepShape, rate_for_ratio
 from benchmarks.overlap_results import NAME, keep, open_record
 from benchmarks.overlap_rows import make_row
-from benchmarks.overlap_scenarios import Scenario, Timed, fitting, within
+from benchmarks.overlap_scenarios import MEMORY_CONTENDERS, Scenario, Timed, fitting, within
 from benchmarks.record import RowRecord
 from benchmarks.testbed import HostFailed, Testbed
 
 ROOT = Path(__file__).resolve().parents[1]
 START_RATE_BITS_PER_S = 1e9
 SCENARIO_TIMEOUT_S = 1500.0
-MEMORY_CONTENDERS = ("ddp", "weft")
 LATE = 0.03
 
 # (rows done since the last call, current activity)
@@ -72,27 +71,34 @@ def run_scenarios(
 def _add_memory(
     scenarios: Sequence[Scenario], record: RowRecord, end_s: float, on_progress: OnProgress, timeout_s: float
 ) -> None:
-    """Memory, once per model and layout, in processes of its own; last, and only as long as there is time."""
+    """Memory of the other rows, once per model and layout; last, and only as long as there is time."""
     for scenario in {one.layout: one for one in scenarios if one.shows_memory}.values():
         keys = [one.key for one in scenarios if one.layout == scenario.layout]
         rows = [row for row in record.rows if row["key"] in keys and record.measured(row["key"]) is not None]
-        is_late = time.monotonic() + len(MEMORY_CONTENDERS) * scenario.memory("ddp").fixed_s > end_s
+        is_late = time.monotonic() + scenario.memory_s > end_s
         if not rows or is_late or any(row["peak_bytes"] for row in rows):
             continue
-        found: dict[str, dict[str, int]] = {"peak_bytes": {}, "settled_bytes": {}}
         try:
             workers = scenario.workers_per_host
             with Testbed(scenario.num_hosts, START_RATE_BITS_PER_S, workers_per_host=workers) as bed:
-                for contender in MEMORY_CONTENDERS:
-                    on_progress(0, f"{scenario.label}: memory of {contender}")
-                    memory = _work(bed, "overlap_memory", scenario.memory(contender), None, timeout_s)
-                    for field, of_contender in found.items():
-                        of_contender[contender] = memory[field]
+                found: dict[str, dict[str, int]] = _memory(bed, scenario, on_progress, timeout_s)
         except HostFailed as failure:
             record.failures.append(f"{scenario.label}, memory: {failure}")
+            found = {}
         for row in rows:
             row |= found
         keep(record)
+
+
+def _memory(bed: Testbed, scenario: Scenario, on_progress: OnProgress, timeout_s: float) -> dict[str, dict[str, int]]:
+    """Bytes of one worker, by contender, each in processes of its own."""
+    found: dict[str, dict[str, int]] = {"peak_bytes": {}, "settled_bytes": {}}
+    for contender in MEMORY_CONTENDERS:
+        on_progress(0, f"{scenario.label}: memory of {contender}")
+        memory = _work(bed, "overlap_memory", scenario.memory(contender), None, timeout_s)
+        for field, of_contender in found.items():
+            of_contender[contender] = memory[field]
+    return found
 
 
 def _measure(bed: Testbed, scenario: Scenario, on_progress: OnProgress, timeout_s: float) -> dict[str, Any]:
@@ -103,7 +109,8 @@ def _measure(bed: Testbed, scenario: Scenario, on_progress: OnProgress, timeout_
         shape = StepShape(**_work(bed, "overlap_worker", scenario.calibration(), None, timeout_s)["shape"])
     bed.set_rate(rate_for_ratio(shape, scenario.num_hosts, scenario.ratio))
     result = _work(bed, "overlap_worker", scenario, on_progress, timeout_s)
-    return make_row(scenario, bed.rate_bits_per_s, result)
+    row = make_row(scenario, bed.rate_bits_per_s, result)
+    return row | _memory(bed, scenario, on_progress, timeout_s) if scenario.needs_memory else row
 
 
 def _nominal_shape(timed: Timed) -> StepShape:

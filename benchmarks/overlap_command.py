@@ -92,7 +92,7 @@ def overlap(
         for line in prediction_errors(rows):
             print(line)
         print(f"written to {record.path('json')} (and .md, .png)")
-    record.conclude(keys)
+    record.conclude(keys, resumes=not quick)
 
 
 def _only(scenarios: Sequence[Scenario], what: str, wanted: Sequence[str | float]) -> list[Scenario]:

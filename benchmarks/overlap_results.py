@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from benchmarks.intervals import interval_note, ratio_range
 from benchmarks.overlap_rows import (
     PEERS,
     best_of,
@@ -32,6 +33,8 @@ DEFINITIONS = (
     "(DeAR's) can take: max(backward + update/P, R) + max(forward, G), where R and G are the reduce-scatter and the "
     "all-gather at line rate ((H - 1) / H of the bytes on each of H hosts' links) and P is the number of workers. "
     "P workers share the update, so the bound is below `alone` where the link is fast, by at most update x (1 - 1/P). "
+    "**eager bound**: the least without that barrier: max(forward + backward + update/P + r1 + g1, b + R + G + f), "
+    "where r1 and g1 move the first layer, and b and f are the last layer's backward and forward. "
     "Ratios: how many times as fast weft is, the geometric mean over rounds, with its 95 % confidence interval (paired "
     "t on the logarithms). Where a system has several variants, the table quotes the fastest."
 )
@@ -39,8 +42,15 @@ DEFINITIONS = (
 SHARED = (
     "20 MB in 16 equal layers, compute 1200 ms (16 workers: half of both). **on a link**: bytes that the busiest host "
     "sent per step, as counted by its interface, over the size of the model; two levels need 2 (H - 1) / H of it. "
-    "**connections, memory**: of one worker with weft, its model included; shared memory is divided among those who "
-    "share it. Memory is measured for the largest layout only."
+    "**connections**: of one worker; DDP uses those of the process group and its store, and weft opens more."
+)
+BELOW_ALONE = (
+    "A bound can be below `alone`: a worker alone makes the whole update, but P workers share it, which saves up to "
+    "update x (1 - 1/P):"
+)
+MEMORY = (
+    " **memory**: of one worker, its model included; shared memory is divided among those who share it. It is measured "
+    "for the largest layout only."
 )
 
 
@@ -83,7 +93,8 @@ def markdown(document: dict[str, Any]) -> str:
         lines += ["", "## How many times as fast is weft?", "", *_ratios(real)]
     shared = [row for row in emulated if row["part"] == "hosts"]
     if shared:
-        lines += ["", "## Several workers per host, emulated compute", "", SHARED, "", *_shared_table(shared)]
+        lines += ["", "## Several workers per host, emulated compute", "", _shared_words(shared), ""]
+        lines += _shared_table(shared)
     profiled = [row for row in emulated if row not in shared]
     if profiled:
         lines += ["", "## Popular models, emulated compute", "", *_times(profiled), "", *_ratios(profiled)]
@@ -112,7 +123,26 @@ def best_table(rows: Sequence[Row]) -> list[str]:
         for name in ("ddp", best_of(row, "DDP"), best_peer(row)):
             cells.append("-" if name is None else _text(speedup(row, name, "weft")))
         body.append([*cells, _equal(row), row["date"]])
-    return markdown_table(heads, body)
+    return [*markdown_table(heads, body), *below_alone(rows, ("bound",)), *_interval_note(rows)]
+
+
+def below_alone(rows: Sequence[Row], bounds: Sequence[str]) -> list[str]:
+    """Lines below a table that explain its rows whose bound is below the step alone; none if there are none."""
+    found = []
+    for row in rows:
+        for bound in bounds:
+            below_ms = row["alone_ms"] - (row.get(f"{bound}_ms") or row["alone_ms"])
+            if below_ms > 0:
+                at_most_ms = row["update_ms"] * (1 - 1 / (row["hosts"] * row["workers_per_host"]))
+                label, hosts, ratio, _ = _name(row)
+                where = f"{label}, {hosts}{' hosts' * hosts.isdigit()}, network/compute {ratio}"
+                by = f"{below_ms:.1f} ms below `alone`, of at most {at_most_ms:.1f} ms"
+                found.append(f"- {where}: {bound.replace('_', ' ')} {by}")
+    return ["", BELOW_ALONE, "", *found] if found else []
+
+
+def _interval_note(rows: Sequence[Row]) -> list[str]:
+    return interval_note(speedup(row, name, "weft") for row in rows for name in row["round_ms"])
 
 
 _HEADS = ("model", "hosts", "network/compute", "rounds")
@@ -122,7 +152,8 @@ def _times(rows: Sequence[Row]) -> list[str]:
     names = [*CONTENDERS, "bound", "eager_bound"]
     shown = [name for name in names if any(row.get(f"{name}_ms") for row in rows)]
     heads = [*_HEADS, *(name.replace("_", " ") for name in shown)]
-    return markdown_table(heads, [[*_name(row), *(_number(row.get(f"{name}_ms")) for name in shown)] for row in rows])
+    table = markdown_table(heads, [[*_name(row), *(_number(row.get(f"{name}_ms")) for name in shown)] for row in rows])
+    return [*table, *below_alone(rows, ("bound", "eager_bound"))]
 
 
 def _ratios(rows: Sequence[Row]) -> list[str]:
@@ -132,14 +163,19 @@ def _ratios(rows: Sequence[Row]) -> list[str]:
     for row in rows:
         cells = [*_name(row), *(_text(speedup(row, rival, "weft")) for rival in rivals)]
         body.append([*cells, _text(speedup(row, "weft", "weft_eager")), _percent(share_of(row, "bound", "weft"))])
-    return markdown_table(heads, body)
+    return [*markdown_table(heads, body), *_interval_note(rows)]
+
+
+def _shared_words(rows: Sequence[Row]) -> str:
+    return SHARED + (MEMORY if any(row.get("settled_bytes") for row in rows) else "")
 
 
 def _shared_table(rows: Sequence[Row]) -> list[str]:
     """What sharing a link costs each contender, and what two levels leave on it."""
     names = [name for name in SHARED_COLUMNS if any(row.get(f"{name}_ms") for row in rows)]
     heads = ["hosts", "link, Mb/s", "rounds", *(name.replace("_", " ") for name in names)]
-    heads += ["weft vs best DDP", "DDP on a link", "weft on a link", "least", "connections, weft", "memory, weft"]
+    heads += ["weft vs best DDP", "DDP on a link", "weft on a link", "least"]
+    heads += ["connections, DDP", "connections, weft adds", "memory, DDP", "memory, weft"]
     body = []
     for row in rows:
         best = best_of(row, "DDP")
@@ -150,9 +186,12 @@ def _shared_table(rows: Sequence[Row]) -> list[str]:
             sent = row["wire_bytes_per_step"].get(name)
             cells.append("-" if sent is None else f"{sent / row['gradient_bytes']:.2f}")
         cells.append(f"{2 * (1 - 1 / row['hosts']):.2f}")
-        memory = row.get("settled_bytes", {}).get("weft")
-        body.append([*cells, str(row["connections"]["weft"]), "-" if memory is None else f"{memory / 1e6:.0f} MB"])
-    return markdown_table(heads, body)
+        cells += [_text(row.get("group_connections")), _text(row["connections"].get("weft"))]
+        for name in ("ddp", "weft"):
+            memory = row.get("settled_bytes", {}).get(name)
+            cells.append("-" if memory is None else f"{memory / 1e6:.0f} MB")
+        body.append(cells)
+    return [*markdown_table(heads, body), *below_alone(rows, ("bound",)), *_interval_note(rows)]
 
 
 def brief_rows(rows: Sequence[Row]) -> list[Row]:
@@ -169,7 +208,9 @@ def brief_models(document: Mapping[str, Any]) -> list[str]:
         cells = [*_name(row), *(_number(row.get(f"{name}_ms")) for name in shown)]
         best = best_peer(row)
         body.append([*cells, _text(speedup(row, "ddp", "weft")), _text(best and speedup(row, best, "weft"))])
-    return markdown_table([*heads, "weft vs default DDP", "weft vs best other"], body)
+    rows = brief_rows(document["rows"])
+    table = markdown_table([*heads, "weft vs default DDP", "weft vs best other"], body)
+    return [*table, *below_alone(rows, ("bound",)), *_interval_note(rows)]
 
 
 def brief_hosts(document: Mapping[str, Any]) -> list[str]:
@@ -190,14 +231,13 @@ def brief_profiles(document: Mapping[str, Any]) -> list[str]:
         cells = [layout, str(len(rows)), value_range([row["rounds"] for row in rows], "{:.0f}")]
         for peer in PEERS:
             best = [(row, name) for row in rows if (name := best_of(row, peer)) is not None]
-            ratios = [found.value for row, name in best if (found := speedup(row, name, "weft")) is not None]
-            cells.append(value_range(ratios, "{:.2f}", "x"))
+            cells.append(ratio_range(found for row, name in best if (found := speedup(row, name, "weft")) is not None))
         cells.append(value_range([100 * (share_of(row, "bound", "weft") or 0.0) for row in rows], "{:.0f}", " %"))
         for name in names:
             errors = [100 * error for row in rows if (error := error_of(row, name)) is not None]
             cells.append(value_range(errors, "{:+.0f}", " %"))
         body.append(cells)
-    return markdown_table(heads, body)
+    return [*markdown_table(heads, body), *_interval_note(document["rows"])]
 
 
 def value_range(values: Sequence[float], form: str, unit: str = "") -> str:

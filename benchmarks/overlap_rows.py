@@ -71,9 +71,11 @@ def make_row(scenario: Scenario, rate_bits_per_s: float, result: Mapping[str, An
         "wire_bytes_per_step": {name: round(lane["wire_bytes_per_step"]) for name, lane in measured.items()},
         # Opened by rank 0 for this contender, besides those of the process group itself.
         "connections": {name: lane.get("num_connections") for name, lane in measured.items()},
+        # Those of the process group and its store, which are all that DDP uses.
+        "group_connections": result.get("group_connections"),
         "state_bytes": {name: lane["state_bytes"] for name, lane in measured.items()},
         "round_ms": {name: [_ms(seconds) for seconds in lane["round_s"]] for name, lane in measured.items()},
-        # Measured last, in processes of their own, once per model and for the largest layout.
+        # Measured after the steps, in processes of their own, once per model and for the largest layout.
         "peak_bytes": {},
         "settled_bytes": {},
         "predicted_ms": predicted_ms(scenario, rate_bits_per_s, shape, result["latency_s"]),

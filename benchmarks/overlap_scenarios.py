@@ -15,11 +15,13 @@ CONTENDERS = (
 )
 # Where compute and network differ, only the contenders that gain from it: FSDP2 alone takes minutes a row on gloo.
 FEW = ("alone", "ddp", "ddp_best", "dear", "weft", "weft_eager")
-# Several times slower than the others: one timed step a round shows that as well as several.
+# About twice as slow as the others: one timed step a round shows that as well as several.
 SLOW = frozenset({"fsdp2", "fsdp2_async"})
+_SLOWNESS = 2
 TUNED = frozenset({"weft", "weft_eager"})
 FULL_MINUTES = 30.0
 MANY_WORKERS = 16
+MEMORY_CONTENDERS = ("ddp", "weft")
 QUICK_MINUTES = 4.5
 # Seconds of a step alone, to estimate how long a run takes; measured on two cores of an AMD EPYC.
 _ALONE_S = {"transformer": 0.8, "resnet": 0.19, "mlp": 0.27, "tiny": 0.01}
@@ -114,8 +116,13 @@ class Scenario:
 
     @property
     def shows_memory(self) -> bool:
-        """Memory of emulated models says something only where many workers have connections and buffers."""
-        return self.timed is None or self.num_hosts * self.workers_per_host >= MANY_WORKERS
+        """Whether its memory is measured too: last, and as long as there is time."""
+        return self.timed is None
+
+    @property
+    def needs_memory(self) -> bool:
+        """Where the row is about what many workers need, it is not complete without their memory."""
+        return self.num_hosts * self.workers_per_host >= MANY_WORKERS
 
     def memory(self, contender: str) -> Scenario:
         """One contender in processes of its own, to see how much memory it takes."""
@@ -124,10 +131,21 @@ class Scenario:
     @property
     def fixed_s(self) -> float:
         """About how long everything but the rounds takes."""
+        return self._steps_s + (self.memory_s if self.needs_memory else 0.0)
+
+    @property
+    def memory_s(self) -> float:
+        """About how long it takes to measure memory."""
+        return sum(self.memory(name)._steps_s for name in MEMORY_CONTENDERS)
+
+    @property
+    def _steps_s(self) -> float:
+        """About how long it takes to start, warm up, tune, and choose bucket sizes."""
         effort, step_s = self.effort, self._step_s
         swept = {"ddp_best": effort.ddp_sweep_mb, "dear": effort.dear_sweep_mb}
         sweeps = sum(len(sizes) for name, sizes in swept.items() if name in self.contenders and len(sizes) > 1)
-        num_steps = len(self.contenders) * effort.num_warmup_steps + sweeps * (2 + effort.num_sweep_steps)
+        num_steps = effort.num_warmup_steps * sum(map(_slowness, self.contenders))
+        num_steps += sweeps * (2 + effort.num_sweep_steps)
         num_steps += sum(effort.num_tuning_steps for name in self.contenders if name in TUNED)
         start_s = _START_S + _START_S_PER_WORKER * self.num_hosts * self.workers_per_host
         # Real models are started once more, to learn how long their compute takes.
@@ -136,7 +154,7 @@ class Scenario:
     @property
     def round_s(self) -> float:
         """About how long one round takes."""
-        steps = sum((self.effort.steps_per_round(name) + 1) * (3 if name in SLOW else 1) for name in self.contenders)
+        steps = sum((self.effort.steps_per_round(name) + 1) * _slowness(name) for name in self.contenders)
         return steps * self._step_s
 
     @property
@@ -156,6 +174,10 @@ class Scenario:
 
     def as_json(self) -> dict[str, Any]:
         return asdict(self)
+
+
+def _slowness(contender: str) -> int:
+    return _SLOWNESS if contender in SLOW else 1
 
 
 def scenario_from_json(data: dict[str, Any]) -> Scenario:
@@ -254,9 +276,10 @@ def quick_run() -> list[Scenario]:
         dear_sweep_mb=(4.0, 25.0),
     )
     small = Timed(num_parameters=4_000_000, num_layers=12, compute_s=0.3)
-    everybody = ("alone", "ddp", "ddp_best", "fsdp2", "dear", "weft", "weft_eager")
+    # Eager would tune itself for another 60 steps, which is time for a row of another benchmark.
+    peers = ("alone", "ddp", "ddp_best", "fsdp2", "dear", "weft")
     return [
-        Scenario("mlp", 2, 1.0, everybody, effort),
+        Scenario("mlp", 2, 1.0, peers, effort),
         Scenario("mlp", 2, 0.3, ("alone", "ddp", "weft"), effort),
         Scenario("timed", 4, 1.0, ("alone", "ddp", "ddp_best", "dear", "weft"), effort, small, part="hosts"),
     ]

@@ -102,6 +102,9 @@ def run(scenario: Scenario) -> dict[str, Any]:
     batches = workload.batches(dist.get_rank(), NUM_BATCHES)
     findings = Findings(bucket_scale=timed.bucket_scale if timed else 1.0)
     made: dict[str, Lane] = {}
+    dist.barrier()  # everybody is connected
+    # The fewest of any worker: rank 0 also serves the process group's store.
+    (group_connections,) = _over_ranks([len(tcp_connections())], dist.ReduceOp.MIN)
     # Contenders that use another's plan come last.
     for name in sorted(scenario.contenders, key=lambda name: name == "ddp_plan"):
         _say(progress=f"warming up {name}")
@@ -132,6 +135,7 @@ def run(scenario: Scenario) -> dict[str, Any]:
         "shape": None if shape is None else asdict(shape),
         "network_s": network_s,
         "latency_s": _latency_s(),
+        "group_connections": round(group_connections),
         "ddp_bucket_mb": findings.ddp_bucket_mb,
         "dear_bucket_mb": findings.dear_bucket_mb,
     }
@@ -273,7 +277,7 @@ def _max_over_ranks(values: list[float]) -> list[float]:
     return _over_ranks(values, dist.ReduceOp.MAX)
 
 
-def _over_ranks(values: list[float], operation: dist.ReduceOp.RedOpType) -> list[float]:
+def _over_ranks(values: Sequence[float], operation: dist.ReduceOp.RedOpType) -> list[float]:
     tensor = torch.tensor(values, dtype=torch.float64)
     dist.all_reduce(tensor, op=operation)
     return [float(value) for value in tensor]

@@ -31,3 +31,12 @@ def parse(
 
 def say(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
+
+
+def counted(number: int, what: str) -> str:
+    """A number with its noun.
+
+    >>> counted(1, "round"), counted(3, "round")
+    ('1 round', '3 rounds')
+    """
+    return f"{number} {what}" if number == 1 else f"{number} {what}s"

@@ -31,9 +31,13 @@ from weft.demo.contest import play_arrivals
 from weft.errors import ControllerError, UsageError
 
 HOSTS = (2, 4)
-ROUNDS = 2
-QUICK_STEPS = 0.25
+ROUNDS = 3
 MINUTES_PER_PLAY = {2: 2.5, 4: 1.55}
+QUICK_STEPS = 0.25
+# The two ends of the comparison: all that the headline needs.
+QUICK_CONTENDERS = ("fifo_ddp", "elastic_overlap_crossover")
+# Starts, probes, and Ray take as long as in a full one.
+QUICK_MINUTES_PER_PLAY = 1.2
 # Enough steps to include the first ones after a start, which are slower.
 PROBES = tuple(QueueJob(f"probe-{model}", model, 0.0, num_steps=4, asked_workers=2) for model in MODELS)
 
@@ -57,15 +61,18 @@ def queue(
     for name in contenders or ():
         if name not in CONTENDERS:
             raise UsageError(f"there is no contender {name!r}: expected one of {', '.join(CONTENDERS)}")
-    num_rounds = rounds or (1 if quick else ROUNDS)
-    wanted = plays(hosts or (HOSTS[:1] if quick else HOSTS), num_rounds, contenders or list(CONTENDERS))
+    wanted = planned(quick, hosts=hosts, rounds=rounds, contenders=contenders)
     record = RowRecord.open(results_folder(out, quick=quick), NAME, command)
     left = [play for play in wanted if fresh or quick or record.measured(key_of(*play)) is None]
     jobs = quick_queue() if quick else QUEUE
     end_s = time.monotonic() + 60 * minutes if minutes is not None else float("inf")
     with render.progress("weft bench queue") as report:
         _play_all(
-            left, jobs, record, end_s, lambda what, done: report(what, len(wanted) - len(left) + done, len(wanted))
+            left,
+            jobs,
+            record,
+            lambda play: is_late(play, end_s - time.monotonic(), quick=quick),
+            lambda what, done: report(what, len(wanted) - len(left) + done, len(wanted)),
         )
     keys = {key_of(*play) for play in wanted}
     rows = [row for row in record.rows if row["key"] in keys]
@@ -77,7 +84,7 @@ def queue(
         for num_hosts in sorted({row["hosts"] for row in rows}):
             print(f"{num_hosts} hosts", *summary_table(summaries(rows, num_hosts)), "", sep="\n")
         print(f"written to {record.path('json')} (and .md, .png)")
-    record.conclude(keys)
+    record.conclude(keys, resumes=not quick)
 
 
 def plays(hosts: Sequence[int], rounds: int, contenders: Sequence[str]) -> list[Play]:
@@ -90,10 +97,31 @@ def plays(hosts: Sequence[int], rounds: int, contenders: Sequence[str]) -> list[
     return found
 
 
+def planned(
+    quick: bool,
+    *,
+    hosts: Sequence[int] | None = None,
+    rounds: int | None = None,
+    contenders: Sequence[str] | None = None,
+) -> list[Play]:
+    """What a run plays, where nothing else was asked for."""
+    usual = (HOSTS[:1], 1, QUICK_CONTENDERS) if quick else (HOSTS, ROUNDS, tuple(CONTENDERS))
+    return plays(hosts or usual[0], rounds or usual[1], contenders or usual[2])
+
+
 def keys(quick: bool) -> dict[str, float]:
     """The rows of a run, with the minutes each takes."""
-    wanted = plays(HOSTS[:1] if quick else HOSTS, 1 if quick else ROUNDS, list(CONTENDERS))
-    return {key_of(*play): MINUTES_PER_PLAY[play[0]] * (QUICK_STEPS if quick else 1.0) for play in wanted}
+    return {key_of(*play): minutes_of(play, quick=quick) for play in planned(quick)}
+
+
+def minutes_of(play: Play, *, quick: bool) -> float:
+    """About how long a play takes."""
+    return QUICK_MINUTES_PER_PLAY if quick else MINUTES_PER_PLAY.get(play[0], max(MINUTES_PER_PLAY.values()))
+
+
+def is_late(play: Play, left_s: float, *, quick: bool) -> bool:
+    """Whether less than half of a play that starts now would be in time."""
+    return 60 * minutes_of(play, quick=quick) / 2 > left_s
 
 
 def quick_queue() -> list[QueueJob]:
@@ -108,12 +136,13 @@ def _play_all(
     left: Sequence[Play],
     jobs: Sequence[QueueJob],
     record: RowRecord,
-    end_s: float,
+    late: Callable[[Play], bool],
     on_progress: Callable[[str, int], None],
 ) -> None:
+    """Until a play would be late; the first one never is."""
     done = 0
     for num_hosts, own in itertools.groupby(left, key=lambda play: play[0]):
-        if time.monotonic() > end_s:
+        if done and late(left[done]):
             return
         folder = Path(tempfile.mkdtemp(prefix="weft-queue-"))
         on_progress(f"{num_hosts} hosts: starting Ray", done)
@@ -123,7 +152,7 @@ def _play_all(
                 RayHosts(bed, folder, devices_per_host=DEVICES_PER_HOST) as cluster,
             ):
                 for play in own:
-                    if time.monotonic() > end_s:
+                    if done and late(play):
                         return
                     on_progress(key_of(*play), done)
                     try:

@@ -52,7 +52,7 @@ def _panel(axis: Any, one: ContenderSummary) -> None:
         axis.barh(places[name], end_s - start_s, left=start_s, height=height, color=MODEL_COLORS[models[name]], **look)
     axis.set_yticks(range(len(places)), list(places), fontsize=6)
     axis.invert_yaxis()
-    gain = "" if one.faster is None else f", {one.faster.value:.2f}x faster"
+    gain = "" if one.faster is None else f", {one.faster} faster"
     axis.set_title(
         f"{one.contender.title}: mean completion {one.median('mean_s'):.0f} s{gain}",
         fontsize=8.5,

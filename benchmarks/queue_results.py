@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from benchmarks.intervals import interval_note
 from benchmarks.queue_plan import QUEUE
 from benchmarks.queue_rows import ContenderSummary, simulator_error, summaries
 from benchmarks.record import Row, RowRecord, headline, markdown_table, sources
@@ -49,7 +50,11 @@ def markdown(document: dict[str, Any]) -> str:
 
 def summary_table(found: Sequence[ContenderSummary]) -> list[str]:
     """One row per contender."""
-    return markdown_table(_HEADS, _summary_cells(found))
+    return [*markdown_table(_HEADS, _summary_cells(found)), *_note(found)]
+
+
+def _note(found: Sequence[ContenderSummary]) -> list[str]:
+    return interval_note(ratio for one in found for ratio in (one.faster, one.step))
 
 
 _HEADS = (
@@ -74,21 +79,21 @@ def headline_queue(document: Mapping[str, Any]) -> list[str]:
     """Two hosts, in the fewest columns."""
     heads = ["jobs run", "mean completion", "faster", "p90", "makespan", "devices busy", "links busy"]
     body = []
-    for one in summaries(document["rows"], 2):
+    found = summaries(document["rows"], 2)
+    for one in found:
         cells = [one.contender.title, f"{one.median('mean_s'):.1f} s", one.faster or "-"]
         cells += [f"{one.median(name):.0f} s" for name in ("p90_s", "makespan_s")]
         body.append(
             [*cells, *(f"{100 * one.median(name):.0f} %" for name in ("device_utilization", "link_utilization"))]
         )
-    return markdown_table(heads, body)
+    return [*markdown_table(heads, body), *_note(found)]
 
 
 def brief_queue(document: Mapping[str, Any]) -> list[str]:
     """Every number of hosts, next to the simulation."""
-    body = []
-    for num_hosts in hosts_of(document["rows"]):
-        body += [[num_hosts, *cells] for cells in _summary_cells(summaries(document["rows"], num_hosts))]
-    return markdown_table(["hosts", *_HEADS], body)
+    found = {num_hosts: summaries(document["rows"], num_hosts) for num_hosts in hosts_of(document["rows"])}
+    body = [[num_hosts, *cells] for num_hosts, own in found.items() for cells in _summary_cells(own)]
+    return [*markdown_table(["hosts", *_HEADS], body), *_note([one for own in found.values() for one in own])]
 
 
 def _job_table(found: Sequence[ContenderSummary]) -> list[str]:

@@ -29,7 +29,7 @@ from typing import Any
 import psutil
 
 from benchmarks.figures import Document, draw_costs, finish
-from benchmarks.program import parse, say
+from benchmarks.program import counted, parse, say
 from benchmarks.ray_nodes import Notes, cancel, node_times, wait
 from benchmarks.record import markdown_table
 from benchmarks.testbed import missing_reason
@@ -191,18 +191,15 @@ def tables(document: Document) -> str:
     nodes = [row for row in document["rows"] if row["local_s"] is None]
     heads = ["what", "local, s", "Ray, s", "Ray takes longer by, s", "allowed, s", "reached"]
     names = ("local_s", "ray_s", "more_s", "allowed_s")
-    lines = [
-        f"Medians of {document['rounds']} rounds, both engines in turns. A step may differ by as much as the local"
-    ]
+    num_rounds = counted(document["rounds"], "round")
+    lines = [f"Medians of {num_rounds}, both engines in turns. A step may differ by as much as the local"]
     lines += ["engine's rounds differ from each other.", ""]
     lines += markdown_table(
         heads, [[WORDS[row["what"]], *(_shown(row[name]) for name in names), row["reached"]] for row in costs]
     )
     if nodes:
-        lines += [
-            "",
-            f"The slowest of {document['node_rounds']} rounds, from the moment at which Ray lists the node as",
-        ]
+        num_rounds = counted(document["node_rounds"], "round")
+        lines += ["", f"The slowest of {num_rounds}, from the moment at which Ray lists the node as"]
         lines += ["lost or alive.", ""]
         body = [[WORDS[row["what"]], _shown(row["ray_s"]), _shown(row["allowed_s"]), row["reached"]] for row in nodes]
         lines += markdown_table(["what", "Ray, s", "allowed, s", "reached"], body)

@@ -163,11 +163,15 @@ class RowRecord:
         write_whole(self.path("json"), as_text(self.document()))
         write_whole(self.path("md"), text)
 
-    def conclude(self, keys: Collection[str]) -> None:
-        """Say how many of these rows are missing, and raise an error if some could not be measured."""
+    def conclude(self, keys: Collection[str], *, resumes: bool) -> None:
+        """Say how many of these rows are missing, and raise an error if some could not be measured.
+
+        ``resumes``: whether the same command measures the others next time; a quick run begins again.
+        """
         num_left = sum(self.measured(key) is None for key in keys) - len(self.failures)
         if num_left > 0:
-            render.note(f"{num_left} of {len(keys)} rows did not fit into the time: run the command again")
+            what_next = "run the command again" if resumes else "allow more --minutes"
+            render.note(f"{num_left} of {len(keys)} rows did not fit into the time: {what_next}")
         if self.failures:
             raise WeftError(
                 f"{len(self.failures)} of {len(keys)} rows could not be measured; the others are in "
@@ -223,13 +227,16 @@ def sources(rows: Sequence[Row]) -> list[str]:
 
 
 def markdown_table(heads: Sequence[str], body: Iterable[Sequence[object]]) -> list[str]:
-    """The lines of a table.
+    """The lines of a table, without the columns in which no row has anything.
 
-    >>> markdown_table(["job", "s"], [["a", 1.5]])
+    >>> markdown_table(["job", "s", "MB"], [["a", 1.5, "-"]])
     ['| job | s |', '|---|---|', '| a | 1.5 |']
     """
-    lines = ["| " + " | ".join(heads) + " |", "|" + "---|" * len(heads)]
-    return lines + ["| " + " | ".join(map(str, cells)) + " |" for cells in body]
+    rows = [[str(cell) for cell in cells] for cells in body]
+    shown = [place for place in range(len(heads)) if not rows or any(cells[place] != "-" for cells in rows)]
+    lines = [[heads[place] for place in shown], *([cells[place] for place in shown] for cells in rows)]
+    head, *others = ("| " + " | ".join(cells) + " |" for cells in lines)
+    return [head, "|" + "---|" * len(shown), *others]
 
 
 def as_text(document: Mapping[str, Any]) -> str:

@@ -23,7 +23,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.figures import Document, finish, head
-from benchmarks.program import parse, say
+from benchmarks.intervals import paired_ratio
+from benchmarks.program import counted, parse, say
 from weft.core.worker_environment import CHECKPOINT_DIR, STOPPED_EXIT_CODE
 from weft.engines import process_tree
 from weft.engines.gang import Gang
@@ -186,14 +187,14 @@ def measure(num_rounds: int, folder: Path) -> dict[str, list[dict[str, float]]]:
 def tables(document: Document) -> str:
     """Medians in milliseconds. The parts of a row are medians too and need not add up to its total."""
     times: Mapping[str, list[dict[str, float]]] = document["times_s"]
-    lines = [f"Two workers, small model; milliseconds, medians of {document['rounds']} rounds.", ""]
+    lines = [f"Two workers, small model; milliseconds, medians of {counted(document['rounds'], 'round')}.", ""]
     lines += [f"| contender | {' | '.join(PARTS)} | total | slowest round |", f"|---|{'---:|' * (len(PARTS) + 2)}"]
     for name, rounds in times.items():
         cells = [f"{1e3 * statistics.median(row[part] for row in rounds):.0f}" for part in (*PARTS, "total")]
         slowest = max(row["total"] for row in rounds)
         lines.append(f"| {WORDS[name]} | {' | '.join(cells)} | {1e3 * slowest:.0f} |")
-    totals = {name: statistics.median(row["total"] for row in rounds) for name, rounds in times.items()}
-    lines += ["", f"torchrun / warm: {totals['torchrun'] / totals['warm']:.1f}x"]
+    ratio = paired_ratio(*([row["total"] for row in times[name]] for name in ("torchrun", "warm")))
+    lines += ["", f"torchrun / warm{', 95 % confidence interval' * ratio.has_interval}: {ratio}"]
     return "\n".join(lines)
 
 
@@ -213,7 +214,7 @@ def draw(document: Document, path: Path) -> None:
     axis.set_yticks(range(len(names)), [WORDS[name].replace("`", "") for name in names])
     axis.set_xlabel("seconds from the stop request to the first step again")
     axis.margins(x=0.1)
-    head(figure, f"A restart, two workers, mean of {document['rounds']} rounds", document)
+    head(figure, f"A restart, two workers, mean of {counted(document['rounds'], 'round')}", document)
     figure.legend(*axis.get_legend_handles_labels(), loc="outside lower center", ncols=len(PARTS), columnspacing=1.2)
     save(figure, path)
 

@@ -21,7 +21,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from benchmarks.figures import Document, draw_costs, finish
-from benchmarks.program import parse, say
+from benchmarks.program import counted, parse, say
 from weft.engines.rendezvous import ReservedPort
 
 NUM_WORKERS = 2
@@ -186,10 +186,11 @@ def tables(document: Document) -> str:
         lines.append(f"| {words} | {statistics.median(found):.2%} | {max(found):.2%} | {allowed:.1%} |")
     step_ms = statistics.median(row["step_ms"] for row in rows)
     num_late = sum(row["num_late_checkpoints"] for row in rows)
+    late = counted(round(num_late), "checkpoint")
     lines += [
         "",
-        f"Two workers, {len(rows)} rounds. Checkpoint blocks: steps of {step_ms:.1f} ms; {num_late:.0f} checkpoints "
-        "took longer than 50 steps.",
+        f"Two workers, {counted(len(rows), 'round')}. Checkpoint blocks: steps of {step_ms:.1f} ms; {late} took longer "
+        "than 50 steps.",
     ]
     return "\n".join(lines)
 

@@ -11,8 +11,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from benchmarks import all_command
-from benchmarks.all_command import arguments_of, chosen, plan_lines, run_all, share_out
+from benchmarks import all_command, crossover_scenarios, overlap, overlap_scenarios, profile_scenarios, queue_command
+from benchmarks.all_command import (
+    FULL_MINUTES,
+    QUICK_MINUTES,
+    arguments_of,
+    chosen,
+    plan_lines,
+    run_all,
+    share_out,
+)
 from benchmarks.parts import PARTS, Todo
 from benchmarks.record import ONLY_SHOW, RowRecord, code_id, measured_code
 
@@ -84,10 +92,60 @@ def test_a_plan_takes_no_longer_than_it_may_and_leaves_out_the_least_valuable(mi
     assert sum(limits.values()) <= minutes + 1e-6
     assert all(limits.values()) == (minutes == 90.0)
     for part in parts:
-        assert limits[part.name] == 0 or limits[part.name] >= (part.quick_minutes if quick else part.least_minutes)
+        assert limits[part.name] == 0 or limits[part.name] >= part.least(quick=quick) - 1e-9
     if minutes == 40.0:
         assert limits["queue"] > 0 < limits["overlap"]
         assert any("no time" in line for line in plan_lines(parts, todo, limits))
+
+
+def plan(*, quick: bool) -> dict[str, float]:
+    """Minutes by benchmark, where nothing has been measured yet."""
+    parts = [part for part in PARTS.values() if part.has_quick or not quick]
+    todo = {part.name: part.todo(Path("nothing"), quick=quick) for part in parts}
+    limits = share_out(parts, todo, QUICK_MINUTES if quick else FULL_MINUTES, quick=quick)
+    return {name: minutes for name, minutes in limits.items() if minutes > 0}
+
+
+def test_a_quick_run_of_everything_shows_several_benchmarks_in_five_minutes() -> None:
+    minutes = plan(quick=True)
+    assert {"queue", "overlap", "crossover"} <= set(minutes)
+    assert sum(minutes.values()) <= 5.0 + 1e-6
+    # Time for a benchmark is of no use if none of its rows fits.
+    assert sum(queue_command.keys(quick=True).values()) <= minutes["queue"]
+    assert overlap_scenarios.fitting(overlap_scenarios.quick_run(), 60 * minutes["overlap"])
+    assert crossover_scenarios.fitting(crossover_scenarios.quick_run(), 60 * minutes["crossover"])
+
+
+def test_one_run_measures_a_part_of_every_benchmark_and_every_row_of_a_popular_model() -> None:
+    minutes = plan(quick=False)
+    assert set(minutes) == set(PARTS)
+    assert sum(minutes.values()) <= 90.0 + 1e-6
+    profiles = profile_scenarios.profiles_run()
+    in_time_s = (1 + overlap.LATE) * 60 * minutes["overlap_profiles"]
+    assert overlap_scenarios.fitting(profiles, in_time_s) == profiles
+    # The README's first table: at least one round on every number of hosts.
+    assert minutes["queue"] >= sum(queue_command.keys(quick=False).values()) / queue_command.ROUNDS
+
+
+@pytest.mark.parametrize(
+    ("name", "full", "quick"),
+    [
+        ("overlap", overlap_scenarios.full_run(), overlap_scenarios.quick_run()),
+        ("overlap_profiles", profile_scenarios.profiles_run(), []),
+        ("crossover", crossover_scenarios.full_run(), crossover_scenarios.quick_run()),
+    ],
+)
+def test_the_plan_claims_what_the_rows_are_estimated_to_take(name: str, full: list[Any], quick: list[Any]) -> None:
+    part = PARTS[name]
+    assert part.minutes == pytest.approx(sum(scenario.estimated_s for scenario in full) / 60, rel=0.05)
+    if quick:
+        assert part.quick_minutes == pytest.approx(sum(scenario.estimated_s for scenario in quick) / 60, rel=0.05)
+
+
+def test_the_plan_claims_what_the_plays_of_the_queue_are_estimated_to_take() -> None:
+    part = PARTS["queue"]
+    assert part.minutes == pytest.approx(sum(queue_command.keys(quick=False).values()), rel=0.05)
+    assert part.quick_minutes == pytest.approx(sum(queue_command.keys(quick=True).values()), rel=0.05)
 
 
 def test_an_unknown_benchmark_is_named() -> None:

@@ -72,6 +72,15 @@ def test_the_table_shows_times_gain_and_where_the_files_are(
     assert measured.path("png").exists()
 
 
+def test_a_quick_run_that_left_out_rows_does_not_send_its_user_to_measure_the_same_one_again(
+    measured: RowRecord, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run("--quick")
+    assert "2 of 3 rows did not fit into the time: allow more --minutes" in capsys.readouterr().err
+    run()
+    assert "did not fit into the time: run the command again" in capsys.readouterr().err
+
+
 def test_rows_that_failed_make_the_command_fail_after_showing_the_rest(
     measured: RowRecord, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -3,13 +3,25 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 from benchmarks import crossover as benchmark
-from benchmarks.crossover_results import keep, open_record
-from benchmarks.crossover_rows import FIELDS, Cost, PairTimes, Timed, bound_s, make_row, pair_times, ratio, slowest
+from benchmarks.crossover_results import brief_table, filler_table, full_table, keep, open_record, ratio_table
+from benchmarks.crossover_rows import (
+    FIELDS,
+    Cost,
+    PairTimes,
+    Timed,
+    bound_s,
+    make_row,
+    pair_times,
+    ratio,
+    slowdown,
+    slowest,
+)
 from benchmarks.crossover_scenarios import (
     MIN_ROUNDS,
     QUICK_MINUTES,
@@ -22,6 +34,7 @@ from benchmarks.crossover_scenarios import (
     quick_run,
     within,
 )
+from benchmarks.intervals import NO_INTERVAL
 from benchmarks.record import Row, RowRecord
 
 from weft.cli.bench import bench
@@ -33,7 +46,7 @@ PLAIN = Cost(compute_s=1.0, network_s=1.0, alone_s=2.0)
 def row_of(scenario: Scenario, shared: PairTimes, second: Cost = PLAIN) -> Row:
     cells = {"in_phase": PairTimes(4.0, 4.0), "random_phase": PairTimes(3.0, 3.0), "crossover": shared}
     rounds = [{"alone": [2000, 2000], **{name: [1e3 * c.first_s, 1e3 * c.second_s] for name, c in cells.items()}}] * 2
-    details: dict[str, Any] = {"loss_equal": True, "timelines": {}, "rounds": rounds}
+    details: dict[str, Any] = {"loss_equal": True, "timelines": {}, "rounds": rounds, "ratio_wanted": scenario.ratio}
     return {**make_row(scenario, PLAIN, second, cells, details), "key": scenario.key}
 
 
@@ -107,6 +120,26 @@ def test_a_ratio_has_an_interval_over_rounds() -> None:
     for cells in row["rounds"]:  # as rows were before each round had the job alone
         cells.pop("alone", None)
     assert str(ratio(row, "serial")) == "2.00x"
+
+
+def test_every_ratio_of_a_pair_has_an_interval_and_one_round_says_that_it_has_none(tmp_path: Path) -> None:
+    record = open_record(tmp_path, "weft bench crossover")
+    for scenario in (equal("ddp", 1.0, Effort()), filler("ddp", 1.0, Effort())):
+        row = row_of(scenario, PairTimes(2.2, 2.4))
+        record.put(scenario.key, {**row, "rounds": [*row["rounds"], row["rounds"][0]]})
+    assert str(slowdown(record.rows[0], 1)) == "1.20x (1.20-1.20)"
+    for num_rounds in (3, 1):
+        for row in record.rows:
+            row["rounds"] = row["rounds"][:num_rounds]
+        document = record.document()
+        for lines in (ratio_table(record.rows), full_table(document), brief_table(document)):
+            text = "\n".join(lines)
+            assert (NO_INTERVAL in text) == (num_rounds == 1)
+            # All but what pairing predicts, which is not measured.
+            assert len(re.findall(r"x \(\d", text)) >= (2 if num_rounds == 3 else 0)
+            assert num_rounds == 3 or not re.search(r"x \(\d", text)
+        (line,) = [line for line in filler_table(record.rows[1:]) if line.startswith("| ddp")]
+        assert ("+10.0 % (+10.0 to +10.0 %)" if num_rounds == 3 else "| +10.0 % |") in line
 
 
 def test_rounds_shrink_to_fit_a_budget_but_two_are_left() -> None:

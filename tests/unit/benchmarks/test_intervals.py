@@ -6,7 +6,7 @@ import math
 import random
 
 import pytest
-from benchmarks.intervals import paired_ratio
+from benchmarks.intervals import NO_INTERVAL, interval_note, paired_ratio, ratio_range
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -43,6 +43,19 @@ def test_one_round_says_nothing_about_the_spread() -> None:
     ratio = paired_ratio([3.0], [2.0])
     assert math.isinf(ratio.high)
     assert str(ratio) == "1.50x"
+
+
+def test_a_table_says_why_a_ratio_has_no_interval() -> None:
+    one, two = paired_ratio([3.0], [2.0]), paired_ratio([3.0, 3.0], [2.0, 2.0])
+    assert interval_note([one, two, None]) == ["", NO_INTERVAL]
+    assert interval_note([two, None]) == []
+
+
+def test_a_range_over_rows_keeps_the_interval_of_both_ends() -> None:
+    low, high = paired_ratio([1.1, 1.2], [1.0, 1.0]), paired_ratio([3.0, 3.0], [2.0, 2.0])
+    assert ratio_range([high, low]) == f"{low} to {high}"
+    assert ratio_range([high]) == "1.50x (1.50-1.50)"
+    assert ratio_range([]) == "-"
 
 
 def test_zero_rounds_is_an_error() -> None:

@@ -1,12 +1,23 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
+from benchmarks import overlap
+from benchmarks.intervals import NO_INTERVAL
 from benchmarks.overlap_plot import draw
-from benchmarks.overlap_results import keep, open_record
+from benchmarks.overlap_results import (
+    BELOW_ALONE,
+    best_table,
+    brief_hosts,
+    brief_models,
+    brief_profiles,
+    keep,
+    open_record,
+)
 from benchmarks.overlap_rows import FIELDS, best_of, best_peer, make_row, speedup
 from benchmarks.overlap_scenarios import (
     CONTENDERS,
@@ -24,7 +35,9 @@ from benchmarks.overlap_scenarios import (
     within,
 )
 from benchmarks.profile_scenarios import profiles_run
+from benchmarks.record import markdown_table
 
+RESULTS = Path(overlap.__file__).parent / "results"
 SHAPE = {
     "forward_s": 0.25,
     "backward_s": 0.5,
@@ -210,8 +223,107 @@ def test_the_part_about_hosts_is_the_test_a_user_made(tmp_path: Path) -> None:
     (line,) = [line for line in text.splitlines() if line.startswith("| 2 x 2 workers |")][:1]
     cells = [cell.strip() for cell in line.split("|")][1:-1]
     assert cells[1] == "200"
-    assert cells[-6].endswith(", default")  # how DDP was fastest
-    assert cells[-4:] == ["1.02", "1.00", "9", "38 MB"]
+    assert cells[-7].endswith(", default")  # how DDP was fastest
+    assert cells[-5:] == ["1.02", "1.00", "9", "30 MB", "38 MB"]
+
+
+class Bed:
+    """Hosts on which nothing runs."""
+
+    rate_bits_per_s = 1e9
+
+    def __init__(self, *args: Any, **options: Any) -> None: ...
+    def __enter__(self) -> Bed:
+        return self
+
+    def __exit__(self, *args: object) -> None: ...
+    def set_rate(self, rate_bits_per_s: float) -> None: ...
+
+
+def test_a_row_of_sixteen_workers_never_appears_without_their_memory_and_connections(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    [sixteen] = [s for s in full_run() if s.num_hosts * s.workers_per_host == 16]
+    assert sixteen.least_s > sixteen.memory_s > 30
+    asked = []
+
+    def work(bed: Bed, module: str, scenario: Scenario, *args: Any) -> dict[str, Any]:
+        asked.append((module, scenario.contenders))
+        if module == "overlap_memory":
+            return {"peak_bytes": 60_000_000, "settled_bytes": 30_000_000 + 1_000_000 * len(asked)}
+        found = measured(*scenario.contenders) | {"group_connections": 16}
+        found["contenders"]["weft"] |= {"num_connections": 21}
+        return found
+
+    monkeypatch.setattr(overlap, "Testbed", Bed)
+    monkeypatch.setattr(overlap, "_work", work)
+    # No time is left for anything but the row.
+    options: dict[str, Any] = {"command": "weft bench overlap", "on_progress": lambda done, what: None}
+    record = overlap.run_scenarios([sixteen], **options, folder=tmp_path, minutes=sixteen.least_s / 60)
+    assert asked == [
+        ("overlap_worker", sixteen.contenders),
+        ("overlap_memory", ("ddp",)),
+        ("overlap_memory", ("weft",)),
+    ]
+    heads, line = (
+        [cell.strip() for cell in line.strip("|").split("|")]
+        for line in record.path("md").read_text().splitlines()
+        if line.startswith(("| hosts |", "| 4 x 4 workers |"))
+    )
+    shown = dict(zip(heads, line, strict=True))
+    assert (shown["connections, DDP"], shown["connections, weft adds"]) == ("16", "21")
+    assert (shown["memory, DDP"], shown["memory, weft"]) == ("32 MB", "33 MB")
+
+
+def with_rounds(row: dict[str, Any], num_rounds: int) -> dict[str, Any]:
+    times_ms = {name: [ms[0] + 10 * number for number in range(num_rounds)] for name, ms in row["round_ms"].items()}
+    return {**row, "rounds": num_rounds, "round_ms": times_ms}
+
+
+@pytest.mark.parametrize("num_rounds", [1, 3])
+def test_every_ratio_of_three_rounds_has_an_interval_and_one_round_says_that_it_has_none(
+    num_rounds: int, tmp_path: Path
+) -> None:
+    record = open_record(tmp_path, "weft bench overlap")
+    for one in (scenario(), full_run()[3], profiles_run()[0]):
+        record.put(one.key, {**with_rounds(make_row(one, 1e9, measured(*CONTENDERS)), num_rounds), "predicted_ms": {}})
+    keep(record)
+    document = record.document()
+    profiles = {"rows": [row for row in record.rows if row["part"] == "profiles"]}
+    made = [brief_models(document), brief_hosts(document), brief_profiles(profiles)]
+    for text in (record.path("md").read_text(), *map("\n".join, made)):
+        assert (NO_INTERVAL in text) == (num_rounds == 1)
+        ratios = re.findall(r"\d\.\d\dx[^|,]*", text)
+        assert ratios
+        assert all(("(" in ratio) == (num_rounds > 1) for ratio in ratios)
+
+
+def test_a_column_without_any_value_is_left_out_of_a_table() -> None:
+    table = markdown_table(["a", "b", "c"], [[1, "-", "-"], [2, "-", 3]])
+    assert table == ["| a | c |", "|---|---|", "| 1 | - |", "| 2 | 3 |"]
+    assert markdown_table(["a", "b"], []) == ["| a | b |", "|---|---|"]
+
+
+def test_a_bound_below_alone_is_explained_below_the_table_that_shows_it() -> None:
+    def row_at(rate_bits_per_s: float) -> dict[str, Any]:
+        row = make_row(scenario(), rate_bits_per_s, measured(*CONTENDERS))
+        alone_ms = row["forward_ms"] + row["backward_ms"] + row["update_ms"]
+        return {**row, "alone_ms": alone_ms, "date": "2026-01-02 03:04 UTC"}
+
+    for lines in (best_table([row_at(1e12)]), brief_models({"rows": [row_at(1e12)]})):
+        assert BELOW_ALONE in lines
+        assert lines[-1] == "- mlp, 2 hosts, network/compute 1.00: bound 25.0 ms below `alone`, of at most 25.0 ms"
+    assert BELOW_ALONE not in best_table([row_at(1e9)])
+
+
+@pytest.mark.parametrize("name", ["overlap", "overlap_profiles"])
+def test_no_published_bound_is_lower_than_sharing_the_update_explains(name: str) -> None:
+    rows = json.loads((RESULTS / f"{name}.json").read_text())["rows"]
+    assert rows
+    for row in rows:
+        shared_ms = row["update_ms"] * (1 - 1 / (row["hosts"] * row["workers_per_host"]))
+        for bound in ("bound_ms", "eager_bound_ms"):
+            assert row[bound] >= row["alone_ms"] - shared_ms - 0.02  # of rounding
 
 
 def test_how_far_off_the_predictions_were_is_published_with_the_worst_row(tmp_path: Path) -> None:

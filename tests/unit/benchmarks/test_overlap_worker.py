@@ -57,6 +57,11 @@ def messages() -> list[dict[str, Any]]:
     return run_on_loopback("overlap_worker", tiny_run(CONTENDERS)[0])
 
 
+def test_the_connections_that_ddp_uses_are_counted(messages: list[dict[str, Any]]) -> None:
+    # To the other worker, and to the store.
+    assert messages[-1]["result"]["group_connections"] == 2
+
+
 def test_every_contender_is_timed(messages: list[dict[str, Any]]) -> None:
     contenders = messages[-1]["result"]["contenders"]
     assert tuple(contenders) == CONTENDERS

@@ -50,10 +50,11 @@ def test_the_measured_latency_counts_for_every_hop_of_a_ring() -> None:
     assert slow["ddp"] - quick["ddp"] > 7 * (slow["weft"] - quick["weft"]) > 0
 
 
-def test_every_layout_has_the_peers_that_it_is_predicted_for() -> None:
+def test_every_layout_is_compared_with_ddp_fsdp2_and_dear() -> None:
     for scenario in profiles_run():
-        assert {"alone", "ddp", "ddp_best", "weft"} <= set(scenario.contenders)
-        assert ("dear" in scenario.contenders) == (scenario.num_hosts * scenario.workers_per_host <= 4)
+        assert {"alone", "ddp", "ddp_best", "fsdp2_async", "dear", "weft"} <= set(scenario.contenders)
+        both = {"fsdp2", "fsdp2_async"} <= set(scenario.contenders)
+        assert both == ((scenario.num_hosts, scenario.workers_per_host) == (2, 1))
 
 
 def test_other_rows_have_no_prediction() -> None:

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
-from benchmarks.queue_command import keys, plays, quick_queue, submission
+from benchmarks.intervals import NO_INTERVAL
+from benchmarks.queue_command import is_late, keys, planned, plays, quick_queue, submission
 from benchmarks.queue_models import MODELS
 from benchmarks.queue_plan import CONTENDERS, QUEUE, QueueContender, simulated
 from benchmarks.queue_plot import draw
-from benchmarks.queue_results import keep
+from benchmarks.queue_results import brief_queue, headline_queue, keep
 from benchmarks.queue_rows import Counters, SpanRecorder, gain_shares, key_of, make_row, summaries
 from benchmarks.record import RowRecord
 from benchmarks.start_cost import start_cost_s
@@ -59,7 +61,21 @@ def test_every_way_trains_the_same_steps_and_only_elastic_ones_change_sizes(tmp_
 def test_each_round_plays_every_way_once_and_another_one_first() -> None:
     wanted = plays([2], 2, ["a", "b", "c"])
     assert wanted == [(2, 1, "a"), (2, 1, "b"), (2, 1, "c"), (2, 2, "b"), (2, 2, "c"), (2, 2, "a")]
-    assert len(keys(quick=False)) == 2 * 2 * len(CONTENDERS)
+    assert len(keys(quick=False)) == 3 * 2 * len(CONTENDERS)
+
+
+def test_a_quick_queue_plays_only_the_two_ends_of_the_comparison_unless_others_are_asked_for() -> None:
+    first, *_, last = CONTENDERS
+    assert planned(quick=True) == [(2, 1, first), (2, 1, last)]
+    assert planned(quick=True, contenders=["elastic_ddp"], rounds=2) == [(2, 1, "elastic_ddp"), (2, 2, "elastic_ddp")]
+    assert sum(keys(quick=True).values()) < 5.0
+
+
+def test_a_limit_starts_no_play_that_would_end_long_after_it() -> None:
+    play = (2, 1, "fifo_ddp")  # 2.5 minutes
+    assert is_late(play, 60.0, quick=False)
+    assert not is_late(play, 90.0, quick=False)
+    assert not is_late(play, 60.0, quick=True)
 
 
 def test_a_row_says_what_was_measured_next_to_what_the_simulator_said() -> None:
@@ -115,6 +131,25 @@ def test_the_page_and_the_picture_come_from_whatever_was_played(tmp_path: Path) 
     assert first.faster is None
     assert second.faster is not None
     assert second.share == pytest.approx(1.0)
+
+
+def test_three_rounds_have_an_interval_next_to_every_ratio_and_one_round_says_that_it_has_none(tmp_path: Path) -> None:
+    names = ("fifo_ddp", "elastic_ddp", "elastic_overlap_crossover")
+    record = RowRecord(tmp_path, "queue", "weft bench queue")
+    for number in (1, 2, 3):
+        for place, name in enumerate(names):
+            row = played(CONTENDERS[name], number)
+            record.put(key_of(2, number, name), {**row, "mean_s": 80.0 / (1 + 0.5 * place) + number * place})
+        keep(record)
+        made = [
+            record.path("md").read_text(),
+            *map("\n".join, (brief_queue(record.document()), headline_queue(record.document()))),
+        ]
+        for text in made:
+            assert (NO_INTERVAL in text) == (number == 1)
+            ratios = re.findall(r"\d\.\d\dx[^|]*", text)
+            assert len(ratios) >= 2
+            assert all(("(" in ratio) == (number > 1) for ratio in ratios)
 
 
 @pytest.mark.parametrize("sync", ["ddp", "overlap"])

@@ -30,8 +30,20 @@ def test_the_table_of_restarts_compares_with_torchrun() -> None:
     times = {name: [{**dict.fromkeys(PARTS, 0.1), "total": 0.8}] for name in WORDS}
     times["torchrun"] = [{**dict.fromkeys(PARTS, 0.4), "total": 3.2}]
     shown = restart.tables({"rounds": 1, "times_s": times})
-    assert shown.endswith("torchrun / warm: 4.0x")
+    assert shown.endswith("torchrun / warm: 4.00x")
     assert cells(shown, WORDS["warm"])[1] == "100"
+
+
+def test_a_single_round_is_not_called_rounds_and_several_have_an_interval() -> None:
+    times = {name: [{**dict.fromkeys(PARTS, 0.1), "total": 0.8}] * 3 for name in WORDS}
+    assert "medians of 3 rounds." in restart.tables({"rounds": 3, "times_s": times})
+    assert restart.tables({"rounds": 3, "times_s": times}).endswith("interval: 1.00x (1.00-1.00)")
+    one = {name: rounds[:1] for name, rounds in times.items()}
+    assert "medians of 1 round." in restart.tables({"rounds": 1, "times_s": one})
+    row = {field: 0.001 for field, _, _ in session_costs.MEASURED} | {"step_ms": 9.0, "num_late_checkpoints": 1.0}
+    assert "Two workers, 1 round. Checkpoint blocks: steps of 9.0 ms; 1 checkpoint took" in session_costs.tables(
+        {"rows": [row]}
+    )
 
 
 def test_a_restart_is_drawn_for_every_contender(tmp_path: Path) -> None:
