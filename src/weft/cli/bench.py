@@ -26,7 +26,7 @@ Out = Annotated[Path | None, Option("folder for the results", "benchmarks/result
 # The defaults are constants of the benchmarks, which no command line loads: a test compares them.
 FEWER = "run fewer rounds and rows, to finish in about N minutes"
 OverlapMinutes = Annotated[
-    float | None, Option(FEWER, "30; with --quick 4.5, with --profiles 23", metavar="N", min=0.1)
+    float | None, Option(FEWER, "30; with --quick 4.5, with --profiles 28", metavar="N", min=0.1)
 ]
 CrossoverMinutes = Annotated[float | None, Option(FEWER, "13.5; with --quick 4.5", metavar="N", min=0.1)]
 AllMinutes = Annotated[float | None, Option(FEWER, "90; with --quick 5", metavar="N", min=0.1)]
@@ -108,9 +108,12 @@ def queue(
         list[int] | None, Option("number of hosts; repeatable", "2 and 4; with --quick 2", min=2, max=16)
     ] = None,
     rounds: Annotated[
-        int | None, Option("rounds; each runs every contender once", "2; with --quick 1", min=1, max=100)
+        int | None, Option("rounds; each runs every contender once", "3; with --quick 1", min=1, max=100)
     ] = None,
-    contender: Annotated[list[str] | None, Option("only this contender; repeatable", "all")] = None,
+    contender: Annotated[
+        list[str] | None,
+        Option("only this contender; repeatable", "all; with --quick fifo_ddp and elastic_overlap_crossover"),
+    ] = None,
     minutes: Annotated[
         float | None, Option("start no new run of the queue after N minutes", "none", metavar="N", min=0.1)
     ] = None,
