@@ -1,8 +1,6 @@
 """Measures the link between two training steps: a few reduce-scatters, timed within a budget.
 
-[Note: stalls]  A probe of 0.02 s sometimes takes 0.2 or 1.1 s: a TCP timeout.  It happens after receive windows have
-been limited (receive_window.py).  A sender may still fill the larger window that it was offered, the smaller buffer
-drops the rest, and no later data tells the sender.  So a link is never judged by a single probe.
+A link is never judged by a single probe: one that loses a packet at its end takes 0.2 s longer (a TCP timeout).
 """
 
 from __future__ import annotations

@@ -54,10 +54,8 @@ class GlooTransport:
 
     def adapt(self, link: Link) -> bool:
         window = window_bytes(self._max_senders + 1, link)
-        if window is None:
-            return False
-        self.messages.limit_window(window)
-        return True
+        self.messages.set_window(window)
+        return window is None and self.num_workers > 2
 
     def open_reduce(self, exchange: Exchange, tag: int) -> None:
         tag = self.messages.tag(exchange, tag, MessageKind.REDUCE)

@@ -76,10 +76,8 @@ class HostsTransport:
 
     def adapt(self, link: Link) -> bool:
         windows = [self._window(len(host), link) for host in self._layout.hosts]
-        own = windows[self._host]
-        if own is not None:
-            self.messages.limit_window(own)
-        return any(window is not None for window in windows)
+        self.messages.set_window(windows[self._host])
+        return any(window is None for window in windows)
 
     def _window(self, num_neighbors: int, link: Link) -> int | None:
         """All connections of a host's workers share its link."""

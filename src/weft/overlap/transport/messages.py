@@ -21,7 +21,7 @@ from weft.errors import OverlapError
 from weft.overlap.layout import MAX_MESSAGES
 from weft.overlap.transport.base import Exchange
 from weft.overlap.transport.groups import end_group
-from weft.overlap.transport.receive_window import Connection, limit_window
+from weft.overlap.transport.receive_window import Connection, hold_window, limit_window, release_window
 
 # A tag names step, kind, and bucket, so that messages of different steps can never be confused.
 _NUM_DISTINCT_STEPS = 1 << 8
@@ -61,6 +61,10 @@ class Messages:
         self.group = group
         self._groups = [direction for circle in circles for direction in (circle.upward, circle.downward)]
         self._connections = connections
+        # One sender has no competitor.
+        self._limits_windows = self.num_workers > 2
+        if self._limits_windows:
+            hold_window(connections)
         # Start with the next rank, so that no two workers begin with the same receiver.
         self.others = [(self.rank + k) % self.num_workers for k in range(1, self.num_workers)]
         self.send_to: dict[int, Call] = {}
@@ -94,8 +98,12 @@ class Messages:
         finally:
             works.clear()
 
-    def limit_window(self, num_bytes: int) -> None:
-        limit_window(self._connections, num_bytes)
+    def set_window(self, num_bytes: int | None) -> None:
+        """What each of the others may have in flight to this worker; with None, TCP decides."""
+        if num_bytes is not None:
+            limit_window(self._connections, num_bytes)
+        elif self._limits_windows:
+            release_window(self._connections)
 
     def all_reduce(self, values: torch.Tensor, maximum: bool) -> torch.Tensor:
         dist.all_reduce(values, dist.ReduceOp.MAX if maximum else dist.ReduceOp.SUM, group=self.group)

@@ -9,6 +9,10 @@ in flight, waits equally long in the same queue, and gets an equal share.  Four 
 minimum is 580 ms; without a window it took 680 to 790 ms, with it 620 to 640 ms, as with gloo's ring
 (docs/design/receive-window.md).  The window is far larger than a local network needs to stay busy; where it might not
 be, no window is set.
+
+[Note: held]  A window that has grown cannot shrink at once: what was offered may still be sent, and what does not fit
+into a smaller buffer is dropped.  Nothing follows the end of a message, so its sender notices only by a timeout, 0.2 or
+1.1 s later.  So windows are held at the smallest size from the start, and let go or widened once the link is measured.
 """
 
 from __future__ import annotations
@@ -16,7 +20,8 @@ from __future__ import annotations
 import contextlib
 import os
 import socket
-from collections.abc import Iterable
+import struct
+from collections.abc import Callable, Iterable
 
 from weft.perf.link import Link
 
@@ -30,6 +35,13 @@ _MAX_BYTES = 200_000
 _TIME_S = 3e-3
 # Latencies that must fit into the window, so that it does not limit a link with a long round trip.
 _NUM_LATENCIES = 4
+
+# With a longer round trip (first measured by TCP's handshake), the smallest window would slow down the first step.
+_MAX_HELD_RTT_S = 5e-3
+# Linux names: which buffer sizes the user has set, and where `struct tcp_info` has the round trip in microseconds.
+_SO_BUF_LOCK = 72
+_SOCK_RCVBUF_LOCK = 2
+_RTT_OFFSET = 68
 
 # (file descriptor, inode): a descriptor alone may be another socket by the time we use it
 Connection = tuple[int, int]
@@ -64,12 +76,43 @@ def tcp_connections() -> set[Connection]:
     return found
 
 
+def hold_window(connections: Iterable[Connection]) -> None:
+    """Offer little until the link is measured; see [Note: held].  Not before Linux 5.14, which could not undo it."""
+
+    def hold(connection: socket.socket) -> None:
+        connection.getsockopt(socket.SOL_SOCKET, _SO_BUF_LOCK)  # raises if unknown
+        info = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _RTT_OFFSET + 4)
+        if struct.unpack_from("I", info, _RTT_OFFSET)[0] <= 1e6 * _MAX_HELD_RTT_S:
+            _limit(connection, _MIN_BYTES)
+
+    _change(connections, hold)
+
+
 def limit_window(connections: Iterable[Connection], num_bytes: int) -> None:
-    """Limit what those still open offer their senders.  If it is refused, only speed is affected."""
+    """Limit what those still open offer their senders."""
+    _change(connections, lambda connection: _limit(connection, num_bytes))
+
+
+def release_window(connections: Iterable[Connection]) -> None:
+    """Let TCP find the window."""
+
+    def release(connection: socket.socket) -> None:
+        locks = connection.getsockopt(socket.SOL_SOCKET, _SO_BUF_LOCK)
+        connection.setsockopt(socket.SOL_SOCKET, _SO_BUF_LOCK, locks & ~_SOCK_RCVBUF_LOCK)
+
+    _change(connections, release)
+
+
+def _limit(connection: socket.socket, num_bytes: int) -> None:
+    # Not TCP_WINDOW_CLAMP: the kernel raises it again as data arrives.  A fixed buffer size stays.
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, num_bytes)
+
+
+def _change(connections: Iterable[Connection], change: Callable[[socket.socket], None]) -> None:
+    """Change those still open.  If it is refused, only speed is affected."""
     for number, _ in tcp_connections().intersection(connections):
         with contextlib.suppress(OSError), _borrowed(number) as connection:
-            # Not TCP_WINDOW_CLAMP: the kernel raises it again as data arrives.  A fixed buffer size stays.
-            connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, num_bytes)
+            change(connection)
 
 
 def _is_connected_tcp(number: int) -> bool:
