@@ -132,7 +132,7 @@ class ShardedState:
     # ---- another plan
 
     def move_to(self, order: Sequence[int], cuts: Sequence[Sequence[int]]) -> None:
-        """Switch to another plan, with parameters and state.  Collective; nothing is in flight."""
+        """Switch to another plan, with parameters and state.  Collective; all workers have drained theirs."""
         schedule = self._schedule
         with self.service.moving() if self.service else nullcontext():
             runs = export_runs(schedule.updates)
