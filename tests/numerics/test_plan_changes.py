@@ -17,7 +17,19 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from training import Run, Tangle, Tower, adamw, assert_differ, assert_same, made, replicated_sgd, with_ddp, with_weft
+from training import (
+    Run,
+    Tangle,
+    Tower,
+    adamw,
+    assert_differ,
+    assert_same,
+    made,
+    replicated_sgd,
+    same_as_ddp,
+    with_ddp,
+    with_weft,
+)
 from weft.overlap.layout import uniform_cuts
 from weft.overlap.transport import Exchange
 from workers import gathered, on_workers
@@ -172,3 +184,61 @@ def test_three_workers_get_the_same_numbers_with_another_plan_after_every_step(l
 @on_workers(4)
 def test_four_workers_get_the_same_numbers_with_another_plan_after_every_step(layout: str, name: str) -> None:
     same_under_every_plan(layout, name)
+
+
+def _gradients_not_zeroed(run: Run) -> dict[str, torch.Tensor]:
+    for step in range(STEPS):
+        run.backward(step)
+        run.optimizer.step()
+        if run.handle is not None:
+            change_plan(run, step)
+        if step == 3:
+            run.optimizer.zero_grad()
+    return {}
+
+
+def _gradients_read_after_the_step(run: Run) -> dict[str, torch.Tensor]:
+    found = {}
+    for step in range(STEPS):
+        run.train(1, first=step)
+        if run.handle is not None:
+            change_plan(run, step)
+        for number, (name, parameter) in enumerate(run.model.named_parameters()):
+            assert parameter.grad is not None
+            whole = parameter.grad if run.handle is None else run.handle.full_gradient(parameter)
+            found[f"{step} {name}"] = whole.clone()
+            if number == 0:
+                torch.testing.assert_close(parameter.grad.norm(), whole.norm())
+    return found
+
+
+LEFT: dict[str, Callable[[Run], dict[str, torch.Tensor]]] = {
+    "not zeroed": _gradients_not_zeroed,
+    "read": _gradients_read_after_the_step,
+}
+
+
+@pytest.mark.parametrize("optimizer", [adamw, replicated_sgd], ids=["sharded", "replicated"])
+@pytest.mark.parametrize("loop", LEFT)
+@on_workers(2)
+def test_gradients_of_the_last_step_are_those_of_ddp_under_another_plan(loop: str, optimizer: Any) -> None:
+    same_as_ddp(LEFT[loop], Tower, optimizer)
+
+
+@pytest.mark.parametrize("eager", [False, True])
+@on_workers(4)
+def test_four_workers_add_to_gradients_of_the_last_step_under_another_plan(eager: bool) -> None:
+    with patch.dict(os.environ, WEFT_HOST=f"host-{dist.get_rank() // 2}"):
+        expected = with_weft(made(some_tangle), adamw, enabled=False)
+        found = with_weft(made(some_tangle), adamw, eager=eager)
+    _add_up(expected, is_changing=False)
+    _add_up(found, is_changing=True)
+    assert_same(found.parameters(), expected.parameters())
+
+
+def _add_up(run: Run, is_changing: bool) -> None:
+    for step in range(STEPS):
+        run.backward(step)
+        run.optimizer.step()
+        if is_changing:
+            change_plan(run, step)
