@@ -146,16 +146,15 @@ def test_state_read_in_a_step_hook_while_another_worker_changes_its_plan_is_answ
     optimizer.register_step_post_hook(save)  # before weft's own, so it runs while this worker is still in its step
     group = dist.new_group(timeout=datetime.timedelta(seconds=20))
     handle = weft.overlap(model, optimizer, bucket_bytes=512, process_group=group)
-    service: Any = handle.schedule._state_changes.service
-    exchange, began = service.exchange, []
+    meet, began = handle.schedule.meet, []
 
-    def exchanged(*runs: Any) -> Any:
+    def met() -> None:
         if dist.get_rank() == 0 and not began:
             began.append(True)
             dist.send(torch.zeros(1), 3)
-        return exchange(*runs)
+        meet()
 
-    with patch.object(service, "exchange", exchanged):
+    with patch.object(handle.schedule, "meet", met):
         model(torch.ones(2, 16)).sum().backward()
         optimizer.step()
     assert began or dist.get_rank() > 0

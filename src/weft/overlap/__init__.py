@@ -19,6 +19,7 @@ Read the files in the order in which a gradient moves through them:
     reading.py              makes reading a parameter wait for its gather
     compiled.py             the same for compiled modules
     state_runs.py           optimizer state as runs that can move; state_service.py fetches those of other workers
+    left_gradients.py       gradients in ``p.grad`` when a plan changes
     sharded_state.py        the sharded optimizer state; state_view.py shows it as ``optimizer.state``
     tuning.py               tunes fusion during training; link_probes.py measures the link
     timing.py               the times that report.py and ``trace()`` show

@@ -27,7 +27,7 @@ class OptimizerState(Protocol):
     def after_step(self) -> None: ...
 
     def move_to(self, order: Sequence[int], cuts: Sequence[Sequence[int]]) -> None:
-        """Switch to another plan, with parameters and state.  Collective; nothing is in flight."""
+        """Switch to another plan, with parameters and state.  Collective; all workers have drained theirs."""
 
     def give_back(self) -> None:
         """Make ``optimizer.state`` an ordinary one.  Collective."""
@@ -48,7 +48,7 @@ class Part:
         self.optimizer = optimizer
         self.schedule = schedule
         self.state = state
-        self.tuner = Tuner(schedule, self._move_to, tune=tune)
+        self.tuner = Tuner(schedule, self.move_to, tune=tune)
         managed = {id(parameter) for parameter in (*schedule.parameters, *ignored)}
         self._others = [p for p in self._optimizer_parameters() if id(p) not in managed]
         self._num_groups = len(optimizer.param_groups) if optimizer else 0
@@ -74,8 +74,10 @@ class Part:
 
     # ---- another plan, and the end
 
-    def _move_to(self, order: Sequence[int], cuts: Sequence[Sequence[int]]) -> None:
+    def move_to(self, order: Sequence[int], cuts: Sequence[Sequence[int]]) -> None:
+        """Switch to another plan, with parameters and state.  Collective; between steps."""
         self.schedule.drain()
+        self.schedule.meet()
         self.state.move_to(order, cuts)
 
     def give_back(self) -> None:

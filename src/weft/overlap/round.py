@@ -92,7 +92,7 @@ class Round:
     # ---- the plan
 
     def take_up(self, memory: FlatMemory, cuts: Sequence[Sequence[int]]) -> Sequence[BucketPlan]:
-        """Lay out the memory for a plan.  Nothing may be in flight; :meth:`make_buckets` follows."""
+        """Lay out the memory for a plan.  Nothing may be in flight on any worker; :meth:`make_buckets` follows."""
         self.memory = memory
         self.cuts = tuple(tuple(lane_cuts) for lane_cuts in cuts)
         ready = {number: k for k, number in enumerate(memory.order)}

@@ -18,6 +18,7 @@ from weft.overlap.flat import FlatMemory
 from weft.overlap.round import Round
 from weft.overlap.timing import StepClock
 from weft.overlap.transport.base import Transport
+from weft.process.turns import TURNS
 
 
 class ModelRound(Protocol):
@@ -67,14 +68,14 @@ class Schedule(ABC):
 
     @abstractmethod
     def lay_out(self, memory: FlatMemory, cuts: Sequence[Sequence[int]]) -> None:
-        """Make the buckets of a plan.  Nothing may be in flight."""
+        """Make the buckets of a plan.  Nothing may be in flight on any worker."""
 
     @abstractmethod
     def forget_plan(self) -> None:
         """Free the buckets; another plan will reuse their memory."""
 
     def take_up(self, order: Sequence[int], cuts: Sequence[Sequence[int]]) -> None:
-        """Switch to another plan.  Nothing may be in flight."""
+        """Switch to another plan.  Nothing may be in flight on any worker."""
         self.forget_plan()  # so that its memory can be reused
         memory = self.memory
         if tuple(order) != memory.order:
@@ -122,7 +123,16 @@ class Schedule(ABC):
 
     @abstractmethod
     def drain(self) -> None:
-        """Wait until nothing is in flight on any worker.  Collective; between steps."""
+        """Wait until nothing is in flight here.  Collective; between steps."""
+
+    def meet(self) -> None:
+        """Wait until every worker has come here, so that what they did before is done.  Collective.
+
+        After :meth:`drain`, another worker may still be copying values from memory that this one shares with it.
+        """
+        arrived = torch.zeros(1, device=self.parameters[0].device)
+        with TURNS.yielded(later=True):
+            self.transport.all_reduce(arrived).item()  # otherwise the host would not wait for a device
 
     # ---- a step
 

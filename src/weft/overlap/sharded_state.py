@@ -11,11 +11,13 @@ import weakref
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
+from functools import partial
 from typing import Any
 
 import torch
 
 from weft.overlap.initial_state import initial_state
+from weft.overlap.left_gradients import LeftGradients
 from weft.overlap.sharded import ShardedSchedule
 from weft.overlap.state_runs import (
     StateRun,
@@ -132,15 +134,17 @@ class ShardedState:
     # ---- another plan
 
     def move_to(self, order: Sequence[int], cuts: Sequence[Sequence[int]]) -> None:
-        """Switch to another plan, with parameters and state.  Collective; nothing is in flight."""
+        """Switch to another plan, with parameters and state.  Collective; all workers have drained theirs."""
         schedule = self._schedule
         with self.service.moving() if self.service else nullcontext():
-            runs = export_runs(schedule.updates)
+            runs, gradients = export_runs(schedule.updates), LeftGradients(schedule)
             schedule.take_up(order, cuts)
-            self._move_runs(runs)
+            self._move_runs(runs, partial(add_runs, schedule.updates))
+            gradients.make_room()
+            self._move_runs(gradients.runs, gradients.put)
             schedule.state_changed()
 
-    def _move_runs(self, runs: list[StateRun]) -> None:
+    def _move_runs(self, runs: list[StateRun], add: Callable[[list[StateRun]], None]) -> None:
         """Moves one portion at a time and frees its old place, so that the state is never in memory twice."""
         schedule = self._schedule
         held: dict[int, list[StateRun]] = {}
@@ -153,7 +157,7 @@ class ShardedState:
             moving = [run for number in portion for run in held.pop(number, ())]
             if self.service:
                 moving = self.service.exchange([overlapping(moving, pieces) for pieces in wanted])
-            add_runs(schedule.updates, moving)
+            add(moving)
 
     # ---- the end
 

@@ -99,8 +99,7 @@ class StateService:
 
     @contextmanager
     def moving(self) -> Iterator[None]:
-        """The state moves inside; no request is answered meanwhile.  Collective: see [Note: no deadlocks]."""
-        self.exchange([()] * (len(self._others) + 1))
+        """The state moves inside; no request is answered meanwhile.  All workers have met: [Note: no deadlocks]."""
         with self._lock:
             yield
 

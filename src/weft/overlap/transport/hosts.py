@@ -230,7 +230,7 @@ def _add_up(
         add_host([send[row] for send in sends], out=total)
         if launch is not None:
             works.append(launch())
-    memory.open_neighbors(landing)  # a neighbor that drops its model, or changes its plan, waits only for our sums
+    memory.open_neighbors(landing)  # a neighbor that drops its model waits only for our sums
     memory.tell(Done.ADDED, index)
     return works
 

@@ -86,17 +86,15 @@ class Messages:
         return ((step % _NUM_DISTINCT_STEPS) * _NUM_KINDS + kind) * MAX_MESSAGES + exchange.index
 
     def wait(self, works: list[Any], what: str) -> None:
-        """Wait for all of them, and forget them even if one fails; ``what`` completes "failed while waiting for"."""
+        """Wait for all of them, and forget them if one fails; ``what`` completes "failed while waiting for"."""
         try:
-            for work in works:
-                work.wait()
+            settle(works)
         except RuntimeError as error:
+            works.clear()
             raise OverlapError(
                 f"worker {self.rank} failed while waiting for {what} ({error}): another worker has stopped or has left "
                 "the training loop; look for the first error in its log"
             ) from error
-        finally:
-            works.clear()
 
     def set_window(self, num_bytes: int | None) -> None:
         """What each of the others may have in flight to this worker; with None, TCP decides."""
@@ -118,6 +116,17 @@ class Messages:
         for group in (self.group, *self._groups):
             end_group(group)
         del self.group, self._groups
+
+
+def settle(works: list[Any]) -> None:
+    """Wait for all of them, and forget each one when it is done: after an interrupt, the rest can be waited for.
+
+    gloo counts each message once, and a signal's exception comes right after the wait that it interrupts.
+    """
+    while works:
+        if not (isinstance(works[0], dist.Work) and works[0].is_completed()):
+            works[0].wait()
+        del works[0]
 
 
 def _call(call: Callable[[list[torch.Tensor], int, int], Any], number: int, tensor: torch.Tensor, tag: int) -> Any:

@@ -20,6 +20,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from weft.errors import OverlapError
+from weft.overlap.transport.messages import settle
 from weft.process.native_threads import NativeThread
 
 _MAX_GOODBYE_S = 5.0
@@ -44,8 +45,7 @@ class Relay:
 
     def wait_until_sent(self) -> None:
         self.wait()
-        for work in self.send_works:
-            work.wait()
+        settle(self.send_works)
 
 
 @dataclass(frozen=True, slots=True)
