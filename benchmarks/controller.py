@@ -20,6 +20,7 @@ from typing import Any
 from benchmarks.figures import Document, finish, head
 from benchmarks.intervals import interval_note, paired_ratio
 from benchmarks.program import counted, parse, say
+from benchmarks.queue_plan import MEASURED_AFTER_REPORTS, REPORT_EVERY_S
 from benchmarks.record import markdown_table
 from benchmarks.start_cost import reported_step_s, start_cost_s
 from weft.client import Client
@@ -102,8 +103,13 @@ def predicted(way: Way, speed: Speed, arrivals: Mapping[str, float]) -> dict[str
         )
         for job in sorted(QUEUE, key=lambda job: arrivals[job.name])
     )
-    # The controller does not count the first two steps after a start, which are slower.
-    options = SimulationOptions(decision_interval_s=0.0, restart_s=speed.start_s, explore=True, measured_after_steps=3)
+    options = SimulationOptions(
+        decision_interval_s=0.0,
+        restart_s=speed.start_s,
+        explore=True,
+        measured_after_reports=MEASURED_AFTER_REPORTS,
+        report_every_s=REPORT_EVERY_S,
+    )
     policy = policy_named(way.policy, Rules(hold_s=HOLD_S, review_s=60.0))
     result = simulate(Workload("queue", jobs), Cluster((NUM_DEVICES,)), policy, options)
     return {job.name: job.completion_s for job in result.jobs}

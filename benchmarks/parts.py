@@ -105,7 +105,7 @@ PARTS = {
             "queue",
             "a queue of jobs on a Ray cluster, with each layer of weft added in turn",
             50.0,
-            16.2,  # one round
+            16.4,  # one round
             2.4,
             ("weft", "bench", "queue"),
             partial(_late, "queue_results", "markdown"),

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import math
 import shutil
 import tempfile
 import time
@@ -17,14 +18,24 @@ from pathlib import Path
 from benchmarks import queue_plot
 from benchmarks.figures import draw_if_possible
 from benchmarks.queue_models import LINK_BITS_PER_S, MODELS
-from benchmarks.queue_plan import CONTENDERS, DEVICES_PER_HOST, HOLD_S, QUEUE, QueueContender, QueueJob, predicted_step
+from benchmarks.queue_plan import (
+    CONTENDERS,
+    DEVICES_PER_HOST,
+    HOLD_S,
+    QUEUE,
+    QueueContender,
+    QueueJob,
+    StartCosts,
+    predicted_step,
+)
 from benchmarks.queue_results import NAME, keep, summary_table
 from benchmarks.queue_rows import Counters, SpanRecorder, key_of, make_row, summaries
 from benchmarks.ray_hosts import RayHosts
 from benchmarks.record import Row, RowRecord, results_folder
-from benchmarks.start_cost import start_cost_s
+from benchmarks.start_cost import LEAST_S, restart_cost_s, start_cost_s
 from benchmarks.testbed import HostFailed, Testbed
 from weft.cli import render
+from weft.client import Client
 from weft.core.job import Launch
 from weft.core.submission import Submission
 from weft.demo.contest import play_arrivals
@@ -32,7 +43,7 @@ from weft.errors import ControllerError, UsageError
 
 HOSTS = (2, 4)
 ROUNDS = 3
-MINUTES_PER_PLAY = {2: 2.5, 4: 1.55}
+MINUTES_PER_PLAY = {2: 2.5, 4: 1.6}
 QUICK_STEPS = 0.25
 # The two ends of the comparison: all that the headline needs.
 QUICK_CONTENDERS = ("fifo_ddp", "elastic_overlap_crossover")
@@ -40,6 +51,9 @@ QUICK_CONTENDERS = ("fifo_ddp", "elastic_overlap_crossover")
 QUICK_MINUTES_PER_PLAY = 1.2
 # Enough steps to include the first ones after a start, which are slower.
 PROBES = tuple(QueueJob(f"probe-{model}", model, 0.0, num_steps=4, asked_workers=2) for model in MODELS)
+
+# Long enough to be measured and stopped before its end.
+RESTARTED_PROBE_S = 4.0
 
 Play = tuple[int, int, str]
 """Number of hosts, round, and contender."""
@@ -182,6 +196,10 @@ def _play(cluster: RayHosts, folder: Path, play: Play, jobs: Sequence[QueueJob])
             probe.model: _start_s(probe, contender.sync, play_arrivals(client, arrivals).mean_s)
             for probe, arrivals in probes.items()
         }
+        # Stopping and resuming takes the time of a process, not of a model: one probe tells what it adds to a start.
+        first = PROBES[0]
+        more_s = _restart_s(client, first, fixed, notes) - start_s[first.model] if contender.is_elastic else 0.0
+        costs = {model: StartCosts(cost_s, max(LEAST_S, cost_s + more_s)) for model, cost_s in start_s.items()}
         for note in notes.iterdir():
             note.unlink()
         recorder = SpanRecorder()
@@ -189,13 +207,21 @@ def _play(cluster: RayHosts, folder: Path, play: Play, jobs: Sequence[QueueJob])
         played = play_arrivals(client, submissions(jobs), recorder.look)
         sent = tuple(after - first for after, first in zip(cluster.sent_bytes(), before, strict=True))
     busy_s = sum(json.loads(note.read_text())["busy_s"] for note in notes.iterdir())
-    return make_row(contender, jobs, num_hosts, number, played, recorder, Counters(busy_s, sent, start_s))
+    return make_row(contender, jobs, num_hosts, number, played, recorder, Counters(busy_s, sent, costs))
 
 
 def _start_s(probe: QueueJob, sync: str, took_s: float) -> float:
     """What a start costs: the probe's time beyond that of the steps that the simulator counts."""
     step = predicted_step(probe.model, sync, DEVICES_PER_HOST, probe.asked_workers, probe.asked_workers)
     return start_cost_s(took_s, probe.num_steps, step.step_s)
+
+
+def _restart_s(client: Client, probe: QueueJob, fixed: QueueContender, notes: Path) -> float:
+    """What a restart costs: as for a start, with a probe that is stopped once."""
+    workers = probe.asked_workers
+    step_s = predicted_step(probe.model, fixed.sync, DEVICES_PER_HOST, workers, workers).step_s
+    longer = replace(probe, num_steps=math.ceil(RESTARTED_PROBE_S / step_s))
+    return restart_cost_s(client, submission(longer, fixed, workers, notes), longer.num_steps, step_s)
 
 
 def submission(job: QueueJob, contender: QueueContender, num_devices: int, notes: Path) -> Submission:

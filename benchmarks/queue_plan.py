@@ -27,8 +27,14 @@ from weft.sim.workload import TrueJob, Workload
 DEVICES_PER_HOST = 1
 # Twice the time of a start.  Chosen with the simulator on queues of other seeds: 5 s is up to 8 % worse there.
 HOLD_S = 2.5
-# The controller does not count the first two steps after a start, which are slower.
-MEASURED_AFTER_STEPS = 3
+# The controller does not count the first two reports after a start, whose steps are slower; a worker reports at most
+# five times a second.
+MEASURED_AFTER_REPORTS = 3
+REPORT_EVERY_S = 0.2
+# Starts of one model on the testbed's two cores spread by about a quarter.  Whether one takes a tenth of a second more
+# can decide which job gets a free device, and so the course of the whole queue: one replay is one course of many.
+START_SPREAD = 0.25
+NUM_REPLAYS = 25
 MAX_WORKERS = 8
 # Between the testbed's hosts, where it is not scaled: the median over the rows of `weft bench overlap --profiles`.
 LATENCY_S = 100e-6
@@ -144,14 +150,40 @@ def predicted_step(name: str, sync: str, workers_per_host: int, num_hosts: int, 
     return StepTime(course.step_s, max(0.0, min(course.exposed_s, course.step_s - network_s)))
 
 
+@dataclass(frozen=True, slots=True)
+class StartCosts:
+    """What starts of a model cost, as measured on the idle cluster."""
+
+    start_s: float
+    """From submitting a job of two workers to its first step."""
+    restart_s: float
+    """From starting such a job again, after it was stopped, to its first step."""
+
+
+def replays(
+    contender: QueueContender,
+    queue: Sequence[QueueJob],
+    num_hosts: int,
+    costs: Mapping[str, StartCosts],
+    arrivals: Mapping[str, float],
+) -> tuple[SimulationResult, ...]:
+    """Courses that the queue could take."""
+    return tuple(simulated(contender, queue, num_hosts, costs, arrivals, seed) for seed in range(NUM_REPLAYS))
+
+
 def simulated(
     contender: QueueContender,
     queue: Sequence[QueueJob],
     num_hosts: int,
-    start_s: Mapping[str, float],
+    costs: Mapping[str, StartCosts],
     arrivals: Mapping[str, float] | None = None,
+    seed: int | None = None,
 ) -> SimulationResult:
-    """The queue under the simulator: step times from the step model, and the measured time of a start of each model."""
+    """The queue under the simulator: step times from the step model, and the measured cost of each model's starts.
+
+    With a ``seed``, starts of each job cost more or less than measured, as they do in reality.
+    """
+    draw = random.Random(seed)
     cluster = Cluster.uniform(num_hosts, DEVICES_PER_HOST)
     profiles = {name: ShapeProfile(model, contender.sync, cluster.num_devices) for name, model in MODELS.items()}
     jobs = []
@@ -159,13 +191,23 @@ def simulated(
         least, most = contender.workers(job, cluster.num_devices)
         arrives_s = job.arrives_s if arrivals is None else arrivals[job.name]
         spec = JobSpec(job.name, arrives_s, least, most, most)
-        jobs.append(TrueJob(spec, profiles[job.model], job.num_steps, start_s=start_s[job.model]))
+        factor = draw.lognormvariate(0.0, START_SPREAD) if seed is not None else 1.0
+        cost = costs[job.model]
+        true = TrueJob(
+            spec,
+            profiles[job.model],
+            job.num_steps,
+            start_s=factor * cost.start_s,
+            restart_s=factor * cost.restart_s,
+        )
+        jobs.append(true)
     jobs.sort(key=lambda job: job.spec.submitted_s)
     options = SimulationOptions(
         decision_interval_s=0.0,
-        restart_s=median(start_s.values()),
+        restart_s=median(cost.start_s for cost in costs.values()),
         explore=True,
-        measured_after_steps=MEASURED_AFTER_STEPS,
+        measured_after_reports=MEASURED_AFTER_REPORTS,
+        report_every_s=REPORT_EVERY_S,
         crossover=contender.shares,
     )
     policy = policy_named(contender.policy, Rules(hold_s=HOLD_S, review_s=60.0))

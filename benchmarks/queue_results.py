@@ -22,7 +22,10 @@ DEFINITIONS = (
     "**share of the gain**: what a row adds to the row above, as a share of the whole gain of the last row, in "
     "logarithms. **devices**, **links**: share of the makespan in which devices computed and links carried bytes "
     "(counted by the interfaces, Ray's own traffic included). **simulated**: `weft sim`'s replay of the same arrivals "
-    "with step times from `weft predict` and the measured time of a start of each model; it was given no measured step."
+    "with step times from `weft predict` and the measured cost of a start of each model; it was given no measured "
+    "step. With a range, it also knows the measured cost of a restart, and is the mean of 25 replays whose starts cost "
+    "more or less, as in reality, with the range of their means: which job gets a free device, and so the course of "
+    "the queue, can depend on a tenth of a second."
 )
 
 
@@ -70,9 +73,18 @@ def _summary_cells(found: Sequence[ContenderSummary]) -> list[list[object]]:
         cells += [one.faster or "-", one.step or "-", "-" if one.share is None else f"{100 * one.share:.0f} %"]
         cells += [f"{one.median('p90_s'):.1f}", f"{one.median('makespan_s'):.1f}"]
         cells += [f"{100 * one.median(name):.0f} %" for name in ("device_utilization", "link_utilization")]
-        cells += [f"{one.median('restarts'):.0f}", f"{one.median('simulated_mean_s'):.1f}"]
+        cells += [f"{one.median('restarts'):.0f}", _simulated_cell(one)]
         body.append([*cells, f"{100 * simulator_error(one.rows):.0f} %"])
     return body
+
+
+def _simulated_cell(one: ContenderSummary) -> str:
+    """The mean with its range, which older results do not have."""
+    mean_s = f"{one.median('simulated_mean_s'):.1f}"
+    ranges = [row["simulated_range_s"] for row in one.rows if "simulated_range_s" in row]
+    if not ranges:
+        return mean_s
+    return f"{mean_s} ({min(least for least, _ in ranges):.1f}-{max(most for _, most in ranges):.1f})"
 
 
 def headline_queue(document: Mapping[str, Any]) -> list[str]:

@@ -51,6 +51,35 @@ def test_two_senders_to_one_receiver_share_a_small_window():
     assert _windows_after_training(LINK).count(WINDOW) == 4, "one connection a way with each of two others"
 
 
+@on_workers(3)
+def test_windows_are_held_before_the_first_gradients_and_never_shrink():
+    """What a sender was offered before may still come, and is dropped: it notices only 0.2 s later."""
+    slow, fast = Link(alpha_s=0.2e-3, beta_s_per_byte=10e-6), Link(alpha_s=0.2e-3, beta_s_per_byte=0.1e-9)
+    for link, held_after in ((LINK, 4), (slow, 4), (fast, 0)):
+        before = _windows()
+        model = nn.Linear(512, 512)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        weft.overlap(model, optimizer)
+        own = _windows().keys() - before.keys()
+        held: list[Connection] = [found for found in own if _is_held(found[0])]
+        at_first = {found: _windows()[found] for found in held}
+        assert len(held) == 4, "one connection a way with each of two others"
+        with patch("weft.overlap.tuning.measure_link", lambda transport, device, link=link: link):
+            for _ in range(2):
+                optimizer.zero_grad()
+                model(torch.randn(4, 512)).sum().backward()
+                optimizer.step()
+        now = _windows()
+        assert all(now[found] >= at_first[found] for found in held)
+        assert sum(_is_held(number) for number, _ in held) == held_after
+
+
+def _is_held(number: int) -> bool:
+    """Whether the size of its receive buffer is fixed."""
+    with socket.socket(fileno=os.dup(number)) as connection:
+        return bool(connection.getsockopt(socket.SOL_SOCKET, 72) & 2)  # SO_BUF_LOCK, SOCK_RCVBUF_LOCK
+
+
 @on_workers(2)
 def test_two_workers_use_no_receive_window():
     assert WINDOW not in _windows_after_training(LINK)

@@ -40,6 +40,11 @@ class Balanced(UtilityPolicy):
     is the rule of heSRPT (Berg, Vesilo, Harchol-Balter, 2020): the i-th longest job counts i^e.  It needs no
     adjustment to how well jobs scale or to how crowded the cluster is.
 
+    [Note: stopping for another]  Let a running job have a seconds to go, a waiting one b, and a start take R.  If the
+    running job ends first, the two end after a and a + R + b.  If it is stopped, they end after R + b and after
+    R + b + R + a, since both need a start.  The sum is smaller only if b + 2 R < a.  So among lengths, a waiting job
+    counts as longer by its start, and a running one as shorter by the restart that stopping it would cost.
+
     [Note: jobs to come]  heSRPT assumes that no job arrives.  If jobs keep coming, some have taken the place of the
     shorter ones by the time a job ends, and they wait for its devices too.  In a steady stream there would be as many
     as now, but a long job can make its progress while few others wait, and a queue may also drain.  So only a share of
@@ -58,8 +63,10 @@ class Balanced(UtilityPolicy):
 
     def standing(self, stakes: Stakes) -> FloatArray:
         # A waiting job cannot avoid its start.  Without it here, a job shorter than a start would never be worth one.
-        times_s = stakes.times_s + np.where(stakes.workers == 0, stakes.restart_s, 0.0)[:, None]
-        price = num_waiting(stakes.least_size_s(times_s), stakes.is_length_known) / stakes.num_devices
+        waits = stakes.workers == 0
+        times_s = stakes.times_s + np.where(waits, stakes.restart_s, 0.0)[:, None]
+        length_s = stakes.least_size_s(times_s) - np.where(waits, 0.0, stakes.restart_s)
+        price = num_waiting(length_s, stakes.is_length_known) / stakes.num_devices
         costs: FloatArray = times_s * (1.0 + price[:, None] * stakes.counted_sizes)
         standing: FloatArray = stakes.weights * np.minimum.reduce(costs, axis=1)
         return standing

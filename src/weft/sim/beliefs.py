@@ -108,8 +108,10 @@ class SimulatedBeliefs:
             if belief.curves:
                 belief.curve = self._curve_here(run, belief)
             if run.devices:
+                if run.job.restart_s is not None:  # the next start will be one
+                    belief.restart_s = run.job.restart_s
                 advance(run, now_s)
-                is_unmeasured = self._options.measured_after_steps and len(run.devices) not in run.tried
+                is_unmeasured = self._options.measured_after_reports and len(run.devices) not in run.tried
                 if now_s < run.resume_s or is_unmeasured:
                     starting.add(run.id)
         self._lengths.progressed((run, belief.curve) for run, _, belief in self._runs.values())

@@ -25,8 +25,10 @@ class SimulationOptions:
     lengths: Lengths = Lengths.KNOWN
     explore: bool = False
     """True: speeds are known only at sizes that were tried, and predicted up to twice the largest of them."""
-    measured_after_steps: int = 0
-    """Steps that a job makes at a size before its speed there is believed, and before it may be stopped again."""
+    measured_after_reports: int = 0
+    """Reports that a job sends at a size before its speed there is believed, and before it may be stopped again."""
+    report_every_s: float = 0.0
+    """A job reports its steps together if they are shorter than this."""
     crossover: bool = False
     handover_s: float = 0.001
     node_mtbf_s: float = 0.0
@@ -43,7 +45,14 @@ class SimulationOptions:
         return self.explore or self.prediction_error > 0
 
     def __post_init__(self) -> None:
-        for name in ("decision_interval_s", "restart_s", "prediction_error", "handover_s", "node_mtbf_s"):
+        for name in (
+            "decision_interval_s",
+            "restart_s",
+            "report_every_s",
+            "prediction_error",
+            "handover_s",
+            "node_mtbf_s",
+        ):
             value = getattr(self, name)
             if not 0 <= value < float("inf"):
                 raise UsageError(f"{name} is {value}: expected a finite number >= 0")

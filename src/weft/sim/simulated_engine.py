@@ -7,6 +7,7 @@ are asked to; the cost of a restart is that they make no progress for a while.
 from __future__ import annotations
 
 import heapq
+import math
 from collections.abc import Mapping, Sequence
 
 from weft.core.cluster import Cluster
@@ -64,7 +65,7 @@ class SimulatedEngine:
             run.kind = self._cluster.kind_of(devices)
             run.tried = run.tried_on.setdefault(run.kind, set())
         run.updated_s = now_s
-        run.resume_s = now_s + run.job.start_cost_s(self._options.restart_s)
+        run.resume_s = now_s + run.job.start_cost_s(self._options.restart_s, is_restart=order.attempt > 1)
         partner = self._tenants.setdefault(devices, run)
         if partner is run:
             self.num_busy += len(devices)
@@ -201,5 +202,10 @@ class SimulatedEngine:
         if run.partner and self.now_s < run.resume_s:
             heapq.heappush(self._predictions, (run.resume_s, _RESUME, run.index, run.version, run))
         if self._options.learns_speeds and run.steps_per_s and len(run.devices) not in run.tried:
-            believed_s = run.resume_s + self._options.measured_after_steps / run.steps_per_s
+            believed_s = run.resume_s + self._measured_after_steps(run) / run.steps_per_s
             heapq.heappush(self._predictions, (max(believed_s, self.now_s), _MEASURED, run.index, run.version, run))
+
+    def _measured_after_steps(self, run: JobRun) -> int:
+        """The steps in the first reports of an attempt, each at least one step and some time after the one before."""
+        options = self._options
+        return options.measured_after_reports * max(1, math.ceil(options.report_every_s * run.steps_per_s))

@@ -64,15 +64,20 @@ class TrueJob:
     """If its behavior changes while it trains; then ``profile`` is at least as fast as every stage."""
     start_s: float | None = None
     """What a start costs it; None: what it costs every job, ``SimulationOptions.restart_s``."""
+    restart_s: float | None = None
+    """What a start costs it after it was stopped, the stop included; None: as much as the first."""
 
-    def start_cost_s(self, usual_s: float) -> float:
+    def start_cost_s(self, usual_s: float, *, is_restart: bool = False) -> float:
+        if is_restart and self.restart_s is not None:
+            return self.restart_s
         return usual_s if self.start_s is None else self.start_s
 
     def __post_init__(self) -> None:
         if not (math.isfinite(self.total_steps) and self.total_steps > 0):
             raise UsageError(f"job {self.spec.id} has {self.total_steps} steps: expected a positive number")
-        if self.start_s is not None and not 0 <= self.start_s < math.inf:
-            raise UsageError(f"a start of job {self.spec.id} costs {self.start_s} s: expected a finite number >= 0")
+        for cost_s in (self.start_s, self.restart_s):
+            if cost_s is not None and not 0 <= cost_s < math.inf:
+                raise UsageError(f"a start of job {self.spec.id} costs {cost_s} s: expected a finite number >= 0")
 
 
 @dataclass(frozen=True)

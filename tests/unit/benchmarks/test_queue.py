@@ -14,16 +14,17 @@ import pytest
 from benchmarks.intervals import NO_INTERVAL
 from benchmarks.queue_command import is_late, keys, planned, plays, quick_queue, submission
 from benchmarks.queue_models import MODELS
-from benchmarks.queue_plan import CONTENDERS, QUEUE, QueueContender, simulated
+from benchmarks.queue_plan import CONTENDERS, QUEUE, QueueContender, StartCosts, simulated
 from benchmarks.queue_plot import draw
 from benchmarks.queue_results import brief_queue, headline_queue, keep
 from benchmarks.queue_rows import Counters, SpanRecorder, gain_shares, key_of, make_row, summaries
 from benchmarks.record import RowRecord
-from benchmarks.start_cost import start_cost_s
+from benchmarks.start_cost import restart_cost_s, start_cost_s
 
 from weft.demo.contest import Completion, Played
+from weft.errors import ControllerError
 
-START_S = dict.fromkeys(MODELS, 1.0)
+COSTS = dict.fromkeys(MODELS, StartCosts(1.0, 1.5))
 ROOT = Path(__file__).parents[3]
 
 
@@ -33,13 +34,13 @@ def looked(job: str, devices: list[int], partner: str | None = None, state: str 
 
 def played(contender: QueueContender, number: int = 1, num_hosts: int = 2) -> dict[str, Any]:
     """A row as if the simulator had been right."""
-    result = simulated(contender, QUEUE, num_hosts, START_S)
+    result = simulated(contender, QUEUE, num_hosts, COSTS)
     recorder = SpanRecorder()
     for job in result.jobs:
         recorder.look(job.started_s, [looked(job.name, [0])])
         recorder.look(job.finished_s, [looked(job.name, [], state="COMPLETED")])
     done = Played(tuple(Completion(job.name, job.submitted_s, job.completion_s, 0) for job in result.jobs))
-    return make_row(contender, QUEUE, num_hosts, number, done, recorder, Counters(50.0, (10**8, 10**8), START_S))
+    return make_row(contender, QUEUE, num_hosts, number, done, recorder, Counters(50.0, (10**8, 10**8), COSTS))
 
 
 def test_every_way_trains_the_same_steps_and_only_elastic_ones_change_sizes(tmp_path: Path) -> None:
@@ -166,3 +167,45 @@ def test_a_start_never_costs_less_than_nothing() -> None:
     """Seen on a busy machine: -1 s, which the simulator refuses."""
     assert start_cost_s(took_s=5.0, num_steps=40, step_s=0.1) == pytest.approx(1.0)
     assert start_cost_s(took_s=5.0, num_steps=40, step_s=0.15) > 0.0
+
+
+class ScriptedController:
+    """A client that sees one job in these states, one after the other."""
+
+    def __init__(self, *rows: dict[str, Any]) -> None:
+        self.rows = list(rows)
+        self.drained: list[tuple[str, bool]] = []
+
+    def submit(self, submission: Any) -> str:
+        return "job"
+
+    def job(self, job: str) -> dict[str, Any]:
+        return self.rows.pop(0) if len(self.rows) > 1 else self.rows[0]
+
+    def nodes(self) -> list[dict[str, Any]]:
+        return [{"name": "a", "devices": [{"jobs": []}]}, {"name": "b", "devices": [{"jobs": ["job"]}]}]
+
+    def drain(self, name: str, *, resume: bool = False) -> None:
+        self.drained.append((name, resume))
+
+
+def seen(attempt: int, step: int, ran_s: float, state: str = "RUNNING", devices: tuple[int, ...] = (0, 1)) -> Any:
+    return {"attempt": attempt, "step": step, "ran_s": ran_s, "state": state, "devices": list(devices)}
+
+
+@pytest.mark.parametrize("waits", [False, True])
+def test_a_restart_costs_what_it_adds_to_the_steps_that_are_left(waits: bool) -> None:
+    pause = [seen(1, 7, 3.0, "PENDING", ())] if waits else []
+    rows = [seen(1, 0, 0.5), seen(1, 2, 1.2), *pause, seen(2, 7, 3.0), seen(2, 9, 5.0), seen(2, 20, 8.0, "COMPLETED")]
+    controller: Any = ScriptedController(*rows)
+    job: Any = None
+    assert restart_cost_s(controller, job, num_steps=20, step_s=0.25) == pytest.approx(5.0 - 13 * 0.25)
+    assert controller.drained == [("b", False), ("b", True)]
+
+
+def test_a_node_is_not_left_drained_by_a_job_that_ended_before_it_was_stopped() -> None:
+    controller: Any = ScriptedController(seen(1, 2, 1.0), seen(1, 20, 5.0, "COMPLETED"))
+    job: Any = None
+    with pytest.raises(ControllerError, match="expected it to be restarted once"):
+        restart_cost_s(controller, job, num_steps=20, step_s=0.2)
+    assert controller.drained == [("b", False), ("b", True)]

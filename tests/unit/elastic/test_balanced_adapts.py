@@ -70,6 +70,17 @@ def test_a_guessed_order_of_jobs_costs_the_one_behind_less() -> None:
     assert shares(*guessed).get("long", 0) > shares(*jobs).get("long", 0)
 
 
+@pytest.mark.parametrize(("waiting_s", "is_stopped"), [(7.5, True), (8.5, False), (9.5, False)])
+def test_a_job_is_stopped_only_for_one_that_is_shorter_by_more_than_both_restarts(
+    waiting_s: float, is_stopped: bool
+) -> None:
+    curve = SpeedCurve({1: StepTime(1.0)})
+    running = JobView(JobSpec("running", 0.0, max_workers=1), curve, 10.0, restart_s=1.0, workers=1)
+    waiting = JobView(JobSpec("waiting", 0.0, max_workers=1), curve, waiting_s, restart_s=1.0)
+    found = Balanced().decide(Snapshot(0.0, Cluster.uniform(1, 1), (running, waiting)))
+    assert found.workers == {"waiting" if is_stopped else "running": 1}
+
+
 @pytest.mark.parametrize("policy", list(POLICIES))
 def test_a_job_of_seconds_is_not_kept_waiting_by_jobs_that_have_waited_for_hours(policy: str) -> None:
     if policy == "fifo":

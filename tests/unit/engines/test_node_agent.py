@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import shutil
+import socket
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,7 +15,7 @@ from tests.hang_limit import HANG_S
 
 pytest.importorskip("ray")
 
-from weft.engines.ray import warden
+from weft.engines.ray import node_agent, warden
 from weft.engines.ray.cluster_order import ClusterOrder, NodePart
 from weft.engines.ray.node_agent import NodeAgent
 
@@ -34,6 +35,10 @@ def temporary(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 async def _no_warden(agent: NodeAgent) -> None:
     """There is no head that it could watch."""
+
+
+async def _no_look(agent: NodeAgent) -> None:
+    """It would wake whoever waits for news."""
 
 
 @pytest.mark.parametrize("late", ["stop", "kill"])
@@ -70,6 +75,29 @@ def test_an_attempt_nobody_forgot_does_not_keep_the_warden_running(temporary: Pa
         return await _closed(agent, temporary)
 
     assert asyncio.run(run())
+
+
+def test_the_report_that_ends_a_start_does_not_wait_for_the_next_look(
+    temporary: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The controller leaves a job alone until then, and counts the wait as part of the start."""
+    monkeypatch.setattr(node_agent, "_LOOK_EVERY_S", 10 * HANG_S)
+    monkeypatch.setattr(NodeAgent, "_look", _no_look)
+    report = b'{"kind":"step","job_id":"job","attempt":1,"rank":0,"world_size":1,"step":1,"step_s":0.1}'
+
+    async def run() -> list[bytes]:
+        agent = NodeAgent("test", "node-id", 1, SETTINGS)
+        known = await agent.news("", -1, [], {})
+        asked = asyncio.create_task(agent.news(known["epoch"], known["version"], [], {}))
+        (channel,) = temporary.rglob("channel.sock")
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as worker:
+            worker.sendto(report, str(channel))
+        news = await asyncio.wait_for(asked, HANG_S)
+        await agent.close()
+        reports: list[bytes] = news["reports"]
+        return reports
+
+    assert asyncio.run(run()) == [report]
 
 
 async def _closed(agent: NodeAgent, temporary: Path) -> bool:

@@ -4,11 +4,20 @@ from __future__ import annotations
 
 import os
 import socket
+import threading
 from collections.abc import Iterator
+from unittest.mock import patch
 
 import pytest
 
-from weft.overlap.transport.receive_window import limit_window, tcp_connections, window_bytes
+from weft.overlap.transport import receive_window
+from weft.overlap.transport.receive_window import (
+    hold_window,
+    limit_window,
+    release_window,
+    tcp_connections,
+    window_bytes,
+)
 from weft.perf.link import Link
 
 GIGABIT = Link(alpha_s=0.2e-3, beta_s_per_byte=8e-9)
@@ -35,6 +44,43 @@ def test_only_the_named_connections_are_limited(pair: tuple[socket.socket, socke
     assert buffer_of(far) == others
     near.sendall(b"still open")
     assert far.recv(100) == b"still open"
+
+
+def test_a_window_is_held_small_until_it_is_released_to_grow_with_the_traffic(
+    pair: tuple[socket.socket, socket.socket],
+) -> None:
+    near, far = pair
+    named = [(near.fileno(), os.fstat(near.fileno()).st_ino)]
+    hold_window(named)
+    assert largest_buffer_under_traffic(far, near) == 64 << 10
+    release_window(named)
+    assert largest_buffer_under_traffic(far, near) > 128 << 10
+
+
+def largest_buffer_under_traffic(sender: socket.socket, receiver: socket.socket) -> int:
+    block, num_bytes = bytes(1 << 20), 64 << 20
+    largest = 0
+
+    def send() -> None:
+        for _ in range(num_bytes // len(block)):
+            sender.sendall(block)
+
+    thread = threading.Thread(target=send)
+    thread.start()
+    received = 0
+    while received < num_bytes:
+        received += len(receiver.recv(1 << 20))
+        largest = max(largest, buffer_of(receiver))
+    thread.join()
+    return largest
+
+
+def test_a_connection_with_a_long_round_trip_is_not_held(pair: tuple[socket.socket, socket.socket]) -> None:
+    near, _ = pair
+    before = buffer_of(near)
+    with patch.object(receive_window, "_MAX_HELD_RTT_S", -1.0):
+        hold_window([(near.fileno(), os.fstat(near.fileno()).st_ino)])
+    assert buffer_of(near) == before
 
 
 def test_new_connections_are_distinguished(pair: tuple[socket.socket, socket.socket]) -> None:

@@ -348,12 +348,24 @@ def test_few_long_steps_count_as_a_short_job_only_until_the_family_is_known(*, i
     assert (ended["slow-2"] < ended["fast-2"]) == is_first_of_family
 
 
-def test_a_size_is_believed_only_after_as_many_steps_as_the_controller_needs() -> None:
-    resized_s = {}
-    for num_steps in (0, 5):
-        options = replace(AT_ONCE, explore=True, restart_s=2.0, measured_after_steps=num_steps)
-        resized_s[num_steps] = replay([job("a", 0.0, 100.0)], options=options).spans[1].start_s
-    assert resized_s == {0: 2.0, 5: 7.0}
+@pytest.mark.parametrize(("reports", "every_s", "resized_s"), [(0, 0.0, 2.0), (5, 0.0, 7.0), (3, 1.5, 8.0)])
+def test_a_size_is_believed_only_after_as_many_reports_as_the_controller_needs(
+    reports: int, every_s: float, resized_s: float
+) -> None:
+    options = replace(AT_ONCE, explore=True, restart_s=2.0, measured_after_reports=reports, report_every_s=every_s)
+    assert replay([job("a", 0.0, 100.0)], options=options).spans[1].start_s == resized_s
+
+
+def test_a_policy_counts_what_a_restart_costs_when_the_first_start_was_cheaper() -> None:
+    """Otherwise a job is stopped for another although that delays both."""
+    ended_s = {}
+    for restart_s in (None, 5.0):
+        running = replace(job("running", 0.0, 20.0, workers=1), start_s=1.0, restart_s=restart_s)
+        later = replace(job("later", 5.0, 11.0, workers=1), start_s=1.0)
+        policy = policy_named("balanced")
+        result = simulate(Workload("test", (running, later)), Cluster.uniform(1, 1), policy, AT_ONCE)
+        ended_s[restart_s] = [one.finished_s for one in result.jobs]
+    assert ended_s == {None: [34.0, 17.0], 5.0: [21.0, 33.0]}
 
 
 def test_nodes_that_fail_too_often_for_any_job_are_refused_instead_of_replayed_forever() -> None:

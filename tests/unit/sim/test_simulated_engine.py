@@ -60,6 +60,16 @@ def test_a_job_whose_start_costs_more_than_others_begins_later() -> None:
     assert ended_s == {"usual": 85.0, "slow": 100.0}
 
 
+def test_a_restart_may_cost_more_than_the_first_start() -> None:
+    engine = engine_with()
+    engine.add(TrueJob(JobSpec("a", 0.0, max_workers=4), PROFILE, 100.0, start_s=5.0, restart_s=25.0))
+    engine.start(order("a"))
+    engine.now_s = 5.0
+    engine.stop("a", 1)
+    engine.start(order("a", attempt=2))
+    assert engine.next_s() == 5.0 + 25.0 + 100.0 * 0.75
+
+
 def test_an_attempt_asked_for_twice_is_started_once() -> None:
     engine = engine_with("a")
     for _ in range(2):

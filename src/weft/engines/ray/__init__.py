@@ -8,6 +8,7 @@ Read in this order:
     ray_engine.py       the engine, in the controller: orders, parts, what to report
     bridge_client.py    starts the bridge and talks to it
     bridge.py           the process that is a Ray driver (imports ray)
+    report_queue.py     reports on a node until they are fetched
     report_relay.py     passes workers' reports on to the controller's channel
     cluster_access.py   connects to a cluster, or explains why it cannot (imports ray)
     node_names.py       stable names of nodes (pure)

@@ -16,7 +16,6 @@ import socket
 import subprocess
 import sys
 import tempfile
-from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -37,12 +36,12 @@ from weft.engines.ray.cluster_order import ClusterOrder, NodePart
 from weft.engines.ray.code_package import NodeCode, moved
 from weft.engines.ray.node_checkpoints import NodeCheckpoints
 from weft.engines.ray.node_leases import NodeLeases
+from weft.engines.ray.report_queue import ReportQueue
 from weft.engines.worker_launch import GangPart
 from weft.errors import EngineError
 
 _LOOK_EVERY_S = 1.0
 _WARDEN_EVERY = 10
-_MAX_REPORTS = 10_000
 _MAX_REPORT_BYTES = 1 << 16
 
 Key = tuple[str, int]
@@ -63,7 +62,7 @@ class NodeAgent:
         self._troubles: dict[Key, str] = {}
         self._forgotten: dict[str, int] = {}
         """The newest forgotten attempt of each job: a late message must not bring it back."""
-        self._reports: deque[bytes] = deque(maxlen=_MAX_REPORTS)
+        self._reports = ReportQueue()
         self._changed = asyncio.Condition()
         self._engine: LocalEngine | None = None
         self._checkpoints = NodeCheckpoints(Path(settings["relay"])) if settings["relay"] else None
@@ -165,6 +164,7 @@ class NodeAgent:
         self._forgotten[job_id] = max(attempt, self._forgotten.get(job_id, 0))
         self._statuses.pop((job_id, attempt), None)
         self._troubles.pop((job_id, attempt), None)
+        self._reports.forget(job_id, attempt)
 
     async def note_trouble(self, job_id: str, attempt: int, words: str) -> None:
         """What keeps an attempt waiting, according to its owner."""
@@ -204,7 +204,9 @@ class NodeAgent:
     async def news(
         self, epoch: str, version: int, copied: list[tuple[str, int, dict[str, int]]], roles: Mapping[str, str]
     ) -> dict[str, Any]:
-        """What has changed since ``version``: immediately if a status has, otherwise after a second.
+        """What has changed since ``version``: immediately if a status has, or the controller waits for a report.
+
+        Otherwise after a second.
 
         ``copied``: how much of each attempt's output the caller already has.  ``roles``: how jobs in pairs share.
         """
@@ -212,10 +214,9 @@ class NodeAgent:
         self._roles = roles
         if epoch != self._epoch:
             version = -1
-        if version >= self._version:
+        if version >= self._version and not self._reports.is_awaited:
             await self._wait(_LOOK_EVERY_S)
         statuses = [(*key, status.to_json()) for key, (at, status) in self._statuses.items() if at > version]
-        reports = [self._reports.popleft() for _ in range(len(self._reports))]
         output = await self.output(copied)
         troubles = [(*key, words) for key, words in self._troubles.items()]
         if self._engine is not None:
@@ -224,7 +225,7 @@ class NodeAgent:
             "epoch": self._epoch,
             "version": self._version,
             "statuses": statuses,
-            "reports": reports,
+            "reports": self._reports.take(),
             "output": output,
             "troubles": troubles,
             "checkpoints": self._newest_checkpoints(),
@@ -349,6 +350,9 @@ class NodeAgent:
                 self._troubles.pop(key, None)
             self._version += 1
             self._statuses[key] = self._version, status
+        await self._wake()
+
+    async def _wake(self) -> None:
         async with self._changed:
             self._changed.notify_all()
 
@@ -361,7 +365,9 @@ class NodeAgent:
         assert self._channel is not None
         with contextlib.suppress(BlockingIOError):
             while True:
-                self._reports.append(self._channel.recv(_MAX_REPORT_BYTES))
+                self._reports.add(self._channel.recv(_MAX_REPORT_BYTES))
+        if self._reports.is_awaited:
+            asyncio.get_running_loop().create_task(self._wake())
 
 
 def interface_of(address: str) -> str:
