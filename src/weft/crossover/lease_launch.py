@@ -73,15 +73,22 @@ def set_role(path: Path, job: str, role: Role) -> None:
 
 def tell_roles(path: Path, wanted: Mapping[str, Role]) -> None:
     """Set these roles at the server; jobs that are no longer in a pair share as equals."""
-    for job_id, role in roles_held(status(path)).items():
+    for job_id, roles in roles_held(status(path)).items():
         right = wanted.get(job_id, Role.FAIR)
-        if role is not right:
+        if roles != {right}:
             set_role(path, job_id, right)
 
 
-def roles_held(answer: Mapping[str, Any]) -> dict[str, Role]:
-    """The roles of the jobs at a server, from its status."""
-    return {member["job"]: Role(member["role"]) for device in answer["devices"].values() for member in device["jobs"]}
+def roles_held(answer: Mapping[str, Any]) -> dict[str, set[Role]]:
+    """The roles of the jobs at a server, from its status.
+
+    A job has several while some of its workers have joined, with the role that they started with, after it changed.
+    """
+    found: dict[str, set[Role]] = {}
+    for device in answer["devices"].values():
+        for member in device["jobs"]:
+            found.setdefault(member["job"], set()).add(Role(member["role"]))
+    return found
 
 
 def lead_address(path: Path, device: str, host: str) -> str:

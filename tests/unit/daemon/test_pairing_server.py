@@ -18,7 +18,7 @@ from weft.core import worker_environment as names
 from weft.core.cluster import Cluster
 from weft.core.job import JobSpec
 from weft.crossover.lease_client import LeaseGate
-from weft.crossover.lease_launch import SOCKET_NAME, roles_held, status, stop_server
+from weft.crossover.lease_launch import SOCKET_NAME, ensure_server, status, stop_server, tell_roles
 from weft.crossover.lease_messages import Join
 from weft.crossover.phases import Role
 from weft.daemon.sharing import LeaseServers, roles_of
@@ -52,12 +52,17 @@ def until_roles(path: Path, wanted: dict[str, Role]) -> None:
     pause = threading.Event()
     for _ in range(int(HANG_S / 0.05)):
         try:
-            if roles_held(status(path)) == wanted:
+            if all_roles(path) == {(job_id, role.value) for job_id, role in wanted.items()}:
                 return
         except LeaseError:
             pass  # not there yet, or not again
         pause.wait(0.05)
-    raise AssertionError(f"never came: {wanted}, the server has {roles_held(status(path))}")
+    raise AssertionError(f"never came: {wanted}, the server has {all_roles(path)}")
+
+
+def all_roles(path: Path) -> set[tuple[str, str]]:
+    """On any device."""
+    return {(member["job"], member["role"]) for device in status(path)["devices"].values() for member in device["jobs"]}
 
 
 def test_without_a_pair_no_server_is_started(sharing: LeaseServers, folder: Path) -> None:
@@ -122,3 +127,29 @@ def test_a_restarted_controller_finds_the_lease_server_and_ends_it(sharing: Leas
     until_roles(path, {})
     next_one.close(stop=True)
     assert not path.exists()
+
+
+def test_a_worker_that_joins_after_its_job_got_a_role_gets_it_too(folder: Path) -> None:
+    """Also if the server lists its device before the one of a worker that has the role."""
+    path = ensure_server(folder)
+    wanted = {"a": Role.PRIMARY, "b": Role.FILLER}
+    gates: list[LeaseGate] = []
+    try:
+        for num_members, (name, device) in enumerate((("a", "1"), ("a", "2"), ("b", "2"), ("b", "1")), start=1):
+            gates.append(LeaseGate(str(path), Join(name, device)))
+            until_joined(path, num_members)
+            tell_roles(path, wanted)
+        until_roles(path, wanted)
+    finally:
+        for gate in gates:
+            gate.close()
+        stop_server(path)
+
+
+def until_joined(path: Path, num_members: int) -> None:
+    pause = threading.Event()
+    for _ in range(int(HANG_S / 0.05)):
+        if sum(len(device["jobs"]) for device in status(path)["devices"].values()) == num_members:
+            return
+        pause.wait(0.05)
+    raise AssertionError(f"never joined: {status(path)}")
