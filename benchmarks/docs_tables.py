@@ -91,11 +91,19 @@ def origin(documents: Sequence[Document]) -> str:
     """How, when, and where: the line below a table."""
     commands: dict[str, list[str]] = {}
     for document in documents:
-        commit = f", commit {document['commit']}" if document.get("commit") else ""
         machine = document["machine"]
-        where = f"{document['date'][:10]}{commit}, {machine['cores']} cores ({machine['cpu']})"
-        commands.setdefault(where, []).append(f"`{document['command']}`")
-    return "; ".join(f"{', '.join(names)}: {where}" for where, names in commands.items()) + "."
+        for run in _runs(document):
+            commit = f", commit {run['commit']}" if run.get("commit") else ""
+            where = f"{run['date'][:10]}{commit}, {machine['cores']} cores ({machine['cpu']})"
+            commands.setdefault(where, []).append(f"`{run['command']}`")
+    return "; ".join(f"{', '.join(dict.fromkeys(names))}: {where}" for where, names in commands.items()) + "."
+
+
+def _runs(document: Document) -> list[Mapping[str, Any]]:
+    """The newest row of each version of the code that measured some; the document itself if it was measured whole."""
+    rows = [row for row in document.get("rows", ()) if row.get("code") and row.get("command")]
+    newest = {row["code"]: row for row in sorted(rows, key=lambda row: str(row["date"]))}
+    return sorted(newest.values(), key=lambda row: str(row["date"])) or [document]
 
 
 def fill_all(folder: Path) -> list[Path]:

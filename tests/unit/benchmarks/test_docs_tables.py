@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from benchmarks.docs_tables import ROOT, TABLES, filled, names_in, pages
+from benchmarks.docs_tables import ROOT, TABLES, filled, names_in, origin, pages
 
 RESULTS = ROOT / "benchmarks" / "results"
 
@@ -30,3 +30,15 @@ def test_an_old_table_is_replaced_and_the_text_around_it_kept() -> None:
 def test_a_misspelled_table_is_an_error_and_not_an_empty_place() -> None:
     with pytest.raises(KeyError, match="dashbord"):
         filled("<!-- table:dashbord -->\n<!-- /table -->", RESULTS)
+
+
+def test_rows_of_an_earlier_version_are_not_shown_as_measured_by_the_last_command() -> None:
+    machine = {"cores": 2, "cpu": "x"}
+    rows = [
+        {"date": "2026-01-02 10:00 UTC", "commit": "new", "code": "2", "command": "bench a --only b"},
+        {"date": "2026-01-01 10:00 UTC", "commit": "old", "code": "1", "command": "bench a"},
+    ]
+    document = {"date": "2026-01-02", "commit": "new", "command": "bench a --only b", "machine": machine, "rows": rows}
+    assert origin([document]) == (
+        "`bench a`: 2026-01-01, commit old, 2 cores (x); `bench a --only b`: 2026-01-02, commit new, 2 cores (x)."
+    )
