@@ -86,6 +86,20 @@ def test_two_workers_use_no_receive_window():
 
 
 @on_workers(2)
+def test_no_connection_of_ours_stalls_under_bbr():
+    before = tcp_connections()
+    model = nn.Linear(64, 64)
+    weft.overlap(model, torch.optim.SGD(model.parameters(), lr=0.1), tune=False)
+    names = [_congestion_control(number) for number, _ in tcp_connections() - before]
+    assert names.count("bbr") <= 1, f"only the state service's connection may use it: {names}"
+
+
+def _congestion_control(number: int) -> str:
+    with socket.socket(fileno=os.dup(number)) as connection:
+        return connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, 16).rstrip(b"\0").decode()
+
+
+@on_workers(2)
 def test_a_connection_carries_gradients_and_parameters_one_way():
     before = tcp_connections()
     model = nn.Linear(256, 256)

@@ -20,6 +20,7 @@ import torch.distributed as dist
 from weft.errors import OverlapError
 from weft.overlap.layout import MAX_MESSAGES
 from weft.overlap.transport.base import Exchange
+from weft.overlap.transport.congestion import avoid_bbr
 from weft.overlap.transport.groups import end_group
 from weft.overlap.transport.receive_window import Connection, hold_window, limit_window, release_window
 
@@ -61,6 +62,7 @@ class Messages:
         self.group = group
         self._groups = [direction for circle in circles for direction in (circle.upward, circle.downward)]
         self._connections = connections
+        avoid_bbr(connections)
         # One sender has no competitor.
         self._limits_windows = self.num_workers > 2
         if self._limits_windows:

@@ -85,12 +85,12 @@ def hold_window(connections: Iterable[Connection]) -> None:
         if struct.unpack_from("I", info, _RTT_OFFSET)[0] <= 1e6 * _MAX_HELD_RTT_S:
             _limit(connection, _MIN_BYTES)
 
-    _change(connections, hold)
+    change_sockets(connections, hold)
 
 
 def limit_window(connections: Iterable[Connection], num_bytes: int) -> None:
     """Limit what those still open offer their senders."""
-    _change(connections, lambda connection: _limit(connection, num_bytes))
+    change_sockets(connections, lambda connection: _limit(connection, num_bytes))
 
 
 def release_window(connections: Iterable[Connection]) -> None:
@@ -100,7 +100,7 @@ def release_window(connections: Iterable[Connection]) -> None:
         locks = connection.getsockopt(socket.SOL_SOCKET, _SO_BUF_LOCK)
         connection.setsockopt(socket.SOL_SOCKET, _SO_BUF_LOCK, locks & ~_SOCK_RCVBUF_LOCK)
 
-    _change(connections, release)
+    change_sockets(connections, release)
 
 
 def _limit(connection: socket.socket, num_bytes: int) -> None:
@@ -108,7 +108,7 @@ def _limit(connection: socket.socket, num_bytes: int) -> None:
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, num_bytes)
 
 
-def _change(connections: Iterable[Connection], change: Callable[[socket.socket], None]) -> None:
+def change_sockets(connections: Iterable[Connection], change: Callable[[socket.socket], None]) -> None:
     """Change those still open.  If it is refused, only speed is affected."""
     for number, _ in tcp_connections().intersection(connections):
         with contextlib.suppress(OSError), _borrowed(number) as connection:
