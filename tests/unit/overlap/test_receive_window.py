@@ -63,7 +63,7 @@ def is_fixed(connection: socket.socket) -> bool:
 def test_a_connection_with_a_long_round_trip_is_not_held(pair: tuple[socket.socket, socket.socket]) -> None:
     near, _ = pair
     before = buffer_of(near)
-    with patch.object(receive_window, "_MAX_HELD_RTT_S", -1.0):
+    with patch.object(receive_window, "_MAX_LOCAL_RTT_S", -1.0):
         hold_window([(near.fileno(), os.fstat(near.fileno()).st_ino)])
     assert buffer_of(near) == before
 

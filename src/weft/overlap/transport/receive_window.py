@@ -36,8 +36,9 @@ _TIME_S = 3e-3
 # Latencies that must fit into the window, so that it does not limit a link with a long round trip.
 _NUM_LATENCIES = 4
 
-# With a longer round trip (first measured by TCP's handshake), the smallest window would slow down the first step.
-_MAX_HELD_RTT_S = 5e-3
+# A longer round trip (first measured by TCP's handshake) is not that of a local network: the smallest window would slow
+# down its first step.
+_MAX_LOCAL_RTT_S = 5e-3
 # Linux names: which buffer sizes the user has set, and where `struct tcp_info` has the round trip in microseconds.
 _SO_BUF_LOCK = 72
 _SOCK_RCVBUF_LOCK = 2
@@ -81,8 +82,7 @@ def hold_window(connections: Iterable[Connection]) -> None:
 
     def hold(connection: socket.socket) -> None:
         connection.getsockopt(socket.SOL_SOCKET, _SO_BUF_LOCK)  # raises if unknown
-        info = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _RTT_OFFSET + 4)
-        if struct.unpack_from("I", info, _RTT_OFFSET)[0] <= 1e6 * _MAX_HELD_RTT_S:
+        if is_local(connection):
             _limit(connection, _MIN_BYTES)
 
     change_sockets(connections, hold)
@@ -101,6 +101,12 @@ def release_window(connections: Iterable[Connection]) -> None:
         connection.setsockopt(socket.SOL_SOCKET, _SO_BUF_LOCK, locks & ~_SOCK_RCVBUF_LOCK)
 
     change_sockets(connections, release)
+
+
+def is_local(connection: socket.socket) -> bool:
+    """Whether its round trip is that of a local network."""
+    info = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _RTT_OFFSET + 4)
+    return int(struct.unpack_from("I", info, _RTT_OFFSET)[0]) <= 1e6 * _MAX_LOCAL_RTT_S
 
 
 def _limit(connection: socket.socket, num_bytes: int) -> None:
